@@ -79,6 +79,25 @@ def test_letters_are_listed_and_shown_in_their_order(
     assert cli.keys(place.url, "--message", "no 5") == [5]
 
 
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_an_object_joined_from_several_is_read_and_purged_as_a_whole(
+    cli: Cli, tmp_path: Path, compression: Any
+) -> None:
+    """Compressed files may be joined by their bytes, as `cat` or a store's compose does it."""
+    (tmp_path / "letters").mkdir()
+    place = Folder(tmp_path / "letters")
+    for number in range(3):
+        keep_at(place, [record(number)], compression=compression)
+    first, *others = sorted(place.path.iterdir())
+    with first.open("ab") as whole:
+        for other in others:
+            whole.write(other.read_bytes())
+            other.unlink()
+    assert sorted(cli.keys(place.url)) == [0, 1, 2]
+    cli("purge", place.url, "--state", "all", "--message", "no 1", "--yes")
+    assert sorted(cli.keys(place.url)) == [0, 2]
+
+
 def test_a_replay_sends_each_once_and_purging_leaves_the_rest(
     cli: Cli, place: Folder | Bucket, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .errors import ResultMismatch
 from .outcome import Outcome
+from .same_detail import SameDetail
 from .text import repr_of
 
 if TYPE_CHECKING:
@@ -58,6 +59,15 @@ def checked_outcome(outcome: object) -> Outcome:
         f"settle(outcome={repr_of(outcome)}): only successes are settled (an Outcome: delivered, "
         "duplicate, spooled, dead_lettered); raise failures, or return them in a WriteResult"
     )
+
+
+def settled_details(details: object) -> Mapping[int, object] | None:
+    """Check the details of a `settle`, and copy them unless they are immutable. Raises
+    `ResultMismatch`.
+    """
+    if details is None or isinstance(details, SameDetail):
+        return details
+    return checked_mapping("settle: the details", details)
 
 
 def checked_mapping(what: str, mapping: object) -> dict[Any, Any]:

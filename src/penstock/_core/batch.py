@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from .answer import checked_indices, checked_mapping, checked_outcome
+from .answer import checked_indices, checked_outcome, settled_details
 from .delivery.delivery import Delivery
 from .delivery.fork import Fork
 from .errors import ResultMismatch
@@ -226,7 +226,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         try:
             own = checked_indices(indices, len(self))
             known = checked_outcome(outcome)
-            told = None if details is None else checked_mapping("settle: the details", details)
+            told = settled_details(details)
         except ResultMismatch as error:
             self.delivery.distrust(self.roots(), error)
             raise

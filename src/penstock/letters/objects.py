@@ -27,9 +27,9 @@ from .object_turn import LEASE, ReplayTurn
 from .store import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from types import TracebackType
-    from typing import Self
+    from typing import Any, Self
 
     from .._clients.objects.folder import Listed
     from .letter import Letter, Selection
@@ -207,21 +207,28 @@ def _lines(path: str, content: bytes) -> Iterator[bytes]:
 def _plain(path: str, content: bytes, *, is_part: bool = False) -> bytes:
     match _compression(path):
         case "gzip":
-            stream = zlib.decompressobj(wbits=31)
-            made = stream.decompress(content)
-            if not (is_part or stream.eof):
-                raise ValueError("its end is missing")
-            return made
+            return _unpacked(content, lambda: zlib.decompressobj(wbits=31), is_part=is_part)
         case "zstd":
             import zstandard  # an optional dependency
 
-            unpacking = zstandard.ZstdDecompressor().decompressobj()
-            made = unpacking.decompress(content)
-            if not (is_part or unpacking.eof):
-                raise ValueError("its end is missing")
-            return made
+            start = zstandard.ZstdDecompressor().decompressobj
+            return _unpacked(content, start, is_part=is_part)
         case _:
             return content
+
+
+def _unpacked(content: bytes, start: Callable[[], Any], *, is_part: bool) -> bytes:
+    """Decompress all members of a content: an object may have been joined from several."""
+    made: list[bytes] = []
+    while content:
+        unpacking = start()
+        made.append(unpacking.decompress(content))
+        if not unpacking.eof:
+            if not is_part:
+                raise ValueError("its end is missing")
+            break
+        content = unpacking.unused_data
+    return b"".join(made)
 
 
 def _first_line(path: str, head: bytes) -> bytes | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import resource
+import shutil
 import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.s3_server import SECRET, s3_server
 from tests.sinks.http_help import Server, hang, reply, serving
-from tests.sinks.objects.object_help import losing_answers, written
+from tests.sinks.objects.object_help import Folder, items_in, losing_answers, written
 
 from penstock import (
     RefusedError,
@@ -24,7 +28,6 @@ from penstock.sinks import ObjectSink
 
 if TYPE_CHECKING:
     from tests.s3_server import S3Server
-    from tests.sinks.objects.object_help import Folder
 
     from penstock._core.clock import LoopClock
 
@@ -139,6 +142,72 @@ async def test_a_folder_without_rights_or_room(real_clock: LoopClock, folder: Fo
         assert len(folder.objects()) == 2
         (folder.path / "day=1").unlink()
         assert await written(sink, [{"day": 1}]) == {}
+
+
+async def test_a_folder_that_is_removed_is_not_made_anew(
+    real_clock: LoopClock, folder: Folder
+) -> None:
+    """It may be that of another disk."""
+    (folder.path / "in").mkdir()
+    inside = Folder(folder.path / "in")
+    async with ObjectSink(inside.url) as sink:
+        assert await written(sink, [1]) == {}
+        shutil.rmtree(inside.path)
+        (error,) = (await written(sink, [2])).values()
+        assert type(error) is RefusedError
+        assert "create the folder" in error.repair
+        assert not inside.path.exists()
+        inside.path.mkdir()
+        assert await written(sink, [3]) == {}
+    assert items_in(inside.objects()) == [3]
+
+
+async def test_a_broken_link_in_place_of_a_partition(real_clock: LoopClock, folder: Folder) -> None:
+    (folder.path / "day=1").symlink_to(folder.path / "none")
+    async with ObjectSink(folder.url, partition_by=["day"]) as sink:
+        (error,) = (await written(sink, [{"day": 1}])).values()
+    assert type(error) is RefusedError
+    assert "broken link" in error.repair
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.EACCES, RefusedError),  # a folder that can be written to, but not read, for a sync
+        (errno.ENOSPC, RefusedError),
+        (errno.EIO, UnknownOutcomeError),
+    ],
+)
+async def test_a_file_that_cannot_be_synced(
+    real_clock: LoopClock,
+    folder: Folder,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    expected: type[SinkError],
+) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    async with ObjectSink(folder.url) as sink:
+        (error,) = (await written(sink, [1])).values()
+    assert type(error) is expected
+    assert os.strerror(number) in str(error)
+
+
+async def test_a_file_that_is_larger_than_this_process_may_write(
+    real_clock: LoopClock, folder: Folder
+) -> None:
+    """So `Split` sends it in two. Python ignores the signal that comes with it."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with ObjectSink(folder.url) as sink:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        try:
+            (error,) = (await written(sink, ["x" * 60_000])).values()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert type(error) is TooLargeError
+    assert folder.objects() == {}
 
 
 async def test_a_server_that_is_frozen_or_killed(real_clock: LoopClock) -> None:

@@ -234,6 +234,19 @@ async def test_a_key_of_another_type_is_refused(store: Store) -> None:
     assert store.numbers("a") == [1, 3]
 
 
+async def test_a_stream_without_ids_left_is_refused(store: Store) -> None:
+    """No item is to blame for an entry that another writer has stored under the last id."""
+    last = (1 << 64) - 1
+    store.client.xadd(STREAM, {"n": 0}, id=f"{last}-{last}")
+    async with store.sink() as sink:
+        errors = await written(sink, [{"n": 1}, {"n": 2}])
+        assert {*names(errors).values()} == {"RefusedError"}
+        assert "another name" in str(errors[0])
+        store.client.delete(STREAM)
+        assert await written(sink, [{"n": 1}]) == {}
+    assert store.numbers() == [1]
+
+
 async def test_a_full_memory_is_refused_until_there_is_room(own_store: Store) -> None:
     async with own_store.sink() as sink:
         own_store.client.config_set("maxmemory", "100kb")

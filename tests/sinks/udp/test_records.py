@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import re
 from decimal import Decimal
 from itertools import pairwise
@@ -84,6 +85,55 @@ POINTS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("item", "record"), POINTS)
 def test_a_point_of_line_protocol(item: Any, record: str) -> None:
     assert line(item) == record
+
+
+class Name(str, enum.Enum):  # noqa: UP042  # a StrEnum shows its content
+    """An enumeration shows itself as `Name.VIEWS`."""
+
+    VIEWS = "page.views"
+
+
+class Kind(str, enum.Enum):  # noqa: UP042
+    GAUGE = "g"
+
+
+class Level(enum.IntEnum):
+    HIGH = 7
+
+
+class Ratio(float):
+    """As `numpy.float64`, which shows itself as `np.float64(0.5)`."""
+
+    def __repr__(self) -> str:
+        return f"Ratio({float(self)})"
+
+    __str__ = __repr__
+
+
+def test_subclasses_of_text_and_numbers_are_written_by_their_content() -> None:
+    """The receiver would drop `n:Ratio(0.5)|g` silently, and count `Name.VIEWS` by itself."""
+    metric: dict[str, Any] = {
+        "name": Name.VIEWS,
+        "type": Kind.GAUGE,
+        "tags": {Name.VIEWS: Name.VIEWS},
+    }
+    half = Ratio(0.5)
+    assert statsd({**metric, "value": half}) == "page.views:0.5|g|#page.views:page.views"
+    metric = {"name": "n", "value": Level.HIGH, "type": "g", "sample_rate": half}
+    assert statsd(metric) == "n:7|g|@0.5"
+    assert statsd({"name": "n", "value": Name.VIEWS, "type": "s"}) == "n:page.views|s"
+    assert statsd({"name": "n", "value": 1, "type": "c", "tags": [Name.VIEWS]}).endswith(
+        "#page.views"
+    )
+    point = {
+        "measurement": Name.VIEWS,
+        "tags": {Name.VIEWS: Name.VIEWS},
+        "fields": {Name.VIEWS: Name.VIEWS, "half": half, "level": Level.HIGH},
+        "timestamp": Level.HIGH,
+    }
+    assert line(point) == (
+        'page.views,page.views=page.views page.views="page.views",half=0.5,level=7i 7'
+    )
 
 
 POINT_MISTAKES = [

@@ -36,14 +36,16 @@ _SHOWN = 300
 """Maximum length, in characters, of a text without a known form."""
 _DISK: Mapping[str, str] = {
     "2": "create the folder of {place}",
-    "13": "make {place} writable",
-    "1": "make {place} writable",
+    "13": "make {place} readable and writable",
+    "1": "make {place} readable and writable",
+    "17": "remove the broken link that is in place of a folder at {place}",
     "20": "put a folder in place of the file at {place}",
     "28": "free space on the file system of {place}",
     "30": "mount the file system of {place} for writing",
     "122": "free space, or raise the quota, on the file system of {place}",
 }
 """The remedies for a local folder, by errno."""
+_TOO_LARGE = "27"
 _REPAIRS: Mapping[str, str] = {
     "NoSuchBucket": "create the bucket of {place}, or name another one",
     "ContainerNotFound": "create the container of {place}, or name another one",
@@ -108,11 +110,20 @@ def translated(error: BaseException, place: str) -> SinkError:
                 return UnknownOutcomeError(f"the connection to {place} was lost")
     if found := _SYSTEM.search(text):
         return _of_disk(place, *found.groups())
+    if isinstance(error, OSError) and str(error.errno) in _DISK:  # of a sync: it may be stored
+        return _of_disk(place, str(error.errno), str(error.strerror))
     return UnknownOutcomeError(f"{place}: {type(error).__name__}: {_first_line(text)}")
+
+
+def missing_folder(folder: object) -> RefusedError:
+    """Return the error of a local folder that does not exist."""
+    return RefusedError(f"{folder} is no folder", repair=f"create the folder {folder}")
 
 
 def _of_disk(place: str, number: str, message: str) -> SinkError:
     told = f"{place} cannot be written: {message}"
+    if number == _TOO_LARGE:
+        return TooLargeError(told)
     if (repair := _DISK.get(number)) is not None:
         return RefusedError(told, repair=repair.format(place=place))
     return TransientError(told)

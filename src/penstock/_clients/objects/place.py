@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from ..._core.checks import bad
-from ..._core.errors import ConfigError, MissingExtra, PenstockError, RefusedError
+from ..._core.errors import ConfigError, MissingExtra, PenstockError
 from ..._core.options import Options
-from .errors import translated
+from .errors import missing_folder, translated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,9 +114,7 @@ class StoreGiven:
             raise
         except Exception as error:
             if self.is_folder:
-                raise RefusedError(
-                    f"{self.folder} is no folder", repair=f"create the folder {self.folder}"
-                ) from error
+                raise missing_folder(self.folder) from error
             told = str(translated(error, self.place))
             raise ConfigError(f"url={self.place}: the store cannot be made ({told})") from None
 

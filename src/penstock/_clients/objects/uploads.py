@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._core.threads import in_thread, uncut
-from .errors import translated
+from .errors import missing_folder, translated
 from .place import obstore
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from .place import StoreGiven
 
@@ -35,17 +35,25 @@ class Uploads:
         self._free = asyncio.Semaphore(concurrency)
         self._close_timeout = close_timeout
 
-    async def put(self, path: str, body: Any, content_type: str) -> str | None:
-        """Store an object under this path, in place of an earlier one; return its entity tag.
+    async def put(
+        self, make: Callable[[], tuple[str, Any]], content_type: str
+    ) -> tuple[str, str | None]:
+        """Store an object, in place of an earlier one; return its path and its entity tag.
 
-        `body` is any object with a buffer. Suspends until the store has confirmed it, or until it
-        is on the local disk. Raises a `SinkError`.
+        `make` returns the path and the content, as any object with a buffer. It runs in a thread
+        when an upload is free, so at most `concurrency` contents are in memory. Suspends until the
+        store has confirmed the object, or until it is on the local disk. Raises a `SinkError`, and
+        whatever `make` raises.
         """
         async with self._free:
-            return await uncut(self._put(path, body, content_type), within=self._close_timeout)
+            path, body = await in_thread(make)
+            storing = self._put(path, body, content_type)
+            return path, await uncut(storing, within=self._close_timeout)
 
     async def _put(self, path: str, body: Any, content_type: str) -> str | None:
         attributes = None if self._folder else {"Content-Type": content_type}
+        if self._folder is not None and not self._folder.is_dir():  # obstore would create it
+            raise missing_folder(self._folder)
         try:
             put: Coroutine[Any, Any, Any] = obstore().put_async(
                 self._store,

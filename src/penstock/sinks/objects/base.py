@@ -14,7 +14,9 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ClosedError, SinkError
 from ..._core.opening import Openable
+from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
+from ..._core.same_detail import same_detail
 from ..._core.threads import in_thread
 from .manifest import manifest
 from .partitions import Partitions
@@ -99,8 +101,8 @@ class ObjectBody:
     """An object that is ready to be stored."""
 
     folder: str
-    content: Any
-    """The object's bytes, as a buffer."""
+    encode: Callable[[], Any]
+    """Returns the object's bytes, as a buffer."""
     indices: Sequence[int]
     """The indices of its items."""
     key: str
@@ -108,8 +110,22 @@ class ObjectBody:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmedObject:
+    """An object that the store has confirmed."""
+
+    place: StoredObject
+    indices: Sequence[int]
+    size: int
+    """In bytes."""
+
+    def settle(self, batch: Batch[Any]) -> None:
+        """Book its items as delivered."""
+        batch.settle(self.indices, Outcome.DELIVERED, same_detail(self.indices, self.place))
+
+
+@dataclass(frozen=True, slots=True)
 class BatchObjects:
-    """The objects of a batch, and an error for each item that is not in any of them."""
+    """The objects of a batch, and an error for every item that is in none of them."""
 
     objects: Sequence[ObjectBody]
     errors: dict[int, BaseException]
@@ -118,8 +134,12 @@ class BatchObjects:
 class ObjectBase(Openable, ABC):
     """Writes each batch as one object, or as one object per partition.
 
-    An object's name is a digest of the batch's write key and of the bytes. So a repeated write of a
-    batch replaces its own objects, and never those of another batch.
+    1. An object's name is a digest of the batch's write key and of the bytes. So a repeated write
+       of a batch replaces its own objects, and never those of another batch.
+    2. Each object is encoded when its upload is next, so the memory of a write does not grow with
+       the number of its partitions.
+    3. The items of an object are settled as soon as it is stored: a write that is cut continues
+       with the other objects. With a manifest they are settled after the manifest.
     """
 
     _run_time: ClassVar[tuple[str, ...]] = ("_uploads",)
@@ -134,50 +154,55 @@ class ObjectBase(Openable, ABC):
     def _bodies(self, batch: Batch[Any]) -> BatchObjects:
         """Encode a batch. Runs in a thread."""
 
-    def _prepared(self, batch: Batch[Any]) -> tuple[BatchObjects, Sequence[str]]:
-        """The objects and their paths; a digest takes one millisecond per megabyte."""
-        made = self._bodies(batch)
-        return made, [each.folder + self._name(each) for each in made.objects]
-
     async def _write(self, batch: Batch[Any]) -> WriteResult | None:
         uploads = self._uploads
         if uploads is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        made, paths = await in_thread(self._prepared, batch)
+        made = await in_thread(self._bodies, batch)
         answers = await asyncio.gather(
-            *(
-                uploads.put(path, each.content, self._content_type)
-                for path, each in zip(paths, made.objects, strict=True)
-            ),
-            return_exceptions=True,
+            *(self._store(uploads, batch, each) for each in made.objects), return_exceptions=True
         )
-        errors, details = made.errors, dict[int, object]()
-        stored: list[tuple[StoredObject, ObjectBody]] = []
-        for path, each, answer in zip(paths, made.objects, answers, strict=True):
-            if isinstance(answer, BaseException):
-                if not isinstance(answer, SinkError):
-                    raise answer
+        errors, stored = made.errors, list[ConfirmedObject]()
+        for each, answer in zip(made.objects, answers, strict=True):
+            if isinstance(answer, ConfirmedObject):
+                stored.append(answer)
+            elif isinstance(answer, SinkError):
                 errors.update(dict.fromkeys(each.indices, answer))
             else:
-                place = StoredObject(path, answer)
-                stored.append((place, each))
-                details.update(dict.fromkeys(each.indices, place))
+                raise answer
         if self._settings.manifest and stored:
             await self._put_manifest(uploads, batch.write_key, stored)
-        return WriteResult.failed(batch, errors, details=details)
+            for confirmed in stored:
+                confirmed.settle(batch)
+        return WriteResult.failed(batch, errors) if errors else None
+
+    async def _store(
+        self, uploads: Uploads, batch: Batch[Any], body: ObjectBody
+    ) -> ConfirmedObject:
+        size = 0
+
+        def made() -> tuple[str, Any]:
+            nonlocal size
+            content = body.encode()
+            size = memoryview(content).nbytes
+            name = f"{self._settings.prefix}-{_digest(body.key, content)}.{self._suffix}"
+            return body.folder + name, content
+
+        stored = ConfirmedObject(
+            StoredObject(*await uploads.put(made, self._content_type)), body.indices, size
+        )
+        if not self._settings.manifest:
+            stored.settle(batch)
+        return stored
 
     async def _put_manifest(
-        self, uploads: Uploads, key: str, stored: Sequence[tuple[StoredObject, ObjectBody]]
+        self, uploads: Uploads, key: str, stored: Sequence[ConfirmedObject]
     ) -> None:
         content = manifest(
-            (place.path, place.e_tag, len(each.indices), memoryview(each.content).nbytes)
-            for place, each in stored
+            (each.place.path, each.place.e_tag, len(each.indices), each.size) for each in stored
         )
         path = f"_manifests/{self._settings.prefix}-{_digest(key, content)}.json"
-        await uploads.put(path, content, "application/json")
-
-    def _name(self, body: ObjectBody) -> str:
-        return f"{self._settings.prefix}-{_digest(body.key, body.content)}.{self._suffix}"
+        await uploads.put(lambda: (path, content), "application/json")
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings

@@ -1,8 +1,9 @@
 """Arrow columns made from rows or from other columns, without changing a value.
 
 pyarrow itself truncates values that do not fit: a fraction becomes a whole number, a time loses its
-fractions of a second, a datetime becomes a date, and a structure loses fields that its type does
-not have. Here such a value is refused. Only floats may be rounded, to the precision of their type.
+fractions of a second, a datetime becomes a date, a time loses its zone, and a structure loses
+fields that its type does not have. Here such a value is refused. Only floats may be rounded, to the
+precision of their type; one that would become infinite is refused.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from pyarrow import types
+from pyarrow import compute, types
 
 from ..._core.causes import summarized
 from ..._core.errors import PermanentError
@@ -24,9 +26,11 @@ from ..._core.told import text_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 _NONE = type(None)
 _TEXTS = frozenset({pa.string(), pa.large_string(), pa.string_view()})
 _BINARIES = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
+_TIMES = frozenset({datetime, _NONE})
 _FINE = ("us", "ns")
 """The time units that can represent every Python value."""
 
@@ -62,25 +66,83 @@ def _errors_of(
 
 def of_values(values: Sequence[Any], field: Any) -> Any:
     """Convert Python values to a column. Raises if a value does not fit the field or would change."""
-    made: Any = pa.array(values, field.type)
-    if made.null_count and not field.nullable:
-        raise ValueError("the value is missing, but the column requires one")
-    if not _keeps(field.type, values):
+    kind = field.type
+    made = _of_whole_numbers(values, kind) if types.is_integer(kind) else None
+    is_same = made is not None
+    if made is None:
+        made = pa.array(values, kind)
+        is_same = _keeps(kind, values) and not _is_infinite(made)
+    _require(made, field)
+    if not is_same:
         for value, stored in zip(values, made.to_pylist(), strict=True):
             if not _same(value, stored):
-                raise ValueError(f"the value would change when stored as {field.type}")
+                raise ValueError(f"the value would change when stored as {kind}")
     return made
+
+
+def _of_whole_numbers(values: Sequence[Any], kind: Any) -> Any:
+    """A column of values that pyarrow itself takes for whole numbers; `None` for any others.
+
+    To convert and then check the type of each value would take half as long again.
+    """
+    with suppress(pa.ArrowException, OverflowError):
+        made: Any = pa.array(values)
+        if types.is_integer(made.type) or types.is_null(made.type):
+            return made.cast(kind)
+    return None
 
 
 def of_column(column: Any, field: Any) -> Any:
     """Convert a column. Raises if a value, or the type, does not fit the field."""
+    made = column if column.type == field.type else _converted(column, field.type)
+    _require(made, field)
+    return made
+
+
+def _converted(column: Any, kind: Any) -> Any:
+    if types.is_null(column.type):
+        return column.cast(kind)
+    if _family(column.type) != _family(kind):
+        raise TypeError(f"a column of type {column.type} does not fit {kind}")
+    if types.is_dictionary(column.type) and not types.is_dictionary(kind):
+        column = column.dictionary_decode()
+    made = column.cast(kind)  # raises if a value would be truncated, but rounds to a decimal
+    if types.is_decimal(kind) and types.is_floating(column.type):
+        is_same = made.cast(column.type).equals(column)
+    else:
+        is_same = not _is_infinite(made, beyond=column)
+    if not is_same:
+        raise ValueError(f"the value would change when stored as {kind}")
+    return made
+
+
+def _require(column: Any, field: Any) -> None:
+    """Check that no value is missing where the field, at any depth, requires one."""
     if column.null_count and not field.nullable:
         raise ValueError("the value is missing, but the column requires one")
-    if column.type == field.type:
-        return column
-    if _family(column.type) != _family(field.type):
-        raise TypeError(f"a column of type {column.type} does not fit {field.type}")
-    return column.cast(field.type)  # raises if a value would be truncated
+    for child, of in _children(column, field.type):
+        _require(child, of)
+
+
+def _children(column: Any, kind: Any) -> Sequence[tuple[Any, Any]]:
+    """The columns inside a nested one, without those of missing values, and their fields."""
+    if types.is_struct(kind):
+        return [*zip(column.drop_null().flatten(), kind, strict=True)]
+    if types.is_map(kind):
+        return [(column.drop_null().items, kind.item_field)]
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return [(column.flatten(), kind.value_field)]
+    return ()
+
+
+def _is_infinite(column: Any, *, beyond: Any = None) -> bool:
+    """Whether a number may have become infinite in a column of small floats."""
+    if not types.is_floating(column.type) or column.type == pa.float64():
+        return False
+    found = pc.is_inf(column)
+    if beyond is not None and types.is_floating(beyond.type):
+        found = pc.and_not(found, pc.is_inf(beyond))
+    return pc.any(found).as_py() is True
 
 
 def _family(kind: Any) -> object:
@@ -104,19 +166,22 @@ def _family(kind: Any) -> object:
 
 def _keeps(kind: Any, values: Sequence[Any]) -> bool:
     """Whether none of these values can change in a column of this type."""
-    found = {*map(type, values)} - {_NONE}
     if types.is_timestamp(kind):
         return (
             kind.unit in _FINE
-            and found <= {datetime}
+            and _TIMES.issuperset(map(type, values))
             and all((value.tzinfo is None) is (kind.tz is None) for value in values if value)
         )
     if types.is_integer(kind):
-        return found <= {int}
+        return False  # those that can be kept are whole numbers, made above
     if types.is_date(kind):
-        return found <= {date}
+        return {date, _NONE}.issuperset(map(type, values))
     if types.is_time(kind):
-        return found <= {time} and kind.unit in _FINE
+        return (
+            kind.unit in _FINE
+            and {time, _NONE}.issuperset(map(type, values))
+            and all(value.tzinfo is None for value in values if value is not None)
+        )
     return not (types.is_nested(kind) or types.is_duration(kind) or types.is_dictionary(kind))
 
 
@@ -141,8 +206,11 @@ def _same(given: Any, stored: Any) -> bool:
         )
     if isinstance(given, datetime) != isinstance(stored, datetime):
         return False
-    if isinstance(given, datetime) and (given.tzinfo is None) != (stored.tzinfo is None):
-        return False
+    if isinstance(given, datetime):
+        if (given.tzinfo is None) != (stored.tzinfo is None):
+            return False
+        if given.tzinfo is not None:  # in an hour that occurs twice, == is always false
+            return bool(given.astimezone(UTC) == stored.astimezone(UTC))
     return bool(given == stored)
 
 

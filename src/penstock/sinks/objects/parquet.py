@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..._clients.row_maker import RowMaker
@@ -76,7 +77,7 @@ class ParquetSink(ObjectBase):
         tables = _tables()
         self._schema: Any = None if schema is None else tables.schema_of(schema)
         self._encoder: ParquetEncoder = tables.ParquetEncoder.of(
-            compression, row_group_rows, writer_options or {}
+            compression, row_group_rows, writer_options or {}, self._schema
         )
         row = checks.optional_function("row", row, "must be a function of an item")
         if self._schema is None and row is not None:
@@ -98,9 +99,19 @@ class ParquetSink(ObjectBase):
         schema fails alone with `PermanentError`. Without a schema, a batch of rows raises
         `RefusedError`.
         """
-        if isinstance(batch, ArrowBatch) and self._schema is None and self._first is None:
-            self._first = self._in_files(batch).schema
+        if isinstance(batch, ArrowBatch) and self._schema is None:
+            self._first = self._known(self._in_files(batch).schema)
         return await self._write(batch)
+
+    def _known(self, schema: Any) -> Any:
+        """The schema of the first batch. A type that was not known then, since a column had no
+        value, is that of the first batch with values.
+        """
+        made = schema if self._first is None else _tables().completed(self._first, schema)
+        if made is not self._first and (trouble := self._encoder.trouble_with(made)):
+            repair = "convert the column, or pass a schema= without it"
+            raise RefusedError(f"{self!r}: {trouble}", repair=repair)
+        return made
 
     def _bodies(self, batch: Batch[Any]) -> BatchObjects:
         if isinstance(batch, ArrowBatch):
@@ -156,17 +167,15 @@ class ParquetSink(ObjectBase):
         groups, unplaced = self._settings.partitions.groups(items, indices)
         row_of = {} if len(groups) == 1 and not unplaced else {i: n for n, i in enumerate(indices)}
 
-        def part(group: Sequence[int]) -> Any:
-            return made.table.take([row_of[index] for index in group]) if row_of else made.table
+        def encode(group: Sequence[int]) -> Any:
+            table = made.table
+            if row_of:
+                table = table.take([row_of[index] for index in group])
+            return self._encoder.file(table)
 
         return BatchObjects(
             [
-                ObjectBody(
-                    folder,
-                    self._encoder.file(part(group)),
-                    group,
-                    batch.pick(group).write_key,
-                )
+                ObjectBody(folder, partial(encode, group), group, batch.pick(group).write_key)
                 for folder, group in groups.items()
             ],
             errors | unplaced,

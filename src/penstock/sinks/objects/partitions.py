@@ -128,8 +128,6 @@ def _text(value: object) -> str:
             "a partition must be text, a whole number, a bool or a date, not "
             f"{type(value).__name__}"
         )
-    if value == "":
-        raise ValueError(
-            "a partition's value is an empty string, which Hive interprets as no value"
-        )
+    if value in {"", NONE}:
+        raise ValueError(f"a partition's value is {value!r}, which Hive interprets as no value")
     return quote(str(value), safe="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..._clients.compression import compressed
@@ -104,14 +105,13 @@ class ObjectSink(ObjectBase):
         by_index = (
             dict(zip(lines.indices, lines.records, strict=True)) if lines.errors else lines.records
         )
+
+        def encode(group: Sequence[int]) -> bytes:
+            return compressed(ndjson([by_index[i] for i in group]), self._compression)
+
         return BatchObjects(
             [
-                ObjectBody(
-                    folder,
-                    compressed(ndjson([by_index[i] for i in group]), self._compression),
-                    group,
-                    batch.pick(group).write_key,
-                )
+                ObjectBody(folder, partial(encode, group), group, batch.pick(group).write_key)
                 for folder, group in groups.items()
             ],
             lines.errors | unplaced,

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyarrow import parquet
 
+from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.errors import PermanentError
 from .columns import made_columns, of_column, of_values
 
 if TYPE_CHECKING:
@@ -44,6 +46,18 @@ def _type_of(name: str, value: Any) -> Any:
         raise bad(
             f"schema[{name!r}]", value, "must be a pyarrow type, or the name of one"
         ) from None
+
+
+def completed(known: Any, schema: Any) -> Any:
+    """`known`, with the types of `schema` for the columns whose type is null; the same object if
+    there are none.
+    """
+    for place, field in enumerate(known):
+        if pa.types.is_null(field.type) and field.name in schema.names:
+            found = schema.field(field.name)
+            if not pa.types.is_null(found.type):
+                known = known.set(place, found)
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +117,15 @@ class ParquetEncoder:
 
     @classmethod
     def of(
-        cls, compression: str, row_group_rows: int | None, options: Mapping[str, Any]
+        cls,
+        compression: str,
+        row_group_rows: int | None,
+        options: Mapping[str, Any],
+        schema: Any,
     ) -> ParquetEncoder:
-        """Validate the options. Raises `ConfigError` for an option that pyarrow refuses."""
+        """Validate the options. Raises `ConfigError` for an option that pyarrow refuses, or a
+        schema that Parquet cannot represent.
+        """
         ours = {"compression": compression, "row_group_size": row_group_rows}
         for name in ours.keys() & options.keys():
             raise bad(f"writer_options[{name!r}]", options[name], "has its own argument")
@@ -114,10 +134,25 @@ class ParquetEncoder:
             made.file(pa.table({"x": pa.array([], pa.int64())}))
         except Exception as error:
             raise bad("writer_options", dict(options), f"pyarrow refuses them ({error})") from error
+        if schema is not None and (trouble := made.trouble_with(schema)):
+            raise bad("schema", str(schema), f"Parquet cannot represent it ({trouble})")
         return made
 
+    def trouble_with(self, schema: Any) -> str | None:
+        """Why no file can have this schema; `None` if files can have it."""
+        try:
+            self.file(schema.empty_table())
+        except PermanentError as error:
+            return str(error)
+        return None
+
     def file(self, table: Any) -> memoryview:
-        """A file with the rows of a table, as bytes."""
+        """A file with the rows of a table, as bytes. Raises `PermanentError` if pyarrow refuses a
+        type, or a value for the sake of `writer_options`.
+        """
         into = pa.BufferOutputStream()
-        parquet.write_table(table, into, **self.options)
+        try:
+            parquet.write_table(table, into, **self.options)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise caused(PermanentError(f"the file cannot be encoded: {error}"), error) from error
         return memoryview(into.getvalue()).cast("B")  # obstore expects unsigned bytes

@@ -66,6 +66,7 @@ reopened.
 _KNOWN = _REPAIRS.keys() | _TEMPORARY
 _NO_LOGIN = "Authentication required."
 _NO_HIGHER_ID = "equal or smaller than"
+_NO_ID_LEFT = "The stream has exhausted"
 _QUOTE = ", with args beginning with"
 """The text after this quotes an item."""
 _UNKNOWN_COMMAND = ("unknown command", "unknown subcommand")
@@ -103,6 +104,10 @@ def refusal(error: BaseException, where: str) -> SinkError:
         made = RefusedError(told, repair=_REPAIRS[code])
     elif text.removeprefix("ERR ").startswith(_UNKNOWN_COMMAND):
         made = RefusedError(told, repair="use a server that has the command")
+    elif text.removeprefix("ERR ").startswith(_NO_ID_LEFT):
+        made = RefusedError(
+            told, repair="give another name; an entry of the stream has the last id"
+        )
     elif ends_connection(error):
         made = TooLargeError(told)
     else:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from ..._core.text import repr_of
-from .values import number, part_of
+from .values import content, number, part_of, whole
 
 _BREAK = re.compile(r"[\x00-\x1f\x7f]")
 _ENDS = re.compile(r"\\(?=[,= ]|$)")
@@ -29,7 +29,6 @@ _IN_NAME = re.compile(r"([, ])")
 _QUOTED = re.compile(r'(["\\])')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_INT64 = range(-(1 << 63), 1 << 63)
 
 
 def line(item: Any) -> str:
@@ -47,7 +46,10 @@ def line(item: Any) -> str:
 def _tags(tags: Mapping[Any, Any]) -> list[str]:
     """The tags sorted by key, as InfluxDB recommends."""
     found = [
-        (_escaped("tag", key), _escaped("value of a tag", str(value)))
+        (
+            _escaped("tag", key),
+            _escaped("value of a tag", value if isinstance(value, str) else str(value)),
+        )
         for key, value in tags.items()
         if value is not None and value != ""
     ]
@@ -66,9 +68,9 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        if value not in _INT64:
+        if not _is_int64(value):
             raise ValueError(f"the whole number {value} has more than 64 bits")
-        return f"{value}i"
+        return f"{whole(value)}i"
     if isinstance(value, str):
         if _BREAK.search(value):
             raise ValueError("the text of a field has a line break")
@@ -84,9 +86,13 @@ def _time(time: Any) -> str:
         if time.tzinfo is None:
             raise ValueError("the timestamp has no time zone")
         return f" {(time - _EPOCH) // _MICROSECOND * 1_000}"
-    if isinstance(time, bool) or not isinstance(time, int) or time not in _INT64:
+    if isinstance(time, bool) or not isinstance(time, int) or not _is_int64(time):
         raise TypeError(f"the timestamp is {repr_of(time)}; expected nanoseconds or a datetime")
-    return f" {time}"
+    return f" {whole(time)}"
+
+
+def _is_int64(value: int) -> bool:
+    return -(1 << 63) <= value < 1 << 63  # `in range(...)` would try each number for a subclass
 
 
 def _mapping(what: str, given: Any) -> Mapping[Any, Any]:
@@ -102,4 +108,4 @@ def _escaped(what: str, text: Any, special: re.Pattern[str] = _SPECIAL) -> str:
         raise ValueError(
             f"the {what} {text!r} has a line break, or a backslash at an invalid position"
         )
-    return special.sub(r"\\\1", text)
+    return special.sub(r"\\\1", content(text))

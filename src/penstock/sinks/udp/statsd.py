@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ..._core.text import repr_of
-from .values import number, part_of
+from .values import content, number, part_of
 
 TYPES = ("c", "g", "ms", "h", "s", "d")
 """Counter, gauge, timer, histogram, set and distribution."""
@@ -37,7 +37,7 @@ def statsd(item: Any) -> str:
         )
     if kind not in TYPES:
         raise ValueError(f"the type {repr_of(kind)} must be one of {', '.join(TYPES)}")
-    line = f"{name}:{_value(part_of(item, 'value'), kind)}|{kind}"
+    line = f"{content(name)}:{_value(part_of(item, 'value'), kind)}|{content(kind)}"
     rate = part_of(item, "sample_rate")
     if rate is not None:
         line += _rate(rate)
@@ -49,7 +49,7 @@ def _value(value: Any, kind: str) -> str:
     if isinstance(value, str):
         allowed = _TEXT if kind == "s" else _CHANGE
         if allowed.fullmatch(value):
-            return value
+            return content(value)
         raise ValueError(f"the value {repr_of(value)} is not valid for the type {kind!r}")
     return number("the value", value)
 
@@ -72,7 +72,9 @@ def _tags(tags: Any) -> str:
 
 def _pair(key: Any, value: Any) -> str:
     name = _checked(_TAG_KEY, key)
-    return name if value is None or value == "" else f"{name}:{_checked(_TAG, str(value))}"
+    if value is None or value == "":
+        return name
+    return f"{name}:{_checked(_TAG, value if isinstance(value, str) else str(value))}"
 
 
 def _checked(pattern: re.Pattern[str], text: Any) -> str:
@@ -80,4 +82,4 @@ def _checked(pattern: re.Pattern[str], text: Any) -> str:
         raise ValueError(
             f"the tag {repr_of(text)} must be a string without ',', '|' or line breaks"
         )
-    return text
+    return content(text)

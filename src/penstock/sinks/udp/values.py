@@ -1,4 +1,9 @@
-"""Access to parts of items, and numbers in the form of metrics protocols. Pure."""
+"""Access to parts of items, and numbers in the form of metrics protocols. Pure.
+
+Numbers and text are written with the methods of `int`, `float` and `str` themselves: a subclass,
+such as an enumeration or `numpy.float64`, may show itself in another form, which the receiver would
+drop.
+"""
 
 from __future__ import annotations
 
@@ -23,4 +28,16 @@ def number(what: str, value: Any) -> str:
         raise TypeError(f"{what} is {type(value).__name__}; expected a number")
     if not math.isfinite(value):
         raise ValueError(f"{what} is {repr_of(value)}; expected a finite number")
-    return f"{value:f}" if isinstance(value, Decimal) else f"{value!r}"
+    if isinstance(value, Decimal):
+        return Decimal.__format__(value, "f")
+    return float.__repr__(value) if isinstance(value, float) else whole(value)
+
+
+def whole(value: int) -> str:
+    """A whole number as text."""
+    return int.__repr__(value)
+
+
+def content(text: str) -> str:
+    """The content of a string."""
+    return str.__str__(text)

@@ -1,0 +1,124 @@
+"""Writes of several objects: each is encoded when its turn comes, and settled once it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sinks.http_help import Server, hang, reply, serving
+from tests.sinks.objects.object_help import items_in
+from tests.sinks.objects.test_object_refusals import CONFIG
+
+from penstock import RowBatch
+from penstock._core.send import send
+from penstock.sinks import ObjectSink, ParquetSink
+from penstock.sinks.objects.tables import ParquetEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.sinks.http_help import Reply, Request
+    from tests.sinks.objects.object_help import Bucket
+
+    from penstock._core.clock import LoopClock
+
+ITEMS = [{"part": n % 5, "n": n} for n in range(10)]
+
+
+class Slow:
+    """Confirms objects at once, except those of some parts, for which it never answers."""
+
+    def __init__(self, hangs: Sequence[int]) -> None:
+        self.server = Server()
+        self.server.default = self._step
+        self._hangs = tuple(f"part={part}/" for part in hangs)
+        self.waits = asyncio.Event()
+
+    async def _step(self, request: Request) -> Reply:
+        if any(part in request.path for part in self._hangs):
+            self.waits.set()
+            return await hang()(request)
+        return await reply(200, b"", etag='"tag"')(request)
+
+
+def options(url: str) -> dict[str, Any]:
+    config = {"endpoint": url, **CONFIG}
+    return {"config": config, "partition_by": ["part"], "close_timeout": 0.01}
+
+
+async def cut(write: asyncio.Task[Any]) -> None:
+    write.cancel()
+    await asyncio.wait([write])
+    assert write.cancelled()
+
+
+async def test_what_is_stored_is_delivered_although_the_write_is_cut(
+    real_clock: LoopClock,
+) -> None:
+    """A retry then sends the others alone, so a batch with many partitions makes progress."""
+    slow = Slow([3])
+    async with (
+        serving(slow.server),
+        ObjectSink("s3://bucket", concurrency=1, **options(slow.server.url)) as sink,
+    ):
+        batch = RowBatch(ITEMS)
+        write = asyncio.ensure_future(send(sink, batch))
+        await slow.waits.wait()
+        await cut(write)
+        assert [ITEMS[index]["part"] for index in batch.unsettled()] == [3, 4, 3, 4]
+
+
+async def test_with_a_manifest_nothing_is_delivered_before_it(real_clock: LoopClock) -> None:
+    slow = Slow([3])
+    async with (
+        serving(slow.server),
+        ObjectSink("s3://b", concurrency=1, manifest=True, **options(slow.server.url)) as sink,
+    ):
+        batch = RowBatch(ITEMS)
+        write = asyncio.ensure_future(send(sink, batch))
+        await slow.waits.wait()
+        await cut(write)
+        assert len(batch.unsettled()) == len(ITEMS)
+
+
+async def test_only_the_files_that_are_being_stored_are_in_memory(
+    real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    encode = ParquetEncoder.file
+
+    def file(encoder: ParquetEncoder, table: Any) -> memoryview:
+        made.append(table.num_rows)
+        return encode(encoder, table)
+
+    slow = Slow(range(1, 5))
+    schema = {"n": "int64"}
+    async with serving(slow.server):
+        settings = options(slow.server.url)
+        sink = ParquetSink("s3://bucket", schema=schema, concurrency=2, **settings)
+        monkeypatch.setattr(ParquetEncoder, "file", file)
+        async with sink:
+            write = asyncio.ensure_future(send(sink, RowBatch(ITEMS)))
+            await slow.waits.wait()
+            await cut(write)
+    assert made
+    assert len(made) <= 3, "one is stored, and two are being stored"
+
+
+async def test_a_write_again_replaces_the_objects_of_the_first(
+    real_clock: LoopClock, bucket: Bucket
+) -> None:
+    """The same names, whether a batch is one object or several, and whichever are left."""
+    lineage = RowBatch(ITEMS).lineage
+    for by in (None, ["part"]):
+        sink = ObjectSink(bucket.url, config=bucket.config, partition_by=by)
+        async with sink:
+            for _ in range(2):
+                assert await send(sink, RowBatch(ITEMS, lineage=lineage)) == {}
+            batch = RowBatch(ITEMS, lineage=lineage)
+            if by is not None:
+                assert await send(sink, batch.pick([1, 6])) == {}
+    found = sorted(items_in(bucket.objects()), key=lambda item: item["n"])
+    assert found == [item for item in ITEMS for _ in range(2)]
+    assert len(bucket.objects()) == 1 + 5
