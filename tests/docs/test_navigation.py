@@ -18,10 +18,11 @@ ROOT = Path(__file__).parents[2]
 
 
 class Settings(yaml.SafeLoader):
-    """Reads MkDocs' settings; a tag that names a Python object is only a name here."""
+    """Reads MkDocs' settings; Python objects and variables of the environment are only names here."""
 
 
 Settings.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
+Settings.add_constructor("!ENV", lambda *_: None)
 
 
 def listed(entry: Any) -> Iterator[str]:

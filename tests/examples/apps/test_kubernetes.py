@@ -81,7 +81,6 @@ async def log_of_a_pod(dsn: str) -> list[str]:
             answer = await client.post("/events/stored", json={"id": 1, "action": "login"})
         assert answer.status_code == 201
         await pod.terminate()
-        await pod.terminate()
     return pod.lines
 
 
