@@ -74,8 +74,13 @@ def test_exactly_once(spark: Any, runner: asyncio.Runner, database: str, tmp_pat
 
 
 def test_order(
-    spark: Any, runner: asyncio.Runner, database: str, capsys: pytest.CaptureFixture[str]
+    spark: Any,
+    runner: asyncio.Runner,
+    database: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The workers of Spark have the working directory of the first test that needed one."""
     latest, parks = snippets("how-to/keep-order-from-spark.md")
     query(database, f"CREATE TABLE movements {COLUMNS}")
     query(database, "CREATE TABLE accounts (account text PRIMARY KEY, seq int, amount int)")
@@ -83,7 +88,8 @@ def test_order(
     latest.run(runner, given)
     assert capsys.readouterr().out == "2 sent, 2 superseded\n"
     assert query(database, "SELECT amount FROM accounts ORDER BY 1") == [(2,), (7,)]
-    parks.run(runner, given)
+    letters = {'"letters.jsonl"': repr(str(tmp_path / "letters.jsonl"))}
+    parks.run(runner, given, **letters)
     assert capsys.readouterr().out == "0 of which behind another row: 0\n"
     assert len(query(database, "SELECT * FROM movements")) == 4
 
