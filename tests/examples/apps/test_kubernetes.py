@@ -73,6 +73,8 @@ def timeless(line: str) -> str:
 
 async def log_of_a_pod(dsn: str) -> list[str]:
     """The manifest's command, on loopback and with a port and a database of the test's own."""
+    server: str
+    options: list[str]
     server, *options = CONTAINER["command"]
     own = {"0.0.0.0": "127.0.0.1", str(CONTAINER["ports"][0]["containerPort"]): "0"}
     command = (sys.executable, "-m", server, *[own.get(option, option) for option in options])
