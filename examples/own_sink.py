@@ -1,11 +1,14 @@
 """A sink of your own: writes rows to SQLite; a refused row fails alone."""
 
+import asyncio
 import sqlite3
-from contextlib import AsyncExitStack
+import tempfile
+from contextlib import AsyncExitStack, closing
 
 import penstock
 
 Row = tuple[int, str]
+ROWS: list[Row] = [(1, "login"), (1, "login"), (2, "logout")]
 
 
 class SqliteSink(penstock.Openable):
@@ -42,3 +45,19 @@ class SqliteSink(penstock.Openable):
         return (
             penstock.ErrorClass.TRANSIENT if isinstance(error, sqlite3.OperationalError) else None
         )
+
+
+async def main(path: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, action TEXT NOT NULL)")
+    sink = penstock.stack(SqliteSink(path), penstock.Timeout(5.0), penstock.Retry())
+    async with penstock.Batcher(sink) as batcher:
+        receipts = [await batcher.submit(row) for row in ROWS]
+    for row, receipt in zip(ROWS, receipts, strict=True):
+        print(row, receipt.outcome)
+    print(batcher.tally())
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(f"{folder}/events.db"))

@@ -22,10 +22,9 @@ from penstock import Outcome
 from penstock.sinks import PostgresSink
 from penstock.telemetry import PrometheusObserver
 
-# the URL itself, or the file of a secret that holds it
-DATABASE_URL = (
-    os.environ.get("DATABASE_URL") or Path(os.environ["DATABASE_URL_FILE"]).read_text().strip()
-)
+# the file of a secret that holds the URL, or the URL itself
+URL_FILE = os.environ.get("DATABASE_URL_FILE")
+DATABASE_URL = Path(URL_FILE).read_text().strip() if URL_FILE else os.environ["DATABASE_URL"]
 MAX_DELAY = float(os.environ.get("MAX_DELAY", "0.05"))
 MAX_PENDING_ITEMS = int(os.environ.get("MAX_PENDING_ITEMS", "10000"))
 SHUTDOWN_DEADLINE = float(os.environ.get("SHUTDOWN_DEADLINE", "15"))

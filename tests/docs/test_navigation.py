@@ -18,10 +18,11 @@ ROOT = Path(__file__).parents[2]
 
 
 class Settings(yaml.SafeLoader):
-    """Reads MkDocs' settings; a tag that names a Python object is treated as text."""
+    """Reads MkDocs' settings; a tag for a Python object or an environment variable is text."""
 
 
 Settings.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
+Settings.add_constructor("!ENV", lambda *_: None)
 
 
 def listed(entry: Any) -> Iterator[str]:

@@ -20,12 +20,12 @@ _NUMBERS = itertools.count()
 def database(embedded_postgres: EmbeddedPostgres) -> Iterator[str]:
     """The DSN of a database of the test's own: programs make their tables and logs in it."""
     name = f"example_{next(_NUMBERS)}"
-    asyncio.run(_execute(embedded_postgres.dsn, f"CREATE DATABASE {name}"))
+    asyncio.run(execute(embedded_postgres.dsn, f"CREATE DATABASE {name}"))
     yield urlunsplit(urlsplit(embedded_postgres.dsn)._replace(path=name))
-    asyncio.run(_execute(embedded_postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
+    asyncio.run(execute(embedded_postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
-async def _execute(dsn: str, statement: str) -> None:
+async def execute(dsn: str, statement: str) -> None:
     con = await asyncpg.connect(dsn)
     await con.execute(statement)
     await con.close()

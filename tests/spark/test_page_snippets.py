@@ -80,18 +80,16 @@ def test_order(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    by_key, latest, parks = snippets("how-to/keep-order-from-spark.md")
+    latest, parks = snippets("how-to/keep-order-from-spark.md")
     query(database, f"CREATE TABLE movements {COLUMNS}")
     query(database, "CREATE TABLE accounts (account text PRIMARY KEY, seq int, amount int)")
-    sink = PostgresSink(database, table="movements", columns=("account", "seq", "amount"))
-    given = {"dsn": database, "df": frame(spark), "sink": sink, "folder": str(tmp_path)}
-    by_key.run(runner, given)
-    assert len(query(database, "SELECT * FROM movements")) == 4
+    given = {"dsn": database, "df": frame(spark), "folder": str(tmp_path)}
     latest.run(runner, given)
     assert capsys.readouterr().out == "2 sent, 2 superseded\n"
     assert query(database, "SELECT amount FROM accounts ORDER BY 1") == [(2,), (7,)]
     parks.run(runner, given)
     assert capsys.readouterr().out == "0 of which behind another row: 0\n"
+    assert len(query(database, "SELECT * FROM movements")) == 4
     assert [*tmp_path.glob("letters-*.jsonl")], "Spark's workers have another working directory"
 
 
@@ -102,17 +100,15 @@ def test_watch(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    write, streams = snippets("how-to/watch-a-spark-write.md")
+    (streams,) = snippets("how-to/watch-a-spark-write.md")
     query(database, f"CREATE TABLE movements {COLUMNS}")
     sink = PostgresSink(database, table="movements", columns=("account", "seq", "amount"))
     rows = frame(spark)
-    given = {"df": rows, "sink": sink, "path": str(tmp_path / "checkpoint"), "ended": ended}
-    write.run(runner, given)
-    assert (tmp_path / "run.html").exists()
-    given |= {"df": stream(spark, rows, tmp_path / "rows"), "spark": spark}
+    given = {"df": stream(spark, rows, tmp_path / "rows"), "sink": sink}
+    given |= {"path": str(tmp_path / "checkpoint"), "spark": spark, "ended": ended}
     streams.run(runner, given, **{"...\n": "query.processAllAvailable()\nquery.stop()\n"})
     assert (tmp_path / "stream.html").exists()
-    assert len(query(database, "SELECT * FROM movements")) == 8
+    assert len(query(database, "SELECT * FROM movements")) == 4
     assert "4 rows" in capsys.readouterr().out
 
 

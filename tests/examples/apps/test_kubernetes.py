@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 import yaml
-from tests.examples.apps.service import APPS
-from tests.examples.example import load
+from tests.examples.apps.service import APPS, PLAIN, TABLE, query, service
+from tests.examples.example import load, printed_on
+
+if TYPE_CHECKING:
+    from penstock.testing import EmbeddedPostgres
 
 MARGIN = 3.0  # seconds for the interpreter's exit and the kubelet
 DEPLOYMENT, SERVICE = yaml.safe_load_all((APPS / "kubernetes.yaml").read_text())
@@ -57,3 +63,33 @@ def test_the_app_has_what_the_manifest_names(app: Any) -> None:
     assert read - {"DATABASE_URL_FILE"} == set(ENV)  # the manifest has the URL itself
     module = CONTAINER["command"][1].split(":")[0]
     assert (APPS / f"{module}.py").exists()
+
+
+def timeless(line: str) -> str:
+    """A line of the log without the process, the port, and how long the shutdown took."""
+    line = re.sub(r"\[\d+\]|http://[\d.:]+|\(spent on.*", "", line)
+    return re.sub(r"[\d.]+ s:", "N s:", line)
+
+
+async def log_of_a_pod(dsn: str) -> list[str]:
+    """The manifest's command, on loopback and with a port and a database of the test's own."""
+    server: str
+    options: list[str]
+    server, *options = CONTAINER["command"]
+    own = {"0.0.0.0": "127.0.0.1", str(CONTAINER["ports"][0]["containerPort"]): "0"}
+    command = (sys.executable, "-m", server, *[own.get(option, option) for option in options])
+    async with service(*command, env={**ENV, "DATABASE_URL": dsn}) as pod:
+        async with httpx.AsyncClient(base_url=await pod.url(), verify=PLAIN) as client:
+            answer = await client.post("/events/stored", json={"id": 1, "action": "login"})
+        assert answer.status_code == 201
+        await pod.terminate()
+    return pod.lines
+
+
+def test_the_log_of_a_pod(embedded_postgres: EmbeddedPostgres) -> None:
+    """From its start to the drain on SIGTERM, as the page shows it."""
+    dsn = embedded_postgres.dsn
+    asyncio.run(query(dsn, "DROP TABLE IF EXISTS events", TABLE))
+    (said,) = printed_on("how-to/run-on-kubernetes.md")
+    lines = asyncio.run(log_of_a_pod(dsn))
+    assert [timeless(line) for line in lines] == [timeless(line) for line in said.splitlines()]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -12,23 +12,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.spark.kafka.kafka_help import produce
+from tests.examples.example import EXAMPLES, load, printed_on
 from tests.spark.sql import query
+from tests.spark.test_page_programs import timeless
 
+from penstock.cli.pipeline.view import RunView
 from penstock.spark import Pipeline
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock.testing import EmbeddedKafka, EmbeddedPostgres
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "pipelines" / "kafka_windows.toml"
-BEGIN = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
-SHOPS = ("Aachen", "Bonn", "Celle")
-
-
-def order(shop: str, second: int, amount: int) -> bytes:
-    return json.dumps(
-        {"shop": shop, "at": (BEGIN + timedelta(seconds=second)).isoformat(), "amount": amount}
-    ).encode()
 
 
 @pytest.mark.long
@@ -38,8 +32,11 @@ def test_closed_windows_are_in_the_table_and_in_the_files(
     embedded_kafka: EmbeddedKafka,
     embedded_postgres: EmbeddedPostgres,
     tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """P-T24, the pipeline as a file. Run twice: the second goes on where the first ended."""
+    """P-T24, the pipeline as a file. Run twice: the second goes on where the first ended. The first
+    prints what the page says.
+    """
     query(embedded_postgres.dsn, "DROP TABLE IF EXISTS windows")
     query(
         embedded_postgres.dsn,
@@ -48,7 +45,7 @@ def test_closed_windows_are_in_the_table_and_in_the_files(
     )
     topic = f"orders-{uuid4().hex}"
     embedded_kafka.create_topic(topic, partitions=2)
-    pipeline = Pipeline.read(EXAMPLE)
+    pipeline = Pipeline.read(EXAMPLES / "pipelines" / "kafka_windows.toml")
     environment = {
         "KAFKA": embedded_kafka.bootstrap,
         "TOPIC": topic,
@@ -57,20 +54,21 @@ def test_closed_windows_are_in_the_table_and_in_the_files(
     }
 
     expected: list[tuple[str, datetime, int, int]] = []
+    program = load("pipelines/orders_of_shops")
     for minutes in (range(3), range(3, 5)):
-        seconds = range(minutes[0] * 60, minutes[-1] * 60 + 60)
-        sent = [order(shop, second, 2) for second in seconds for shop in SHOPS]
-        closes = order(
-            "Dessau", seconds[-1] + 31, 1
-        )  # a minute and 30 seconds after the last window's beginning
-        produce(embedded_kafka.bootstrap, topic, [*sent, closes], partitions=2)
-        report = pipeline.run(spark, environment=environment)
+        asyncio.run(program.main(embedded_kafka.bootstrap, topic, minutes[0], minutes[-1] + 1))
+        view = RunView(plain=True)
+        report = pipeline.run(spark, environment=environment, on_report=view.wrote)
+        view.sum_up(report)
+        if 0 in minutes:
+            said = ["kafka windows: starting Spark", *timeless(capsys.readouterr().out)]
+            assert said == timeless(printed_on("how-to/stream-from-kafka.md")[0])
         new = [
-            (shop, BEGIN + timedelta(minutes=minute), 60, 120)
+            (shop, program.BEGIN + timedelta(minutes=minute), 60, 120)
             for minute in minutes
-            for shop in SHOPS
+            for shop in program.SHOPS
         ]
-        new += [("Dessau", BEGIN + timedelta(minutes=3), 1, 1)] if 3 in minutes else []
+        new += [("Dessau", program.BEGIN + timedelta(minutes=3), 1, 1)] if 3 in minutes else []
         assert report.rows == report.delivered == len(new)
         expected += new
     assert query(embedded_postgres.dsn, "SELECT * FROM windows ORDER BY 1, 2") == sorted(expected)

@@ -1,0 +1,58 @@
+"""The programs that open the pages on Spark print what their pages say."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from tests.examples.conftest import database
+from tests.examples.example import load, printed_on
+from tests.spark.sql import query
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["database"]
+
+CHECKED = "amount int CHECK (amount >= 0)"
+
+
+def timeless(printed: str) -> list[str]:
+    """The lines with every rate and duration as one character, and without alignment."""
+    return [
+        re.sub(r"\d+\.\d\d(?= )|[\d,]+(?= rows/s)", "#", " ".join(line.split()))
+        for line in printed.splitlines()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "program", "columns"),
+    [
+        ("keep-order-from-spark", "order_from_spark", f"account text, seq int, {CHECKED}"),
+        ("watch-a-spark-write", "watched_spark_write", f"account text, {CHECKED}"),
+        (
+            "deliver-exactly-once-from-spark",
+            "exactly_once_from_spark",
+            "account text, seq int, amount int",
+        ),
+    ],
+    ids=["order", "report", "once"],
+)
+def test_a_program(
+    spark: Any,
+    database: str,
+    page: str,
+    program: str,
+    columns: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    query(database, f"CREATE TABLE payments ({columns})")
+    load(program).main(database)
+    assert timeless(capsys.readouterr().out) == timeless(printed_on(f"how-to/{page}.md")[0])

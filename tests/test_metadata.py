@@ -1,0 +1,107 @@
+"""The wheel's metadata with an address of the project, and without one."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from email import message_from_bytes
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.examples.example import ROOT
+
+pytest.importorskip("hatchling")
+if not (ROOT / "src").is_dir():
+    pytest.skip("the sources are removed", allow_module_level=True)
+
+from hatchling.builders.wheel import WheelBuilder
+
+if TYPE_CHECKING:
+    from email.message import Message
+    from pathlib import Path
+
+REPOSITORY = "https://git.example/water/penstock"
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project with the real metadata, and as little code as has a version."""
+    project = tmp_path / "project"
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        target = project / name
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    for package in ("penstock", "pyspark_penstock"):
+        (project / "src" / package).mkdir(parents=True)
+    release(project, "0.1.0.dev0")
+    return project
+
+
+def release(project: Path, version: str) -> None:
+    (project / "src" / "penstock" / "__init__.py").write_text(f'__version__ = "{version}"\n')
+
+
+def metadata(project: Path) -> Message:
+    """The `METADATA` of a wheel that is built now."""
+    (path,) = WheelBuilder(str(project)).build(directory=str(project / "dist"))
+    with zipfile.ZipFile(path) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_bytes(wheel.read(name))
+
+
+def described(found: Message) -> str:
+    text = found.get_payload(decode=True)
+    assert isinstance(text, bytes)
+    return text.decode()
+
+
+def test_without_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain text in place of links that lead nowhere; all else as in the README."""
+    monkeypatch.delenv("PENSTOCK_REPOSITORY", raising=False)
+    monkeypatch.delenv("PENSTOCK_SITE", raising=False)
+    found = metadata(folder)
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert found.get_all("Project-URL") is None
+    text = described(found)
+    links = LINK.findall(text)
+    assert links
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "<!--" not in text
+    assert "| PostgreSQL tables | `PostgresSink` | | `postgres` |" in text
+    assert "install it from a checkout." in text
+    readme = (ROOT / "README.md").read_text()
+    code = re.compile(r"^```.*?^```$", re.M | re.S)
+    assert code.findall(text) == code.findall(readme)
+
+
+def test_with_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every relative link leads to a file of the repository."""
+    monkeypatch.setenv("PENSTOCK_REPOSITORY", f"{REPOSITORY}/")
+    monkeypatch.delenv("PENSTOCK_SITE", raising=False)
+    files = f"{REPOSITORY}/blob/main"
+    found = metadata(folder)
+    assert found.get_all("Project-URL") == [
+        f"Documentation, {files}/docs/index.md",
+        f"Source, {REPOSITORY}",
+        f"Issues, {REPOSITORY}/issues",
+        f"Changelog, {files}/CHANGELOG.md",
+    ]
+    relative = [
+        link
+        for link in LINK.findall((ROOT / "README.md").read_text())
+        if not link.startswith("https://")
+    ]
+    links = LINK.findall(described(found))
+    assert [link for link in links if not link.startswith("https://")] == []
+    ours = [link.removeprefix(f"{files}/") for link in links if link.startswith(files)]
+    assert ours == [f"README.md{link}" if link[0] == "#" else link for link in relative]
+
+
+def test_a_release_links_to_its_tag(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_REPOSITORY", REPOSITORY)
+    monkeypatch.setenv("PENSTOCK_SITE", "https://docs.example")
+    release(folder, "1.2.0")
+    found = metadata(folder)
+    assert f"({REPOSITORY}/blob/v1.2.0/docs/index.md)" in described(found)
+    assert (found.get_all("Project-URL") or [])[0] == "Documentation, https://docs.example"
