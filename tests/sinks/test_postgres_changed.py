@@ -163,3 +163,19 @@ async def test_a_column_that_takes_times_by_now_has_them(
                 await db.con.execute(f"ALTER TABLE {db.table} ALTER word TYPE timestamp")
                 assert await written(sink, [(1, AT)]) == {}
             assert (await db.rows())[1] == (1, AT), way
+
+
+async def test_a_value_behind_the_first_piece_is_found_before_asyncpg_changes_it(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """The `COPY` has begun then; it is repeated, without the row."""
+    shape = "id int PRIMARY KEY, day date, hour time"
+    rows: list[Any] = [(number, DAY, HOUR) for number in range(2000)]
+    rows[1500], rows[1900] = (1500, AT, HOUR), (1900, DAY, HOUR.replace(tzinfo=TOKYO))
+    async with database(embedded_postgres.dsn, shape) as db:
+        async with db.sink(("id", "day", "hour"), statement="copy") as sink:
+            for _ in range(2):  # the second batch is not packed
+                assert [*await written(sink, rows)] == [1500, 1900]
+                found = await db.con.fetchrow(f"SELECT count(*), sum(id) FROM {db.table}")
+                assert tuple(found) == (1998, sum(range(2000)) - 1500 - 1900)
+                await db.con.execute(f"TRUNCATE {db.table}")

@@ -59,7 +59,7 @@ class TableChanges:
         statement = statement_for(sender, chooser)
         if statement == "copy" and sender.compares_types:
             casts = plan.json_places or plan.numeric_places
-            return bool(casts or sender.remaining.changed(plan))
+            return bool(casts) or (not sender.packs and bool(sender.remaining.changed(plan)))
         if statement in {"copy", "staging"}:
             return True
         return bool(sender.remaining.changed(plan)) or are_rounded(rows, plan.rounded_places)

@@ -156,10 +156,13 @@ class Remaining:
         if plan.json_places:
             self.rows, refused = documents(list(self.rows), plan.json_places, plan.columns)
             self.drop(refused)
-        self.drop(self.changed(plan))
         self.rows = shortest(
             list(self.rows) if isinstance(self.rows, LazyRows) else self.rows, plan.numeric_places
         )
+
+    def drop_changed(self, plan: TablePlan) -> None:
+        """Fail the rows with a value that asyncpg would change."""
+        self.drop(self.changed(plan))
 
     def changed(self, plan: TablePlan) -> dict[int, PermanentError]:
         """The errors, by place, of rows with a value that asyncpg would change."""
