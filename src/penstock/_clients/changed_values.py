@@ -27,7 +27,7 @@ class ChangedValue(ValueError):
 
 def whole(value: Any) -> Any:
     """Check a value for a column of whole numbers."""
-    if isinstance(value, _NUMBERS) and isfinite(value) and value % 1:
+    if isinstance(value, _NUMBERS) and isfinite(value) and value % 1 != 0:
         raise ChangedValue(f"{value} is not a whole number, but the column has whole numbers")
     return value
 
