@@ -14,6 +14,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("asyncpg")
 import numpy as np  # noqa: E402
+from asyncpg import Range  # noqa: E402
 from tests.sinks.postgres_help import database, written  # noqa: E402
 
 from penstock import ArrowBatch, PermanentError, send  # noqa: E402
@@ -98,11 +99,15 @@ async def test_a_value_that_would_be_changed_fails_alone(
     [
         ("int[]", [[1.5], ([1], [2.5]), np.array([[0.5]])], [[1], [None]], ["{1}", "{NULL}"]),
         ("date[]", [[AT], [None, AT]], [[DAY], []], ["{2026-01-02}", "{}"]),
+        ("xid", [1.5], [2], ["2"]),
+        ("int4range", [Range(1.5, 3), (1, 3.5)], [Range(1.0, 3), (None, 3)], ["[1,3)", "(,4)"]),
+        ("daterange", [Range(AT)], [Range(DAY), None], ["[2026-01-02,)", None]),
+        ("daterange[]", [[Range(AT)]], [[Range(DAY)]], ['{"[2026-01-02,)"}']),
         ("time[]", [[AT], [ZONED]], [[HOUR, None]], ["{03:04:00,NULL}"]),
     ],
 )
 @pytest.mark.parametrize("way", ["parameters", "COPY", "staging"])
-async def test_an_array_is_checked_by_its_elements(
+async def test_arrays_and_ranges_are_checked_by_their_elements(
     embedded_postgres: EmbeddedPostgres,
     real_clock: LoopClock,
     kind: str,

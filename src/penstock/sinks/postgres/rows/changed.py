@@ -11,7 +11,7 @@ from datetime import date, time
 from itertools import chain
 from operator import attrgetter, itemgetter
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from ...._clients.changed_values import (
     ChangedValue,
@@ -43,10 +43,14 @@ def _are_days(values: Iterable[Any]) -> bool:
 
 
 def _are_local(values: Iterable[Any]) -> bool:
-    values = [*values]
-    if not _TIMES.issuperset(map(type, values)):
+    found: list[Any] = [*values]
+    if not _TIMES.issuperset(map(type, found)):
         return False
-    return _NO_ZONE.issuperset(map(_zone, filter(None, values)))
+    return _NO_ZONE.issuperset(map(_zone, filter(None, found)))
+
+
+def _are_null(values: Iterable[Any]) -> bool:
+    return all(value is None for value in values)
 
 
 def _are_times(values: Iterable[Any]) -> bool:
@@ -57,6 +61,21 @@ _DAYS = frozenset({NoneType, date})
 _TIMES = frozenset({NoneType, time})
 _NO_ZONE = frozenset({None})
 _zone = attrgetter("tzinfo")
+
+
+@runtime_checkable
+class Range(Protocol):
+    """A range of asyncpg."""
+
+    @property
+    def lower(self) -> Any:
+        """The lower bound; `None` if there is none."""
+        ...
+
+    @property
+    def upper(self) -> Any:
+        """The upper bound; `None` if there is none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +89,7 @@ class ColumnCheck:
 
 _WHOLE = ColumnCheck(_are_whole, whole)
 _CHECKS = {
-    **dict.fromkeys(("smallint", "integer", "bigint", "oid"), _WHOLE),
+    **dict.fromkeys(("smallint", "integer", "bigint", "oid", "xid", "xid8"), _WHOLE),
     "date": ColumnCheck(_are_days, day),
     "time without time zone": ColumnCheck(_are_local, time_of_day),
     "time with time zone": ColumnCheck(_are_times, dateless),
@@ -85,7 +104,32 @@ def _of_arrays(check: ColumnCheck) -> ColumnCheck:
     return ColumnCheck(are_kept, elements(check.check))
 
 
-CHECKS = {**_CHECKS, **{f"{kind}[]": _of_arrays(check) for kind, check in _CHECKS.items()}}
+def _of_ranges(check: Check) -> ColumnCheck:
+    def checked(value: Any) -> None:
+        """Check the bounds of a range, a pair, or an array of these."""
+        if isinstance(value, (list, tuple)):
+            for each in cast("Sequence[Any]", value):
+                checked(each)
+        elif isinstance(value, Range):
+            checked((value.lower, value.upper))
+        elif value is not None:
+            check(value)
+
+    return ColumnCheck(_are_null, checked)
+
+
+_RANGES = {
+    **dict.fromkeys(
+        ("int4range", "int8range", "int4multirange", "int8multirange"), _of_ranges(whole)
+    ),
+    **dict.fromkeys(("daterange", "datemultirange"), _of_ranges(day)),
+}
+CHECKS = {
+    **_CHECKS,
+    **{f"{kind}[]": _of_arrays(check) for kind, check in _CHECKS.items()},
+    **_RANGES,
+    **{f"{kind}[]": check for kind, check in _RANGES.items()},
+}
 """The checks, by the type of the column."""
 
 
