@@ -43,7 +43,7 @@ def _are_days(values: Iterable[Any]) -> bool:
 
 
 def _are_local(values: Iterable[Any]) -> bool:
-    found: list[Any] = [*values]
+    found: list[time | None] = [*values]
     if not _TIMES.issuperset(map(type, found)):
         return False
     return _NO_ZONE.issuperset(map(_zone, filter(None, found)))
