@@ -70,3 +70,32 @@ async def test_psycopg_prepares_no_statements(
         async with table.sink(url=engine):
             pass
     engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_statements_are_prepared_if_the_user_knows_that_the_mode_is_session(
+    embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, driver: str
+) -> None:
+    """Which cannot be found out; another client has statements of the same names."""
+    table = _table(embedded_postgres, bouncer, driver)
+    await bouncer.restart(pool_mode="session")
+    try:
+        if driver == "asyncpg":
+            with pytest.raises(ConfigError, match=r"mode only .* pass prepared_statements=True"):
+                async with table.sink():
+                    pass
+        engines: list[Any] = [table.url, table.url]
+        if driver == "psycopg":  # an engine of the user would be refused, too
+            engines = [sa.create_engine(table.url) for _ in engines]
+        sinks = [table.sink(url=engine, prepared_statements=True) for engine in engines]
+        async with sinks[0] as one, sinks[1] as other:
+            for number in range(0, 40, 2):  # psycopg prepares after the fifth time
+                writes = [written(one, [(number, "a")]), written(other, [(number + 1, "b")])]
+                assert await asyncio.gather(*writes) == [{}, {}]
+        assert sorted(await table.looked()) == [(at, "ab"[at % 2]) for at in range(40)]
+        for engine in engines if driver == "psycopg" else ():
+            engine.dispose()
+    finally:
+        await bouncer.restart()
+    with pytest.raises(ConfigError, match='prepared_statements=False: must be "auto" or True'):
+        table.sink(prepared_statements=False)

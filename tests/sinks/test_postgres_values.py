@@ -362,7 +362,9 @@ async def test_local_times_and_instants_go_by_the_zone_of_the_rows(
     )
     expected = {0: "1969-12-31 19:00:00", 1: None, 2: "2026-06-30 23:00:00"}
     assert (await stored(dsn, "timestamp", instant, way=way, zone=NEW_YORK))[1] == expected
-    assert (await stored(dsn, "date", instant, way=way, zone=NEW_YORK))[1] == {
+    midnights = [*in_micros("1969-12-31T05:00"), None, *in_micros("2026-06-30T04:00")]
+    dates = pa.array(midnights, pa.int64()).cast(pa.timestamp("us", NEW_YORK))
+    assert (await stored(dsn, "date", dates, way=way, zone=NEW_YORK))[1] == {
         0: "1969-12-31",
         1: None,
         2: "2026-06-30",

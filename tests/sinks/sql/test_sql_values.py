@@ -301,3 +301,13 @@ async def test_an_error_of_the_destination_gives_no_row_up(
         table.run("DROP TRIGGER fails")
         assert await written(sink, [(1, "a"), (2, "b")]) == {}
     assert await table.looked() == [(1, "a"), (2, "b")]
+
+
+async def test_a_time_of_day_with_a_zone_takes_no_date(table: SqlTable) -> None:
+    if table.name != "postgresql":
+        pytest.skip("it has no such type")
+    table.make("id INT NOT NULL UNIQUE, hour TIMETZ")
+    async with table.sink(("id", "hour")) as sink:
+        rows = [(0, time(3, 4, tzinfo=TOKYO)), (1, AT.replace(tzinfo=TOKYO))]
+        assert names(await written(sink, rows)) == {1: "PermanentError"}
+    assert [str(hour) for (hour,) in await table.looked("hour::text")] == ["03:04:00+09"]

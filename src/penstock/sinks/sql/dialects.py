@@ -131,6 +131,10 @@ class PostgreSql(SqlDialect):
     shown = "PostgreSQL"
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
 
+    def __init__(self, *, is_examined: bool = True) -> None:
+        self._is_examined = is_examined
+        """Whether a pooler is looked for."""
+
     def limits(self, con: Connection) -> SqlLimits:
         """The protocol's limit; some drivers allow half of it."""
         del con
@@ -138,12 +142,14 @@ class PostgreSql(SqlDialect):
 
     def set_up(self, dbapi: Any) -> None:
         """Prepare no statements of psycopg behind a pooler."""
-        set_up_driver(dbapi)
+        if self._is_examined:
+            set_up_driver(dbapi)
 
     def check_session(self, con: Connection, table: str, schema: str | None) -> None:
         """Raise `ConfigError` for a pooler that mixes up prepared statements."""
         del table, schema
-        check_pooler(con)
+        if self._is_examined:
+            check_pooler(con)
 
     def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
         """The columns of the catalog."""

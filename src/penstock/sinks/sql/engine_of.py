@@ -34,6 +34,8 @@ class EngineGiven:
     size: int
     options: Options
     close_timeout: float
+    prepares: bool
+    """Whether statements are prepared without a test for a pooler."""
 
     @classmethod
     def of(
@@ -43,8 +45,12 @@ class EngineGiven:
         size: int | None,
         options: Mapping[str, Any] | None,
         close_timeout: float,
+        prepared: object = "auto",
     ) -> EngineGiven:
         """Validate the arguments. Raises `ConfigError`, and `MissingExtra` without SQLAlchemy."""
+        if prepared is not True and prepared != "auto":
+            raise bad("prepared_statements", prepared, 'must be "auto" or True')
+        prepares = prepared is True
         sqlalchemy = _sqlalchemy()
         for name in options or {}:
             if name in _OWNED:
@@ -70,6 +76,7 @@ class EngineGiven:
                 size or (1 if is_single else POOL_SIZE),
                 Options(options or {}),
                 close_timeout,
+                prepares,
             )
         if options:
             raise bad("engine_options", [*options], "requires a URL: an engine has its own options")
@@ -79,7 +86,7 @@ class EngineGiven:
                 "url", given, "must be an SQLAlchemy URL, an engine, or a function that returns one"
             )
         place = "an engine" if is_engine else "the engine of a function"
-        return cls(given, place, size or POOL_SIZE, Options({}), close_timeout)
+        return cls(given, place, size or POOL_SIZE, Options({}), close_timeout, prepares)
 
     def made(self) -> SqlEngine:
         """Create the engine. Raises `ConfigError` for options or a driver that SQLAlchemy refuses."""
@@ -113,7 +120,7 @@ class EngineGiven:
     def _set_up(self, engine: Any) -> None:
         from sqlalchemy import event
 
-        dialect = dialect_of(engine.dialect.name)
+        dialect = dialect_of(engine.dialect.name, prepares=self.prepares)
 
         def connected(dbapi: Any, _: object) -> None:
             dialect.set_up(dbapi)

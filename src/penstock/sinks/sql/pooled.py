@@ -7,6 +7,9 @@ one sink could be written by the statement of another, into another table, and b
 1. psycopg prepares nothing behind a pooler.
 2. asyncpg always prepares, so it is refused unless the pooler keeps statements per client under names
    of its own.
+3. The mode of a pooler cannot be found out. In transaction mode, too, a client has the same server
+   again while no other client takes it; the settings are shown to administrators only, and a reload
+   changes them. So the user tells that the mode is session, which is safe.
 """
 
 from __future__ import annotations
@@ -20,6 +23,11 @@ from .errors import classify_sql
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+
+_SESSION = (
+    "if the pooler works in session mode only (pool_mode = session), pass prepared_statements=True"
+)
 
 
 def set_up_driver(dbapi: Any) -> None:
@@ -41,7 +49,9 @@ def check_pooler(con: Connection) -> None:
     told = "url: there is a pooler in front of the database, and"
     if hasattr(driver, "prepare_threshold"):
         if driver.prepare_threshold is not None and _is_pooled(con, driver.info.backend_pid):
-            rule = "psycopg prepares statements; set prepare_threshold=None in the engine"
+            rule = (
+                f"psycopg prepares statements; set prepare_threshold=None in the engine; {_SESSION}"
+            )
             raise ConfigError(f"{told} {rule}")
     elif (
         con.dialect.driver == "asyncpg"
@@ -51,7 +61,7 @@ def check_pooler(con: Connection) -> None:
         rule = (
             "asyncpg prepares statements, by names that other clients have too; use "
             "postgresql+psycopg, or let the pooler keep prepared statements (PgBouncer from 1.21 "
-            "on: max_prepared_statements)"
+            f"on: max_prepared_statements); {_SESSION}"
         )
         raise ConfigError(f"{told} {rule}")
 

@@ -46,8 +46,8 @@ class SqlSink(Openable):
     """Writes items as rows of one table of PostgreSQL, MySQL, MariaDB or SQLite, with SQLAlchemy 2.
 
     A write is one transaction. A row that the database refuses, or that it would silently change,
-    fails alone with `PermanentError`; the other rows are stored. Items become rows as in `PostgresSink`, which is faster and has more
-    features for PostgreSQL.
+    fails alone with `PermanentError`; the other rows are stored. Items become rows as in
+    `PostgresSink`, which is faster and has more features for PostgreSQL.
 
     Args:
         url: an SQLAlchemy URL, such as `"mysql+asyncmy://user:password@host/database"`, with an
@@ -74,6 +74,9 @@ class SqlSink(Openable):
             SQLite, which allows one writer at a time.
         engine_options: any options of `sqlalchemy.create_engine`, such as `connect_args`.
         close_timeout: seconds that a cancelled write waits for its thread; default 5.
+        prepared_statements: for PostgreSQL. `"auto"`: psycopg prepares no statements behind a
+            pooler, and asyncpg is refused there. `True`: statements are prepared without a test for
+            a pooler, which must then work in session mode. Default `"auto"`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without SQLAlchemy. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects and reads the table. It
@@ -100,6 +103,7 @@ class SqlSink(Openable):
         pool_size: int | None = None,
         engine_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
+        prepared_statements: Literal["auto", True] = "auto",
     ) -> None:
         self._target = RowTarget(
             table=table,
@@ -118,6 +122,7 @@ class SqlSink(Openable):
             size=checks.optional_count("pool_size", pool_size),
             options=engine_options,
             close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
+            prepared=prepared_statements,
         )
         self._table: OpenSqlTable | None = None
 
@@ -159,7 +164,7 @@ class SqlSink(Openable):
     async def _open(self, stack: AsyncExitStack) -> None:
         engine = self._engine.made()
         stack.push_async_callback(engine.close)
-        dialect = dialect_of(engine.sync.dialect.name)
+        dialect = dialect_of(engine.sync.dialect.name, prepares=self._engine.prepares)
         table = OpenSqlTable(
             engine, self._target, dialect, RowMaker(self._target.columns, self._row)
         )

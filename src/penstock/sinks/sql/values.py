@@ -16,11 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from ..._clients.changed_values import ChangedValue, dateless, day, elements, time_of_day, whole
 
 if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
@@ -28,10 +30,6 @@ if TYPE_CHECKING:
 Processor: TypeAlias = Callable[[Any], Any]
 _NONE = type(None)
 _PADDED = re.compile(r"\s*[+-]?0[0-9]")
-
-
-class ChangedValue(ValueError):
-    """A value that would be changed in its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +55,17 @@ def sql_rule_of(kind: TypeEngine[Any], database: str, *, is_utc: bool) -> SqlVal
     if isinstance(kind, sa.ARRAY):
         element = cast("Any", kind).item_type
         inner = sql_rule_of(element, database, is_utc=is_utc)
-        return None if inner is None else SqlValueRule(frozenset({_NONE}), _elements(inner))
+        return None if inner is None else SqlValueRule(frozenset({_NONE}), elements(inner.convert))
     if isinstance(kind, sa.Enum) and database == "mysql":
         return SqlValueRule(frozenset({_NONE}), _member(kind.enums))
     if isinstance(kind, sa.DateTime) and not kind.timezone:
         refuses = database == "mysql" and isinstance(kind, sa.TIMESTAMP) and not is_utc
         return SqlValueRule(frozenset({_NONE, str, date}), _local if refuses else _moment)
     if isinstance(kind, sa.Date):
-        return SqlValueRule(frozenset({_NONE, str, date}), _day)
-    if isinstance(kind, sa.Time) and not kind.timezone:
-        return SqlValueRule(frozenset({_NONE, str}), _time)
+        return SqlValueRule(frozenset({_NONE, str, date}), day)
+    if isinstance(kind, sa.Time):
+        check = dateless if kind.timezone else time_of_day
+        return SqlValueRule(frozenset({_NONE, str}), check)
     if database == "sqlite":
         if isinstance(kind, (sa.Numeric, sa.Float)):
             return SqlValueRule(frozenset({_NONE, bool}), _exact)
@@ -74,7 +73,7 @@ def sql_rule_of(kind: TypeEngine[Any], database: str, *, is_utc: bool) -> SqlVal
     if isinstance(kind, sa.Integer):
         if database == "mysql":
             return SqlValueRule(frozenset({_NONE, bool, int, bytes}), _whole_or_text)
-        return SqlValueRule(frozenset({_NONE, bool, int, str}), _whole)
+        return SqlValueRule(frozenset({_NONE, bool, int, str}), whole)
     if database != "postgresql":
         return None
     if isinstance(kind, sa.Numeric) and not isinstance(kind, sa.Float):
@@ -95,20 +94,14 @@ def needed(
     }
 
 
-def _whole(value: Any) -> Any:
-    if isinstance(value, (float, Decimal)) and isfinite(value) and value % 1:
-        raise ChangedValue(f"{value} for a column of whole numbers")
-    return value
-
-
 def _whole_or_text(value: Any) -> Any:
     if isinstance(value, str):
         try:
-            _whole(Decimal(value))
+            whole(Decimal(value))
         except InvalidOperation:
             pass  # the server refuses it
         return value
-    return _whole(value)
+    return whole(value)
 
 
 def _decimal(value: Any) -> Any:
@@ -135,20 +128,6 @@ def _local(value: Any) -> Any:
             "a time with a zone for a TIMESTAMP, in a session whose zone is not UTC; set it by "
             """engine_options={"connect_args": {"init_command": "SET time_zone = '+00:00'"}}"""
         )
-    return value
-
-
-def _day(value: Any) -> Any:
-    if isinstance(value, datetime) and value.time() != time():
-        raise ChangedValue("a time of day for a column of dates; pass its date()")
-    return value
-
-
-def _time(value: Any) -> Any:
-    if isinstance(value, datetime):
-        raise ChangedValue("a date for a column of times of a day; pass its time()")
-    if isinstance(value, time) and value.tzinfo is not None:
-        raise ChangedValue("a time of day with a zone for a column without one")
     return value
 
 
@@ -185,12 +164,3 @@ def _member(names: Sequence[str]) -> Processor:
         return value
 
     return member
-
-
-def _elements(rule: SqlValueRule) -> Processor:
-    def elements(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [elements(each) for each in cast("Sequence[Any]", value)]
-        return value if type(value) in rule.plain else rule.convert(value)
-
-    return elements

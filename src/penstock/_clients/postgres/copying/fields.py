@@ -2,8 +2,8 @@
 
 1. A type has one exact Python class whose values it packs without further checks, and a function
    for other values: `None`, and values with unambiguous bytes. The function raises `Declined` for
-   the rest: subclasses, numpy scalars, naive datetimes for `timestamptz`, extremes that asyncpg
-   converts to infinity.
+   the rest: subclasses, numpy scalars, naive datetimes for `timestamptz`, a time of day with a zone
+   for `time`, extremes that asyncpg converts to infinity.
 2. Fixed-width values are packed together with their neighbours; others are separate bytes.
 """
 
@@ -140,6 +140,7 @@ FIELDS: dict[str, Field] = {
         "(({v}.hour * 60 + {v}.minute) * 60 + {v}.second) * 1000000 + {v}.microsecond",
         {},
         "q",
+        ("if {v}.tzinfo is not None: raise Declined",),
         gain=-50,
     ),
     "timestamp without time zone": _moment("EPOCH", -50),

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
+from ..rows.changed import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from .table import Table
 
 JSON_TYPES = frozenset({"json", "jsonb"})
-_CUTTING = frozenset({"smallint", "integer", "bigint", "date", "real"})
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,21 @@ class PlanFacts:
         )
 
     @cached_property
-    def cutting_places(self) -> dict[int, str]:
-        """The places and types of columns whose values asyncpg may truncate.
-
-        It drops the fraction of a number for an integer column, the excess digits for a real, and
-        the time of day for a date.
-        """
+    def checked_places(self) -> dict[int, str]:
+        """The places and types of columns for which asyncpg may change values."""
         kinds = [self.table.column(name).loose for name in self.columns]
-        return {place: kind for place, kind in enumerate(kinds) if kind in _CUTTING}
+        return {place: kind for place, kind in enumerate(kinds) if kind in CHECKS}
 
     @cached_property
-    def has_dates(self) -> bool:
-        """Whether there is a date column, for which asyncpg would drop the time of day."""
-        return "date" in self.cutting_places.values()
+    def rounded_places(self) -> tuple[int, ...]:
+        """The places of real columns' values in a row, whose excess digits asyncpg drops."""
+        kinds = [self.table.column(name).loose for name in self.columns]
+        return tuple(place for place, kind in enumerate(kinds) if kind == "real")
+
+    @cached_property
+    def has_times(self) -> bool:
+        """Whether asyncpg may change dates and times: of the exact types of Python, too."""
+        return any(kind.startswith(("date", "time")) for kind in self.checked_places.values())
 
     @cached_property
     def is_converted(self) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ...._clients.postgres.errors import NO_PRIVILEGE, for_write, is_lost, sqlstate
 from ...._core.errors import RefusedError
 from ..plan.table import is_current
+from ..rows.changed import are_rounded
 from ..rows.lazy import LazyRows
-from ..rows.numbers import are_cut
 from ..writing.fast import statement_for
 from .judge import asked_again
 
@@ -59,8 +59,10 @@ class TableChanges:
         statement = statement_for(sender, chooser)
         if statement == "copy" and sender.compares_types:
             casts = plan.json_places or plan.numeric_places
-            return bool(casts) or not sender.remaining.are_whole(plan)
-        return statement in {"copy", "staging"} or are_cut(rows, plan.cutting_places)
+            return bool(casts) or (not sender.packs and bool(sender.remaining.changed(plan)))
+        if statement in {"copy", "staging"}:
+            return True
+        return bool(sender.remaining.changed(plan)) or are_rounded(rows, plan.rounded_places)
 
     async def after(self, error: Exception) -> bool:
         """Read the table again, once, before a row is blamed; return whether the plan changed.

@@ -45,7 +45,7 @@ def fitted(values: Any, loose: str, zone: str) -> Any:
     if loose == "timestamp with time zone" and (
         pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
     ):
-        return _made(instants(_micros(values), zone), values, pa.timestamp("us", "UTC"))
+        return _made(instants(micros(values), zone), values, pa.timestamp("us", "UTC"))
     if loose == "timestamp without time zone" and pa.types.is_date(kind):
         return values.cast(pa.timestamp("us"))
     if (
@@ -53,9 +53,9 @@ def fitted(values: Any, loose: str, zone: str) -> Any:
         and kind.tz is not None
         and loose in {"timestamp without time zone", "date"}
     ):
-        values = _made(local(_micros(values), zone), values, pa.timestamp("us"))
+        values = _made(local(micros(values), zone), values, pa.timestamp("us"))
     if pa.types.is_timestamp(kind) and loose == "date":
-        return _made((_micros(values) // DAY).astype(np.int32), values, pa.date32())
+        return _made((micros(values) // DAY).astype(np.int32), values, pa.date32())
     return values
 
 
@@ -71,7 +71,8 @@ def _fitted_list(values: Any, loose: str, zone: str) -> Any:
     )
 
 
-def _micros(values: Any) -> Any:
+def micros(values: Any) -> Any:
+    """The microseconds of dates or timestamps since 1970; 0 for NULL."""
     plain = values.cast(pa.timestamp("us")) if pa.types.is_date(values.type) else values
     if plain.type.unit != "us":
         plain = plain.cast(pa.timestamp("us", plain.type.tz), safe=plain.type.unit != "ns")

@@ -110,7 +110,7 @@ class ColumnRows(LazyRows):
     def _values(self) -> Any:
         """The columns cast for the table. They must be free of faults."""
         if self._fitted is None:
-            zone = (self._batch.schema.metadata or {}).get(TIME_ZONE, b"UTC").decode()
+            zone = _zone_of(self._batch)
             made = [
                 fitted(self._batch.column(column.name), column.loose, zone)
                 for column in self._columns
@@ -149,6 +149,7 @@ def encoded(batch: Any, columns: Sequence[TableColumn], places: Any = None) -> I
 def refused(batch: Any, columns: Sequence[TableColumn]) -> dict[int, PermanentError]:
     """The rows that the server would refuse, as far as that is visible in their values."""
     found: dict[int, PermanentError] = {}
+    zone = _zone_of(batch)
     for column in columns:
         values = batch.column(column.name)
         if column.not_null and values.null_count:
@@ -158,9 +159,15 @@ def refused(batch: Any, columns: Sequence[TableColumn]) -> dict[int, PermanentEr
                 "is NULL, but the column is NOT NULL",
                 pc.is_null(values).to_numpy(zero_copy_only=False),
             )
-        for why, mask in faults(values, column.loose, column.exact):
+        for why, mask in faults(values, column.loose, column.exact, zone):
             _note(found, column.name, why, mask)
     return found
+
+
+def _zone_of(batch: Any) -> str:
+    """The zone of local times, which a record batch may name."""
+    found: bytes = (batch.schema.metadata or {}).get(TIME_ZONE, b"UTC")
+    return found.decode()
 
 
 def _note(found: dict[int, PermanentError], name: str, why: str, mask: Any) -> None:

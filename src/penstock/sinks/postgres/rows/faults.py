@@ -1,7 +1,7 @@
 """Values of Arrow columns that cannot be stored, found by row before anything is sent.
 
-They are NULL, NUL, bytes that are not UTF-8, numbers and dates out of range, and values without a
-Python object.
+They are NULL, NUL, bytes that are not UTF-8, numbers and dates out of range, fractions in columns of
+whole numbers, times of day in columns of dates, and values without a Python object.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyarrow import compute
 
 from ...._core.arrow_rows import values_of
-from .casts import INTEGERS
-from .zones import DAY, YEAR_1, YEAR_10_000
+from .casts import INTEGERS, micros
+from .zones import DAY, YEAR_1, YEAR_10_000, local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,12 +39,15 @@ _UUID = pa.binary(16)
 _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"})
 
 
-def faults(values: Any, loose: str, exact: str) -> Iterator[tuple[str, Any]]:
-    """The reasons why rows cannot be stored in a column of this type, each with a mask of the rows."""
+def faults(values: Any, loose: str, exact: str, zone: str) -> Iterator[tuple[str, Any]]:
+    """The reasons why rows cannot be stored in a column of this type, each with a mask of the rows.
+
+    The date of an instant is that in `zone`.
+    """
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         rows = _rows_of_elements(values)
         for why, mask in faults(
-            values.flatten(), loose.removesuffix("[]"), exact.removesuffix("[]")
+            values.flatten(), loose.removesuffix("[]"), exact.removesuffix("[]"), zone
         ):
             yield f"an element {why}", np.isin(np.arange(len(values)), rows[mask])
         return
@@ -68,6 +71,10 @@ def faults(values: Any, loose: str, exact: str) -> Iterator[tuple[str, Any]]:
         found = [
             (f"is out of range for {loose}", _outside(values.view(pa.int32()), _FIRST_DAY, last))
         ]
+    elif pa.types.is_timestamp(kind) and loose == "date":
+        wall = micros(values) if kind.tz is None else local(micros(values), zone)
+        timed = (wall % DAY != 0) & values.is_valid().to_numpy(zero_copy_only=False)
+        found = [("is a time of day, but the column is date", timed)]
     elif pa.types.is_timestamp(kind) and kind.unit == "us" and loose in _MOMENTS:
         found = [
             (

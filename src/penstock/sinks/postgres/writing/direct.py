@@ -13,7 +13,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ..rows.numbers import are_cut, shortest
+from ..rows.changed import are_kept, are_rounded
+from ..rows.numbers import shortest
 from .values import statement_for_values
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 _EXACT = frozenset({NoneType, UUID, bool, bytes, date, datetime, int, str, time, timedelta})
-"""Types whose values are stored unchanged, except for a time of day in a date column."""
+"""Types whose values are stored unchanged, except in columns of dates and of times of a day."""
 
 
 async def write_directly(
@@ -47,8 +48,8 @@ async def write_directly(
     ):
         return False
     values = list(chain.from_iterable(rows))
-    if plan.has_dates or not _EXACT.issuperset(map(type, values)):
-        if are_cut(rows, plan.cutting_places):
+    if plan.has_times or not _EXACT.issuperset(map(type, values)):
+        if not are_kept(rows, plan.checked_places) or are_rounded(rows, plan.rounded_places):
             return False
         values = list(chain.from_iterable(shortest(rows, plan.numeric_places)))
     statement = statement_for_values(plan, rows)

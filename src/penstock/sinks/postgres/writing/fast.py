@@ -24,7 +24,9 @@ async def send(sender: Sender, chooser: Chooser) -> None:
     takes_columns = bool(rows) and not plan.returning
     if takes_columns and isinstance(rows, LazyRows) and await sender.copy_columns(rows):
         return None
-    sender.as_tuples()
+    remaining.as_tuples(plan)
+    if statement_for(sender, chooser) != "copy" or not sender.packs:
+        remaining.drop_changed(plan)
     if not remaining.rows:
         return None
     statement = statement_for(sender, chooser)

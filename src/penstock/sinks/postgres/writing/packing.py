@@ -3,6 +3,7 @@
 1. asyncpg remains the authority on every value. Rows with a value that the encoder declines are
    sent by asyncpg, which accepts the value or names the error. The first piece is encoded before
    anything is sent; a value declined after it ends the `COPY`, which then stores nothing.
+   Values that asyncpg would change are declined, and checked before asyncpg sends them.
 2. After a declined batch the encoder is not tried for the next `PAUSE` batches, so that a producer
    of such values does not pay for two encoders.
 3. Text is packed as UTF-8, and only for connections with that encoding.
@@ -34,6 +35,11 @@ class Packing:
     def __init__(self) -> None:
         self._paused = 0
 
+    def tries(self, con: PoolConnectionProxy[Any], types: tuple[str, ...]) -> bool:
+        """Whether the next rows for columns of these types are packed, unless they are declined."""
+        encoder = row_encoder(types) if types and not self._paused else None
+        return encoder is not None and encoder.gain > 0 and speaks_utf8(con)
+
     def pieces(
         self, con: PoolConnectionProxy[Any], types: tuple[str, ...], rows: Sequence[Row]
     ) -> Iterator[bytes] | None:
@@ -41,10 +47,8 @@ class Packing:
         send them.
         """
         encoder = row_encoder(types)
-        if encoder is None or encoder.gain <= 0 or not speaks_utf8(con):
-            return None
-        if self._paused:
-            self._paused -= 1
+        if encoder is None or not self.tries(con, types):
+            self._paused = max(0, self._paused - 1)
             return None
         pieces = encoder.pieces(rows)
         try:

@@ -13,9 +13,10 @@ from ...._core.errors import PermanentError, UnknownOutcomeError
 from ...._core.order.stopped import stopped_behind
 from ...._core.outcome import Outcome
 from ...._core.result import WriteResult
+from ..rows.changed import changed
 from ..rows.documents import documents
 from ..rows.lazy import LazyRows
-from ..rows.numbers import are_whole, fractions, shortest
+from ..rows.numbers import shortest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -39,8 +40,9 @@ class Remaining:
         self.maybe = maybe
         """Indices of items that an earlier attempt with an unknown outcome may have stored."""
         self._keys = keys
-        self._whole: Sequence[Row] | None = None
-        """Rows that are known to have whole numbers in integer columns."""
+        self._checked: Sequence[Row] | None = None
+        """The rows whose values were compared with the columns' types last."""
+        self._changed: dict[int, PermanentError] = {}
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, dict[str, Any]] = {}
 
@@ -154,21 +156,24 @@ class Remaining:
         if plan.json_places:
             self.rows, refused = documents(list(self.rows), plan.json_places, plan.columns)
             self.drop(refused)
-        if not self.are_whole(plan):
-            self.drop(fractions(self.rows, plan.cutting_places, plan.columns))
         self.rows = shortest(
             list(self.rows) if isinstance(self.rows, LazyRows) else self.rows, plan.numeric_places
         )
 
-    def are_whole(self, plan: TablePlan) -> bool:
-        """Whether a quick check proves that integer columns contain only whole numbers."""
-        if self._whole is not self.rows:
-            self._whole = self.rows if are_whole(self.rows, plan.cutting_places) else None
-        return self._whole is not None
+    def drop_changed(self, plan: TablePlan) -> None:
+        """Fail the rows with a value that asyncpg would change."""
+        self.drop(self.changed(plan))
+
+    def changed(self, plan: TablePlan) -> dict[int, PermanentError]:
+        """The errors, by place, of rows with a value that asyncpg would change."""
+        if self._checked is not self.rows:
+            self._changed = changed(self.rows, plan.checked_places, plan.columns)
+            self._checked = self.rows
+        return self._changed
 
     def fit(self, plan: TablePlan) -> None:
         """Fit columns to the types of another plan."""
-        self._whole = None
+        self._checked = None
         if isinstance(self.rows, LazyRows):
             self.rows = self.rows.by([plan.table.column(name) for name in plan.columns])
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ...._clients.postgres.copying.fields import Declined
 from ..plan.temporary import EXACT, SCHEMA
 from ..rows.lazy import LazyRows
 from .encodable import staged_columns
@@ -78,8 +79,15 @@ class Sender:
         self.may_repeat_keys = True
 
     def as_tuples(self) -> None:
-        """Convert the remaining rows to tuples."""
+        """Convert the remaining rows to tuples; fail those that asyncpg would change."""
         self.remaining.as_tuples(self.plan)
+        self.remaining.drop_changed(self.plan)
+
+    @property
+    def packs(self) -> bool:
+        """Whether a `COPY` into the table tries our encoder first, which changes no value."""
+        types = self.plan.packed_types
+        return self._packing is not None and self._packing.tries(self.con, types)
 
     def pack_no_more(self) -> None:
         """Let asyncpg encode the rows from now on, and those of the next batches."""
@@ -137,6 +145,12 @@ class Sender:
         rows, types = self.remaining.rows, plan.packed_types
         where = plan.same_types if self.compares_types else None
         await self._copy(table.name, table.schema, plan.columns, rows, types, where=where)
+
+    def _check_unpacked(self) -> None:
+        """Raise `Declined` if asyncpg would change a value of rows that were to be packed."""
+        if self.remaining.changed(self.plan):
+            self.is_packed = True
+            raise Declined
 
     async def copy_binary(
         self,
@@ -203,6 +217,7 @@ class Sender:
             if pieces is not None:
                 await self.copy_binary(table, schema, columns, pieces, where)
                 return
+            self._check_unpacked()
         async with Guard(self.con):
             await self.con.copy_records_to_table(
                 table,
