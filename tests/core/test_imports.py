@@ -25,9 +25,9 @@ from penstock._core.public import later
 if TYPE_CHECKING:
     from types import ModuleType
 
-MOST_MODULES = 50
+MOST_MODULES = 51
 """Maximum modules of ours after a bare import. Each costs about 0.4 ms, 0.8 ms if not compiled."""
-MOST_WITH_BATCHER = 124
+MOST_WITH_BATCHER = 125
 """Maximum modules of ours for a batcher whose sink is a plain function."""
 
 DEFERRED_PARTS = {
@@ -101,7 +101,7 @@ def test_a_bare_import_loads_no_more_modules_than_it_may(bare: set[str]) -> None
 
 def test_a_batcher_loads_no_more_modules_than_it_may() -> None:
     loaded = loaded_by("from penstock import Batcher, Limits")
-    assert 50 < len(ours(loaded)) <= MOST_WITH_BATCHER
+    assert MOST_MODULES < len(ours(loaded)) <= MOST_WITH_BATCHER
     assert loaded & DEFERRED_PARTS == {"penstock.batcher"}
     assert loaded & HEAVY == set()
 

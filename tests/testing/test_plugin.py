@@ -139,6 +139,7 @@ def test_loading_the_part_loads_no_server_and_no_client() -> None:
     subprocess.run([sys.executable, "-c", QUIET], check=True)
 
 
-@pytest.mark.parametrize("name", penstock.testing.__all__)
+@pytest.mark.parametrize("name", sorted({*penstock.testing.__all__} - {"Step"}))
 def test_exported_names_report_their_public_home(name: str) -> None:
+    """Except an alias of a type."""
     assert getattr(penstock.testing, name).__module__ in {"penstock.testing", "penstock"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
 import time
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sources.jetstream.audit_help import Audited, Member, audited
 from tests.sources.jetstream.dense_help import partition_of
+from tests.sources.jetstream.local_help import running
+from tests.sources.jetstream.streams_help import new_stream
 
 from penstock.sources.jetstream.members import ANNOUNCE_EVERY, SILENT_AFTER
 
@@ -217,3 +220,19 @@ async def test_members_that_come_go_and_are_killed_at_random_lose_nothing(
             await member.stop()
         made.assert_exact()
         made.assert_one_at_a_time()
+
+
+async def test_a_partition_that_is_left_while_its_claim_begins_can_be_taken_again(
+    embedded_nats: EmbeddedNats,
+) -> None:
+    """consumer/C:N9: another member comes and goes while claims begin; in the end all are here."""
+    async with new_stream(embedded_nats, PARTITIONS) as stream:
+        subject = f"_PENSTOCK.members.{stream.name}.d"
+        async with running(embedded_nats, stream.name, partitions=PARTITIONS) as here:
+            for number in range(100):
+                said = {"member": f"other-{number // 2}", "is": "gone" if number % 2 else "here"}
+                await stream.client.publish(subject, json.dumps(said).encode())
+                await stream.client.flush()
+            await stream.produce(KEYS)
+            await here.handled(*stream.stored)
+            assert {partition(key) for key in stream.stored.values()} == {*range(PARTITIONS)}

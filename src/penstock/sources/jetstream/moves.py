@@ -58,7 +58,8 @@ class Moves:
         self._session = session
         self._told = told
         self._partitions: dict[int, StreamPartition] = {}
-        self._beginning: set[StreamPartition] = set()
+        self._beginning: dict[StreamPartition, asyncio.Event] = {}
+        """The partitions whose claims begin, with the ends of that."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
         """The error that has ended a task, and with it the connection."""
@@ -110,19 +111,27 @@ class Moves:
             self.start(self._begin(partition))
 
     async def _begin(self, partition: StreamPartition) -> None:
-        """Begin a claim, unless this is in progress; retry without a limit. Raises `ConfigError`."""
+        """Begin a claim, unless this is in progress; retry until the partition is left. Raises
+        `ConfigError`.
+        """
         if partition in self._beginning:
             return
-        self._beginning.add(partition)
+        ended = self._beginning[partition] = asyncio.Event()
         try:
             await self._begin_once(partition)
         finally:
-            self._beginning.discard(partition)
+            del self._beginning[partition]
+            ended.set()
 
     async def _begin_once(self, partition: StreamPartition) -> None:
         troubles, is_first = self._session.troubles, partition.puller is None
-        while (state := await self._begun(partition)) is None:
-            await self._session.clock.sleep(RETRY)
+        state: ConsumerState | None = None
+        while state is None and not partition.is_left:
+            state = await self._begun(partition)
+            if state is None:
+                await self._session.clock.sleep(RETRY)
+        if state is None or partition.is_left:
+            return
         is_shared = is_first and state.group is None and state.pulls > 0
         troubles.note(partition.name, _SHARED % partition.name if is_shared else None)
         self._share()
@@ -146,8 +155,12 @@ class Moves:
     # -- ends --------------------------------------------------------------------------------------
 
     async def leave(self, partition: StreamPartition, within: float) -> None:
-        """Drain the claim of a partition, and give back the remaining messages."""
-        partition.begin_leaving()
+        """Drain the claim of a partition, and give back the remaining messages. Waits for a claim
+        that is being begun.
+        """
+        partition.leave()
+        if (begun := self._beginning.get(partition)) is not None:
+            await begun.wait()
         try:
             await partition.drain(within)
             await partition.give_back()

@@ -56,6 +56,8 @@ class StreamPartition:
         self.puller: Puller | None = None
         self.is_leaving = False
         """Whether requests and deliveries are paused: its claim drains, or will begin again."""
+        self.is_left = False
+        """Whether this process leaves the partition: no claim begins any more."""
         self._options = session.options
         self._channel = session.channel
         self._api = session.api
@@ -72,7 +74,7 @@ class StreamPartition:
         return self._options.consumer(self.number)
 
     async def begin(self) -> ConsumerState:
-        """Find or create the consumer, begin a claim, and receive.
+        """Find or create the consumer, begin a claim unless the partition is left, and receive.
 
         Raises errors of the client, `RequestRefused` and `ConfigError`.
         """
@@ -91,8 +93,9 @@ class StreamPartition:
             self.puller.begin_again(state.pinned)
         self.intake.begin(state.delivered)
         await self._look(state)
-        partition = TopicPartition(self._options.stream, self.number)
-        (self.claim,) = self._host.assigned({partition: Position(state.floor + 1)})
+        if not self.is_left:
+            partition = TopicPartition(self._options.stream, self.number)
+            (self.claim,) = self._host.assigned({partition: Position(state.floor + 1)})
         return state
 
     async def _open_inbox(self, state: ConsumerState) -> None:
@@ -250,6 +253,10 @@ class StreamPartition:
     def begin_leaving(self) -> None:
         """Pause requests and deliveries."""
         self.is_leaving = True
+
+    def leave(self) -> None:
+        """Pause requests and deliveries, and begin no further claim."""
+        self.is_leaving = self.is_left = True
 
     def stay(self) -> None:
         """Resume requests and deliveries."""
