@@ -229,10 +229,12 @@ async def test_a_partition_that_is_left_while_its_claim_begins_can_be_taken_agai
     async with new_stream(embedded_nats, PARTITIONS) as stream:
         subject = f"_PENSTOCK.members.{stream.name}.d"
         async with running(embedded_nats, stream.name, partitions=PARTITIONS) as here:
+            await here.consumer.wait_ready()
             for number in range(100):
                 said = {"member": f"other-{number // 2}", "is": "gone" if number % 2 else "here"}
                 await stream.client.publish(subject, json.dumps(said).encode())
-                await stream.client.flush()
+                for _ in range(1 + number % 5):  # the claims are at various points by then
+                    await stream.info()
             await stream.produce(KEYS)
             await here.handled(*stream.stored)
             assert {partition(key) for key in stream.stored.values()} == {*range(PARTITIONS)}
