@@ -8,12 +8,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import QueuePool
 from tests.sinks.sql.conftest import table_of
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
 from penstock import ConfigError, RowBatch, send
 from penstock._core.clock import LOOP_CLOCK
 from penstock.sinks import SqlSink
+from penstock.sinks.sql.connections import SqlConnections
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,3 +168,18 @@ def test_the_isolation_level_is_the_sinks() -> None:
             columns=["id"],
             engine_options={"isolation_level": "SERIALIZABLE"},
         )
+
+
+def test_a_connection_whose_mode_cannot_be_set_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the server dies between the two. The garbage collector has nothing to clean up."""
+    engine = create_engine("sqlite://", poolclass=QueuePool)
+    connections = SqlConnections(engine, keeps=True, now=lambda: 0.0)
+
+    def fail(*_: object) -> None:
+        raise ConnectionError("lost")
+
+    monkeypatch.setattr(engine.dialect, "set_isolation_level", fail)
+    with pytest.raises(ConnectionError) as caught:
+        connections.call(lambda con: con)
+    assert caught.tb is not None  # its frames keep what they refer to
+    assert engine.pool.status().count("Current Checked out connections: 0") == 1

@@ -36,7 +36,7 @@ class SqlConnections:
     """
 
     def __init__(self, engine: Engine, *, keeps: bool, now: Callable[[], float]) -> None:
-        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._engine = engine
         self._keeps = keeps
         self._now = now
         self._is_closed = False
@@ -73,11 +73,21 @@ class SqlConnections:
             if (con := self.fresh()) is not None:
                 return con
             if (found := self._popped()) is None:
-                return self._engine.connect()
+                return self._connected()
             if _answers(found[0]):
                 return found[0]
             _close(found[0])
             self._drop_idle()
+
+    def _connected(self) -> Connection:
+        """A new connection in autocommit mode. It is closed if setting the mode fails."""
+        con = self._engine.connect()
+        try:
+            return con.execution_options(isolation_level="AUTOCOMMIT")
+        except BaseException:
+            con.invalidate()
+            _close(con)
+            raise
 
     def _popped(self) -> tuple[Connection, float] | None:
         """The most recently used connection with the time of its use; another thread may take it
