@@ -52,6 +52,7 @@ class WatchedSource:
         self._is_settled = is_settled
         self._records: dict[SourceClaim, list[SourceRecord]] = {}
         self._last: dict[SourceClaim, int] = {}
+        self._known: list[Mapping[SourceClaim, Position]] = []
         self._failures: deque[BaseException] = deque()
         self._is_committing = False
 
@@ -60,8 +61,10 @@ class WatchedSource:
         self._failures.append(error)
 
     def committed(self, partition: TopicPartition) -> int:
-        """Return the last position of a partition stored by this consumer, or -1."""
-        for stored in reversed(self.commits):
+        """Return the last stored position of a partition: by a commit of this consumer, or as a
+        claim has found it; -1 if there is none.
+        """
+        for stored in reversed(self._known):
             for claim, position in stored.items():
                 if claim.partition == partition:
                     return position.offset
@@ -106,6 +109,7 @@ class WatchedSource:
                 raise self._failures.popleft()
             stored = await self.inner.commit(positions)
             self.commits.append({claim: positions[claim] for claim in stored})
+            self._known.append(self.commits[-1])
             return stored
         finally:
             self._is_committing = False
@@ -138,9 +142,12 @@ class WatchedSource:
                         f"{claim.partition}@{record.offset} is unfinished, and was committed"
                     )
 
-    def begin(self, claims: Sequence[SourceClaim]) -> None:
-        """Note claims that have begun."""
+    def begin(
+        self, claims: Sequence[SourceClaim], starts: Mapping[TopicPartition, Position]
+    ) -> None:
+        """Note claims that have begun, and their positions."""
         self.claims += claims
+        self._known.append({claim: starts[claim.partition] for claim in claims})
 
     def revoke(self, claims: Collection[SourceClaim]) -> None:
         """Note a request to drain claims."""
@@ -162,7 +169,7 @@ class WatchedHost:
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         """Begin claims."""
         begun = self._host.assigned(starts)
-        self._watch.begin(begun)
+        self._watch.begin(begun, starts)
         self._news.fire()
         return begun
 
