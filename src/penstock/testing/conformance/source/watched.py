@@ -41,8 +41,6 @@ class WatchedSource:
         """The open claims."""
         self.revoking: list[SourceClaim] = []
         """The claims of the last revoke."""
-        self.commits: list[Mapping[SourceClaim, Position]] = []
-        """The positions stored by commits, in order."""
         self.is_fetching = False
         self.kept_alive = 0
         self.delivered = 0
@@ -52,9 +50,15 @@ class WatchedSource:
         self._is_settled = is_settled
         self._records: dict[SourceClaim, list[SourceRecord]] = {}
         self._last: dict[SourceClaim, int] = {}
-        self._known: list[Mapping[SourceClaim, Position]] = []
+        self._stored: list[tuple[Mapping[SourceClaim, Position], bool]] = []
+        """Stored positions in order, and whether a commit has stored them or claims found them."""
         self._failures: deque[BaseException] = deque()
         self._is_committing = False
+
+    @property
+    def commits(self) -> list[Mapping[SourceClaim, Position]]:
+        """The positions stored by commits, in order."""
+        return [positions for positions, is_commit in self._stored if is_commit]
 
     def fail_next_commit(self, error: BaseException) -> None:
         """Raise this from the next commit, which stores nothing."""
@@ -64,7 +68,7 @@ class WatchedSource:
         """Return the last stored position of a partition: by a commit of this consumer, or as a
         claim has found it; -1 if there is none.
         """
-        for stored in reversed(self._known):
+        for stored, _ in reversed(self._stored):
             for claim, position in stored.items():
                 if claim.partition == partition:
                     return position.offset
@@ -108,8 +112,7 @@ class WatchedSource:
             if self._failures:
                 raise self._failures.popleft()
             stored = await self.inner.commit(positions)
-            self.commits.append({claim: positions[claim] for claim in stored})
-            self._known.append(self.commits[-1])
+            self._stored.append(({claim: positions[claim] for claim in stored}, True))
             return stored
         finally:
             self._is_committing = False
@@ -147,7 +150,7 @@ class WatchedSource:
     ) -> None:
         """Note claims that have begun, and their positions."""
         self.claims += claims
-        self._known.append({claim: starts[claim.partition] for claim in claims})
+        self._stored.append(({claim: starts[claim.partition] for claim in claims}, False))
 
     def revoke(self, claims: Collection[SourceClaim]) -> None:
         """Note a request to drain claims."""
