@@ -103,7 +103,7 @@ def packages(extra: str) -> set[str]:
                 found |= packages(other)
         else:
             found.add(_imported_as(name))
-    return found
+    return found | {"py4j"} if "pyspark" in found else found  # its own bridge to the JVM
 
 
 def _parsed(requirement: str) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""What a delivery works with: the batcher's books and slots, a fork's branches."""
+"""Interfaces of a delivery: the batcher's books and slots, a fork's branches."""
 
 from __future__ import annotations
 

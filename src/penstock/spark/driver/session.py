@@ -19,9 +19,10 @@ def has_java() -> bool:
 
 def cancel() -> None:
     """Cancel all jobs of the active Spark context, if there is one that is not being stopped."""
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
     running: Any = vars(SparkContext)["_active_spark_context"]  # public functions create one
     if running is not None:
-        with suppress(Exception):  # a stopped context has no jobs, then no JVM
+        with suppress(Py4JError, AttributeError):  # a stopped context has no jobs, then no JVM
             running.cancelAllJobs()
