@@ -43,6 +43,8 @@ class Api(IntEnum):
     ADD_OFFSETS = 25
     END_TRANSACTION = 26
     TRANSACTION_COMMIT = 28
+    GROUP_HEARTBEAT = 68
+    """The heartbeat of a member to which the broker assigns partitions."""
 
 
 class Frame(NamedTuple):
@@ -198,7 +200,7 @@ class KafkaProxy:
             await _send(to, body)
 
     async def _passes(self, frame: Frame) -> bool:
-        if frame.api not in (Api.FETCH, Api.HEARTBEAT):
+        if frame.api not in (Api.FETCH, Api.HEARTBEAT, Api.GROUP_HEARTBEAT):
             self.frames.append(frame)
         if self._watch is not None:
             self._watch(frame)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, produce, store
+from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import Member, member, run
 from tests.sources.kafka_confluent.confluent_help import PROTOCOLS, lose, source_of, stored
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 PARTITIONS = 6
 SLOW = 20
 """The offset of the record of each partition whose handler waits."""
+HEARTBEATS = {"cooperative": Api.HEARTBEAT, "consumer": Api.GROUP_HEARTBEAT}
+"""The heartbeats of a protocol."""
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -130,21 +133,25 @@ def test_a_member_that_was_evicted_unknowingly_commits_nothing_into_the_empty_gr
             if message.offset == 100:
                 await go_on.wait()
 
-        source = source_of(broker, topic, group, protocol=protocol)
         options = {"ordering": "partition", "concurrency": 1, "commit_every": 0.02}
-        async with member(source, handle, **options) as evicted:
-            await evicted.stored(100)
-            await lose(broker, group, source)
-            await store(broker, group, {partition: Position(500)})
-            evicted.consumer.pause()
-            go_on.set()  # finished by a member that is none, and knows by its next heartbeat
-            await evicted.handled_count(101)
-            await evicted.news.until(lambda: evicted.watch.count("assigned") == 2)
-            assert await stored(broker, group) == {partition: Position(500)}
-            assert evicted.watch.count("lost") == 1
-            before = len(evicted.handled)
-            evicted.consumer.resume()
-            await evicted.stored(600)
-            assert evicted.offsets[before:] == list(range(500, 600))
+        async with proxied(broker) as proxy:
+            source = source_of(broker, topic, group, protocol=protocol, bootstrap=proxy.bootstrap)
+            async with member(source, handle, **options) as evicted:
+                await evicted.stored(100)
+                cut_off = proxy.hold(HEARTBEATS[protocol], "request")
+                await cut_off.arrived.wait()
+                await lose(broker, group, source)
+                await store(broker, group, {partition: Position(500)})
+                evicted.consumer.pause()
+                go_on.set()  # finished by a member that is none, whose heartbeat is on its way
+                await evicted.handled_count(101)
+                cut_off.open()
+                await evicted.news.until(lambda: evicted.watch.count("assigned") == 2)
+                assert await stored(broker, group) == {partition: Position(500)}
+                assert evicted.watch.count("lost") == 1
+                before = len(evicted.handled)
+                evicted.consumer.resume()
+                await evicted.stored(600)
+                assert evicted.offsets[before:] == list(range(500, 600))
 
     run(scenario())
