@@ -160,8 +160,10 @@ def console_on(page: str) -> dict[str, str]:
 
 
 def comparable(printed: str) -> list[str]:
-    """The lines without times and batch ids; the log and stdout are interleaved by chance."""
-    lines = re.sub(r"\d+\.\d{3} s", "N s", printed).splitlines()
+    """The lines without times, the phases that lasted long enough to be named, and batch ids; the
+    log and stdout are interleaved by chance.
+    """
+    lines = re.sub(r"\d+\.\d{3} s", "N s", re.sub(r" \(spent on: .*\)", "", printed)).splitlines()
     return sorted(re.sub(r"\(batch \S*-\d+", "(batch B", line) for line in lines)
 
 
