@@ -16,9 +16,11 @@ OURS = {
     r"penstock\.consumer\.Operated\.__init__": "the base of consumers and pipes",
     r"penstock\.\w*Batch\.__init__\(delivery\)": "given by the batcher, and left out otherwise",
     r"penstock\.Fork\.(__init__|tries)": "made by `Batch.fork`, and read by its delivery",
+    r"penstock\.consumer\.jobs\.EventContext\.__init__": "made by a consumer",
     r"penstock\.consumer\.jobs\.(ItemBatcher|JobScheduler)\.begin": "called by the consumer",
     r"penstock\.consumer\.Probes\.__call__": "the interface of ASGI",
-    r"penstock\.sinks\.PostgresEffects\.transaction": "entered by `flow.transaction`",
+    r"penstock\.sinks\.PostgresEffects\.(transaction|write)": "called by `flow.transaction`",
+    r"penstock\.sinks\.PostgresSink\.(begin|discard|publish|stage)": "called by the Spark writers",
     r"penstock\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
     r"pyspark_penstock\.DefaultSource\.\w+": "called by Spark",
 }

@@ -63,7 +63,6 @@ from ._core.sink import (
     Classifier,
     Decorator,
     Sink,
-    SinkDecorator,
     SinkFunction,
     SinkLike,
 )
@@ -281,7 +280,6 @@ __all__ = [
     "ShutdownReport",
     "Signal",
     "Sink",
-    "SinkDecorator",
     "SinkError",
     "SinkFunction",
     "SinkLike",

@@ -5,7 +5,7 @@ record in the order of a partition.
 from ..._core.public import publish
 from ..results import Incomplete
 from .batches import ItemBatcher
-from .context import Completes, EventContext, Finalise
+from .context import EventContext, Finalise
 from .events import SkippedSchedulerError
 from .forwarded import ForwardReceipt, TakesForwarded
 from .interjections import Interjector, NotAssigned
@@ -17,7 +17,6 @@ from .state import MemoryState, MemoryStore, StateBackend, StateStore
 __all__ = [
     "BatchItem",
     "BatchItems",
-    "Completes",
     "EventContext",
     "EventRegister",
     "Finalise",
@@ -42,6 +41,7 @@ publish(
     BatchItems,
     EventContext,
     EventRegister,
+    ForwardReceipt,
     Incomplete,
     Interjector,
     ItemBatcher,
@@ -53,5 +53,5 @@ publish(
     SkippedSchedulerError,
     StateBackend,
     StateStore,
+    TakesForwarded,
 )
-publish(__name__, Completes, ForwardReceipt, TakesForwarded)
