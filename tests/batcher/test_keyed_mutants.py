@@ -61,7 +61,6 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
         lane.last = lane.last or entry
         lane.length += 1
         self.waiting += 1
-        self.waiting_size += entry.size
         if self._arrivals is not None:
             self._arrivals[entry] = None
 

@@ -29,7 +29,7 @@ class Item(Entry):
     __slots__ = ("number",)
 
     def __init__(self, key: int, number: int) -> None:
-        super().__init__(key, number % 3)
+        super().__init__(key)
         self.number = number
 
 
@@ -192,9 +192,6 @@ class LanesMachine(RuleBasedStateMachine):
             key for key, numbers in self.waiting.items() if numbers
         }
         assert lanes.waiting == sum(map(len, self.waiting.values()))
-        assert lanes.waiting_size == sum(
-            number % 3 for numbers in self.waiting.values() for number in numbers
-        )
         assert lanes.held == len(self.held)
         for number, waiting in self.waiting.items():
             assert lanes.length(number) == len(waiting)
@@ -337,7 +334,7 @@ def test_dropped_entries_are_those_that_match_and_the_others_go_on_in_order(
     assert {item.number for item in waiting} & dropped == {item.number for item in gone}
     assert set(lanes.waiting_lanes) == {item.lane_key for item in kept} | held
     assert lanes.oldest is (kept[0] if kept else None)
-    assert lanes.waiting_size == sum(item.size for item in kept)
+    assert lanes.waiting == len(kept)
     for key in sorted(set(keys)):
         assert not lanes.enter(last := Item(key, 12))
         follow = [item for item in kept if item.lane_key == key]
@@ -346,7 +343,7 @@ def test_dropped_entries_are_those_that_match_and_the_others_go_on_in_order(
         ]
         assert lanes.length(key) == len(follow) + 1
         assert lanes.drop_all(key) == [*follow, last]
-    assert lanes.waiting == lanes.waiting_size == 0
+    assert lanes.waiting == 0
 
 
 class Counted(Entry):
@@ -432,13 +429,14 @@ def test_the_first_of_an_empty_lane_is_nothing() -> None:
 def test_dropping_entries_costs_the_same_per_waiting_entry_however_many_wait(count: int) -> None:
     """consumer/4.5: one scan of all lanes, not one per dropped entry."""
     lanes: Lanes[Any] = Lanes(ages=True)
-    for number in range(count + 1):
-        lanes.enter(Counted("hot", number % 2))
+    entries = [Counted("hot") for _ in range(count + 1)]
+    for entry in entries:
+        lanes.enter(entry)
+    chosen = {*entries[1::2]}
     Counted.looks = 0
-    gone = lanes.drop_where(lambda entry: entry.size == 1)
-    assert len(gone) == count / 2
+    assert lanes.drop_where(chosen.__contains__) == entries[1::2]
     assert Counted.looks <= 2 * count
-    assert lanes.waiting_size == 0
+    assert lanes.waiting == count / 2
 
 
 def test_the_short_form_of_leave_is_right_unless_the_key_has_a_lane() -> None:

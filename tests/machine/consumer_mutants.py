@@ -86,22 +86,17 @@ def the_highest_done_offset_is_committed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @mutant("not committed|the end was not reached")
-def holes_are_assumed_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The position advances one by one, and stands still before a hole."""
+def a_position_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first position of a claim is that of every later commit, too."""
     real = Tracker.position
 
     def position(self: Tracker) -> int:
-        found = real(self)
-        known = STARTS.setdefault(id(self), (self, found))[1]
-        at = known
-        while at < found and self.index_of(at) is not None:
-            at += 1
-        return at if self.index_of(at) is None and at < found else found
+        return STARTS.setdefault(id(self), (self, real(self)))[1]
 
     monkeypatch.setattr(Tracker, "position", position)
 
 
-STARTS: dict[int, Any] = {}
+STARTS: dict[int, tuple[Tracker, int]] = {}
 
 
 @mutant("committed past|lost:|overtook|not committed")

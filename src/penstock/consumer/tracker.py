@@ -133,17 +133,6 @@ class Tracker:
         run = bisect_right(self._starts, index) - 1
         return self._firsts[run] + index - self._starts[run]
 
-    def index_of(self, offset: int) -> int | None:
-        """Return the index of the record with this offset; `None` if there is none, or if it is
-        settled and `base` has passed it.
-        """
-        run = bisect_right(self._firsts, offset) - 1
-        if run < 0:
-            return None
-        index = self._starts[run] + offset - self._firsts[run]
-        behind = self._starts[run + 1] if run + 1 < len(self._starts) else self.next_index
-        return index if self.base <= index < behind else None
-
     def position(self) -> int:
         """Return the offset to commit: that of the first unfinished record, or else `next_offset`.
         Releases the memory of the settled records before it.

@@ -60,7 +60,6 @@ class Waker:
         self._connections = connections
         self._news = news
         self._clock = clock
-        self.is_listening = False
 
     async def run(self) -> None:
         """Listen until cancelled; return if listening is not possible."""
@@ -94,12 +93,10 @@ class Waker:
 
             con.add_termination_listener(ended)
             await con.add_listener(self._channel, self._notified)
-            self.is_listening = True
             self._news.fire()
             try:
                 await gone
             finally:
-                self.is_listening = False
                 if not con.is_closed():
                     con.remove_termination_listener(ended)
                     await con.execute(f"UNLISTEN {quoted(self._channel)}")

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 class Entry:
     """An element of a lane. Subclasses add a payload."""
 
-    __slots__ = ("behind", "lane_key", "size")
+    __slots__ = ("behind", "lane_key")
 
-    def __init__(self, lane_key: Hashable, size: int = 0) -> None:
+    def __init__(self, lane_key: Hashable) -> None:
         self.lane_key = lane_key
-        self.size = size
         self.behind: Self | None = None  # the next entry of its lane
 
 
@@ -69,7 +68,6 @@ class Lanes(Generic[E]):
         self.waiting_lanes: Mapping[Hashable, Lane[E]] = self._lanes
         """Lanes by key. For a key without a lane, `leave` is equivalent to `active.remove(key)`."""
         self.waiting = 0  # waiting entries in all lanes
-        self.waiting_size = 0
         self.held = 0  # held lanes
         self._arrivals: OrderedDict[E, None] | None = OrderedDict() if ages else None
 
@@ -121,13 +119,12 @@ class Lanes(Generic[E]):
             lane.last = entry
             lane.length += 1
         self.waiting += 1
-        self.waiting_size += entry.size
         if self._arrivals is not None:
             self._arrivals[entry] = None
 
     def wait_all(self, entries: Sequence[E]) -> None:
         """As `wait`, for several entries."""
-        lanes, size = self._lanes, 0
+        lanes = self._lanes
         for entry in entries:
             lane = lanes.get(entry.lane_key)
             if lane is None:
@@ -139,9 +136,7 @@ class Lanes(Generic[E]):
                     lane.last.behind = entry
                 lane.last = entry
                 lane.length += 1
-            size += entry.size
         self.waiting += len(entries)
-        self.waiting_size += size
         if self._arrivals is not None:
             self._arrivals.update(dict.fromkeys(entries))
 
@@ -160,7 +155,6 @@ class Lanes(Generic[E]):
                 self._arrivals.move_to_end(entry, last=False)
         lane.length += len(entries)
         self.waiting += len(entries)
-        self.waiting_size += sum([entry.size for entry in entries])
 
     def put_ahead(self, entry: E) -> None:
         """Let an entry of an active key overtake the waiting ones that were not put ahead. Not with
@@ -178,7 +172,6 @@ class Lanes(Generic[E]):
         lane.ahead = entry
         lane.length += 1
         self.waiting += 1
-        self.waiting_size += entry.size
 
     def leave(self, key: Hashable) -> E | None:
         """End a turn; return the entry that begins the next one, or `None` without any."""
@@ -315,7 +308,7 @@ class Lanes(Generic[E]):
                 del self._lanes[key]
         for entry in gone:
             entry.behind = None
-        self.waiting = self.waiting_size = 0
+        self.waiting = 0
         if self._arrivals is not None:
             self._arrivals.clear()
         return gone
@@ -336,7 +329,6 @@ class Lanes(Generic[E]):
                 del self._lanes[key]  # the key is going
         lane.length -= 1
         self.waiting -= 1
-        self.waiting_size -= first.size
         if self._arrivals is not None:
             del self._arrivals[first]
         return first
@@ -377,7 +369,6 @@ class Lanes(Generic[E]):
     def _left(self, gone: Sequence[E]) -> None:
         """Count entries that have left their lanes."""
         self.waiting -= len(gone)
-        self.waiting_size -= sum([entry.size for entry in gone])
         if self._arrivals is not None:
             for each in gone:
                 del self._arrivals[each]

@@ -30,7 +30,7 @@ FENCES = frozenset({Reason.MANUAL, Reason.SHUTDOWN_REQUEST})
 class Waiting(Entry, Generic[T]):
     """An item in its lane."""
 
-    __slots__ = ("at", "era", "item", "receipt")
+    __slots__ = ("at", "era", "item", "receipt", "size")
 
     def __init__(
         self, key: Hashable, item: T, size: int, receipt: Resolvable | None, *, at: float, era: int

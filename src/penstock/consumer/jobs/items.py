@@ -38,7 +38,6 @@ class BatchItem(Entry):
     def __init__(self, lane_key: Hashable, key: Any, value: Any, group: BatchItems) -> None:
         # `super().__init__` is not called, since this runs once per item
         self.lane_key = lane_key
-        self.size = 0
         self.behind = None
         self.key = key
         self.value = value

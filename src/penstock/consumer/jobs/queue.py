@@ -29,7 +29,6 @@ class Job(Entry):
     def __init__(self, lane_key: Hashable, key: Any, value: Any, message: Message) -> None:
         # `super().__init__` is not called, since this runs once per event
         self.lane_key = lane_key
-        self.size = 0
         self.behind = None
         self.key = key
         self.value = value
