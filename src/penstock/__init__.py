@@ -54,7 +54,7 @@ from ._core.lineage import Lineage, Reason
 from ._core.observer import Observer
 from ._core.opening import Openable
 from ._core.outcome import Outcome
-from ._core.public import later, publish
+from ._core.public import later, publish_all
 from ._core.result import WriteResult
 from ._core.runtime.run import run
 from ._core.send import send
@@ -321,9 +321,4 @@ __all__ = [
     "transaction",
 ]
 
-_ALIASES = {"Classifier", "Decorator", "OutcomeMap", "SinkFunction", "SinkLike"}
-
-publish(
-    __name__,
-    *(globals()[name] for name in __all__ if name in globals().keys() - _ALIASES),
-)
+publish_all(__name__)

@@ -18,6 +18,7 @@ from tests.surface import PUBLIC
 
 import penstock
 import penstock.batcher
+import penstock.flow
 import penstock.sinks
 import penstock.telemetry
 from penstock._core.public import later
@@ -53,7 +54,7 @@ MORE_DOORS = [
     "penstock.telemetry.rules",
 ]  # fmt: skip
 
-LAZY = [penstock, penstock.batcher, penstock.sinks, penstock.telemetry]
+LAZY = [penstock, penstock.batcher, penstock.flow, penstock.sinks, penstock.telemetry]
 _numbers = count()
 
 

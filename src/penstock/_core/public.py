@@ -2,7 +2,8 @@
 
 1. `publish` assigns an object its home: the public module that is named in reprs, errors and
    pickles, and in which its annotations are resolved. The package that loads an object publishes
-   it, so its home does not depend on the first import.
+   it, so its home does not depend on the first import. `publish_all` does so for the names of
+   `__all__`, which are listed only there.
 2. `later` defers a subpackage to the first access of one of its names (PEP 562). The name is then
    bound, so later accesses are plain attribute accesses. Concurrent accesses are safe: the import
    lock makes other threads wait.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +29,21 @@ def publish(home: str, *objects: object) -> None:
         if getattr(thing, "__module__", "").startswith("penstock."):
             thing.__module__ = home
             public[getattr(thing, "__name__", "")] = thing
+
+
+def publish_all(package: str, home: str | None = None) -> None:
+    """Publish the loaded classes and functions in the `__all__` of `package` that have no home yet.
+
+    Their home is `home`, which defaults to the package. Homes are packages, so an object with the
+    name of a module in `__module__` has none.
+    """
+    known = vars(sys.modules[package])
+    for name in known["__all__"]:
+        thing = known.get(name)
+        if isinstance(thing, (type, FunctionType)) and not hasattr(
+            sys.modules[thing.__module__], "__path__"
+        ):
+            publish(home or package, thing)
 
 
 def later(

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .._core.public import later, publish
+from .._core.public import later, publish, publish_all
 from .._core.runtime.own_context import NoFeedback
 from .._core.runtime.run import run
 from .adaptive.adaptive import Adaptive
@@ -57,14 +57,5 @@ __all__ = [
     "run",
 ]
 
-_HERE = (
-    "BatcherOptions",
-    "Feed",
-    "Resolvable",
-    "Submission",
-)  # the other classes belong to the parent package
-
-publish(
-    "penstock", *(globals()[name] for name in __all__ if name in globals() and name not in _HERE)
-)
-publish("penstock.batcher", BatcherOptions, Feed, Resolvable, Submission)
+publish(__name__, BatcherOptions, Feed, Resolvable, Submission)
+publish_all(__name__, "penstock")

@@ -8,7 +8,7 @@ from .._core.consumer_observer import (
     HandlerWatch,
 )
 from .._core.park_store import ParkedRecord, ParkStore
-from .._core.public import publish
+from .._core.public import publish, publish_all
 from .._core.retry_policy import BackoffFunction, DoublingBackoff, RetryPolicy
 from ..letters.parked import MemoryParkStore
 from .batching.batch_options import BatchOptions
@@ -120,49 +120,4 @@ __all__ = [
 ]
 
 publish("penstock", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
-publish(
-    __name__,
-    BatchResultCountError,
-    BlockedMessage,
-    ConsumerObserver,
-    ConsumerStats,
-    DecodeError,
-    Deliveries,
-    DoublingBackoff,
-    DrainReport,
-    Envelope,
-    Explanation,
-    FullJitter,
-    HandlerEnd,
-    HandlerTimeout,
-    HandlerRegister,
-    HandlersByType,
-    Health,
-    InFlight,
-    Lag,
-    MemoryParkStore,
-    MessageCounts,
-    NoHandlerError,
-    OldestRecord,
-    ParkStore,
-    ParkedRecord,
-    PartitionExplanation,
-    PartitionStats,
-    PoisonError,
-    Probes,
-    ResultTypeError,
-    SchemaError,
-    Skip,
-    Unfinished,
-    Unparked,
-    WaitCause,
-    WaitReason,
-    probes,
-    serve_probes,
-    check,
-    decode,
-    decode_by,
-    skip_seen,
-    with_steps,
-)
-publish(__name__, Attempts, BackoffFunction, BatchOptions, ConsumerOptions, Operated)
+publish_all(__name__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .._core.public import later, publish
+from .._core.public import later, publish_all
 from .pipe import Pipe, pipe
 from .report import PipeReport, PipeStats
 from .settings import PipeOptions
@@ -34,16 +34,4 @@ __all__ = [
     "transaction",
 ]
 
-publish(
-    __name__,
-    JsonState,
-    Pipe,
-    PipeReport,
-    PipeStats,
-    PostgresState,
-    StateCodec,
-    TransactionalPipe,
-    pipe,
-    transaction,
-)
-publish(__name__, PipeOptions, TransactionOptions)
+publish_all(__name__)

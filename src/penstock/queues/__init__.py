@@ -1,6 +1,6 @@
 """Queues in PostgreSQL: creation, operation of keys, jobs and routing, and monitoring."""
 
-from .._core.public import publish
+from .._core.public import publish_all
 from .._core.queue_observer import QueueObserver
 from .admin import QueueAdmin
 from .job_admin import JobAdmin, OnBatch, Retained, StoppedJob
@@ -44,4 +44,4 @@ __all__ = [
     "StoredQueue",
 ]
 
-publish(__name__, *(globals()[name] for name in __all__))
+publish_all(__name__)

@@ -2,7 +2,7 @@
 
 from .._core.classify import classify_network, first_of
 from .._core.errors import ErrorClass
-from .._core.public import publish
+from .._core.public import publish, publish_all
 from .backoff import Backoff, WaitStrategy
 from .breaker import BreakerSink, CircuitBreaker
 from .budget import RetryBudget
@@ -23,5 +23,4 @@ __all__ = [
 ]
 
 publish("penstock", Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget)
-publish(__name__, BreakerSink, classify_network, first_of)
-publish(__name__, WaitStrategy)
+publish_all(__name__)

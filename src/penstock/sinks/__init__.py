@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from .._core.function_sink import FunctionSink
-from .._core.public import later, publish
+from .._core.public import later, publish_all
 from .memory import MemorySink
 
 if TYPE_CHECKING:
@@ -151,4 +151,4 @@ __all__ = [
     "classify_sql",
 ]
 
-publish(__name__, FunctionSink, MemorySink)
+publish_all(__name__)

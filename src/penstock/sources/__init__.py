@@ -1,6 +1,6 @@
 """Sources of consumers: a folder per kind, and the contract for your own."""
 
-from .._core.public import publish
+from .._core.public import publish_all
 from .._core.source import (
     ClaimHost,
     CountsLag,
@@ -43,4 +43,4 @@ __all__ = [
     "Unread",
 ]
 
-publish(__name__, *(globals()[name] for name in __all__))
+publish_all(__name__)

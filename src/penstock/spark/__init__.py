@@ -1,7 +1,7 @@
 """Writing Spark DataFrames and streams to sinks."""
 
 from .._core.errors import MissingExtra
-from .._core.public import publish
+from .._core.public import publish, publish_all
 from .pipeline import Pipeline, PipelineError, PipelineReport
 
 __all__ = [
@@ -43,4 +43,5 @@ except ModuleNotFoundError as error:
         raise MissingExtra(message)
 
 
-publish(__name__, *(globals()[name] for name in __all__ if name in globals()))
+publish(__name__, Pipeline, PipelineError, PipelineReport)
+publish_all(__name__)

@@ -14,7 +14,7 @@ from .._clients.postgres.streams.appender import OpenAppender
 from .._clients.postgres.streams.message import NO_STREAM, Appended, NewMessage
 from .._clients.postgres.streams.notifier import StreamNotifier
 from .._clients.postgres.streams.stored import StoredMessage
-from .._core.public import publish
+from .._core.public import publish_all
 from .._core.stream_observer import StreamObserver
 from .admin import SkippedMessage, SubscriptionAdmin
 from .log import StreamLog
@@ -63,4 +63,4 @@ __all__ = [
     "upgrade_streams",
 ]
 
-publish(__name__, *(globals()[name] for name in __all__ if name != "NO_STREAM"))
+publish_all(__name__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .._core.public import later, publish
+from .._core.public import later, publish, publish_all
 from .consumer_metrics import PrometheusConsumerObserver
 from .observed import Metrics, Observed
 from .prometheus import PrometheusObserver
@@ -48,11 +48,4 @@ __all__ = [
 ]
 
 publish("penstock", Metrics, Observed, Tracing)
-publish(
-    __name__,
-    PrometheusConsumerObserver,
-    PrometheusObserver,
-    PrometheusQueueObserver,
-    PrometheusStreamObserver,
-    traced,
-)
+publish_all(__name__)

@@ -1,7 +1,7 @@
 """Tools for testing your own code: a fake clock, scripted sinks, and real embedded servers."""
 
 from .._core.clock import LoopClock
-from .._core.public import publish
+from .._core.public import publish_all
 from .clock.clock import FakeClock
 from .clock.moment import WouldHang
 from .harness.calls import HandlerCall
@@ -75,4 +75,4 @@ __all__ = [
     "slow",
 ]
 
-publish(__name__, *(globals()[name] for name in __all__ if name != "LoopClock"))
+publish_all(__name__)

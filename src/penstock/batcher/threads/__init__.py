@@ -1,8 +1,8 @@
 """A batcher for programs with threads."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .blocking import BlockingBatcher
 
 __all__ = ["BlockingBatcher"]
 
-publish("penstock", BlockingBatcher)
+publish_all(__name__, "penstock")

@@ -2,7 +2,7 @@
 record in the order of a partition.
 """
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from ..results import Incomplete
 from .batches import ItemBatcher
 from .context import EventContext, Finalise
@@ -35,23 +35,4 @@ __all__ = [
     "TakesForwarded",
 ]
 
-publish(
-    __name__,
-    BatchItem,
-    BatchItems,
-    EventContext,
-    EventRegister,
-    ForwardReceipt,
-    Incomplete,
-    Interjector,
-    ItemBatcher,
-    JobScheduler,
-    JobStats,
-    MemoryState,
-    MemoryStore,
-    NotAssigned,
-    SkippedSchedulerError,
-    StateBackend,
-    StateStore,
-    TakesForwarded,
-)
+publish_all(__name__)

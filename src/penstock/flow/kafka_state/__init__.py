@@ -1,9 +1,9 @@
 """The state of partitions in Kafka."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .record import KafkaRecord
 from .state import KafkaState
 
 __all__ = ["KafkaRecord", "KafkaState"]
 
-publish("penstock.flow", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.flow")

@@ -1,9 +1,9 @@
 """Rows and columns to tables of ClickHouse, over HTTP."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .errors import ClickHouseError
 from .sink import ClickHouseSink
 
 __all__ = ["ClickHouseError", "ClickHouseSink"]
 
-publish("penstock.sinks", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.sinks")

@@ -1,6 +1,6 @@
 """Sinks that wrap one sink."""
 
-from ..._core.public import publish
+from ..._core.public import publish, publish_all
 from ...letters.record import DeadLetterRecord
 from .combine import Combine
 from .dead_letter import DeadLetter
@@ -21,5 +21,5 @@ __all__ = [
     "Timeout",
 ]
 
-publish("penstock", *(globals()[name] for name in __all__ if name != "Rate"))
 publish("penstock.sinks", Rate)
+publish_all(__name__, "penstock")

@@ -1,8 +1,8 @@
 """Documents to Elasticsearch or OpenSearch, through the bulk API."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .sink import ElasticsearchSink
 
 __all__ = ["ElasticsearchSink"]
 
-publish("penstock.sinks", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.sinks")

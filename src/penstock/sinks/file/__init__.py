@@ -1,9 +1,9 @@
 """Items appended to a file as lines of JSON."""
 
 from ..._clients.files.errors import classify_file
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .sink import FileSink
 
 __all__ = ["FileSink", "classify_file"]
 
-publish("penstock.sinks", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.sinks")

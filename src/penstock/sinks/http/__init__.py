@@ -1,7 +1,7 @@
 """Items to an HTTP endpoint, many per request."""
 
 from ..._clients.encoding import Encode
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .body import JoinBodies
 from .config import Authorization, ClientFactory, HttpOptions
 from .errors import HttpStatusError, classify_http
@@ -21,4 +21,4 @@ __all__ = [
     "classify_http",
 ]
 
-publish("penstock.sinks", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.sinks")

@@ -1,9 +1,9 @@
 """Records to topics of Kafka."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .metadata import RecordMetadata
 from .sink import KafkaSink
 
 __all__ = ["KafkaSink", "RecordMetadata"]
 
-publish("penstock.sinks", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.sinks")

@@ -1,9 +1,9 @@
 """Messages to subjects of NATS, stored by JetStream or not."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .ack import PublishAck
 from .sink import NatsSink
 
 __all__ = ["NatsSink", "PublishAck"]
 
-publish("penstock.sinks", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.sinks")

@@ -3,7 +3,7 @@
 from ..._clients.postgres.access import PoolFactory
 from ..._clients.postgres.errors import classify_postgres
 from ..._clients.row_maker import RowFunction
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .effects import PostgresEffects
 from .sink import PostgresSink
 
@@ -15,4 +15,4 @@ __all__ = [
     "classify_postgres",
 ]
 
-publish("penstock.sinks", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.sinks")

@@ -1,8 +1,8 @@
 """Items to streams and lists of Redis."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .sink import RedisSink
 
 __all__ = ["RedisSink"]
 
-publish("penstock.sinks", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.sinks")

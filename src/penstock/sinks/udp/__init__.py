@@ -1,8 +1,8 @@
 """Metrics over UDP, to statsd, DogStatsD, Telegraf and InfluxDB."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .sink import UdpSink
 
 __all__ = ["UdpSink"]
 
-publish("penstock.sinks", *(globals()[name] for name in __all__))
+publish_all(__name__, "penstock.sinks")

@@ -1,8 +1,8 @@
 """A queue in PostgreSQL as a source of consumers."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .source import PostgresQueueSource
 
 __all__ = ["PostgresQueueSource"]
 
-publish(__name__, PostgresQueueSource)
+publish_all(__name__)

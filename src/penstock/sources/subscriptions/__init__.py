@@ -1,6 +1,6 @@
 """Positions and locks of subscriptions, in memory, SQLite, PostgreSQL or a provider of your own."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from ..._core.subscriptions import (
     SLOTS,
     CountsMembers,
@@ -33,4 +33,4 @@ __all__ = [
     "slot_lock",
 ]
 
-publish(__name__, *(globals()[name] for name in __all__ if name != "SLOTS"))
+publish_all(__name__)

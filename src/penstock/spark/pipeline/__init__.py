@@ -3,7 +3,7 @@
 A declaration and its check need neither PySpark nor Java; only `run` does.
 """
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .declaration import Destination, Layer, Source, SparkSettings, Step, Stream, Watermark, Write
 from .mistakes import Mistake, PipelineError
 from .pipeline import Pipeline
@@ -24,4 +24,4 @@ __all__ = [
     "Write",
 ]
 
-publish(__name__, *(globals()[name] for name in __all__))
+publish_all(__name__)

@@ -1,6 +1,6 @@
 """Conformance suites for your own parts: subclass one in a test module, and pytest runs it."""
 
-from ..._core.public import publish
+from ..._core.public import publish_all
 from .batchers import BatcherConformance
 from .park_stores import ParkStoreConformance
 from .sinks import SinkConformance
@@ -19,13 +19,4 @@ __all__ = [
     "TransactionConformance",
 ]
 
-publish(
-    __name__,
-    BatcherConformance,
-    ParkStoreConformance,
-    SinkConformance,
-    SourceConformance,
-    SubscriptionLocksConformance,
-    SubscriptionStateConformance,
-    TransactionConformance,
-)
+publish_all(__name__)
