@@ -31,10 +31,9 @@ _IN_TRANSACTION = (
 )
 
 
-def check_holder(sink: object, delivery: Delivery) -> None:
-    """Raise `ConfigError` if `sink` is a transaction, and another one holds the outcomes."""
-    holder = delivery.holder
-    if holder is not None and holder is not sink and isinstance(sink, HoldingSink):
+def check_holder(sink: object, holder: HoldingSink) -> None:
+    """Raise `ConfigError` if `sink` is another transaction than the one that holds the outcomes."""
+    if holder is not sink and isinstance(sink, HoldingSink):
         raise ConfigError(_IN_TRANSACTION.format(sink=shown(sink)))
 
 
@@ -43,7 +42,7 @@ def check_settled_by(sink: object, delivery: Delivery) -> None:
     known = [reference() for reference in delivery.settled_by]
     if not known or any(one is sink for one in known):
         return
-    if delivery.holder is not None:
+    if delivery.held is not None:
         raise ConfigError(_IN_TRANSACTION.format(sink=shown(sink)))
     if isinstance(sink, HoldingSink) and any(one is sink.destination for one in known):
         return

@@ -63,13 +63,12 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     delivery is closed. Suspends.
     """
     delivery = batch.delivery
-    if delivery.holder is not None:
-        check_holder(sink, delivery)
+    if delivery.held is not None:
+        check_holder(sink, delivery.held.holder)
     left = delivery.states.left
     if not delivery.states.is_fresh and len(indices := batch.unsettled()) < len(batch):
         check_settled_by(sink, delivery)
-        found = await send(sink, batch.pick(indices)) if indices else {}
-        return {indices[i]: error for i, error in found.items()}
+        return await _send_part(sink, batch, indices)
     roots = batch.roots()
     if not roots and not len(batch):
         return {}
@@ -118,6 +117,14 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         del errors  # an error's traceback holds this frame: without a cycle it is freed immediately
 
 
+async def _send_part(
+    sink: Sink[T], batch: Batch[T], indices: Sequence[int]
+) -> dict[int, BaseException]:
+    """Send the items at `indices`; return their errors by the indices of `batch`."""
+    found = await send(sink, batch.pick(indices)) if indices else {}
+    return {indices[i]: error for i, error in found.items()}
+
+
 def _raised(
     batch: Batch[T], task: asyncio.Task[Any], error: BaseException
 ) -> dict[int, BaseException]:
@@ -140,10 +147,8 @@ async def _without_withdrawn(
 ) -> dict[int, BaseException]:
     """Send the items that are not withdrawn."""
     batch.delivery.left_out(by_roots(batch, gone))
-    if left := [index for index in range(len(batch)) if index not in gone]:
-        found = await send(sink, batch.pick(left))
-        gone.update((left[i], error) for i, error in found.items())
-    return gone
+    left = [index for index in range(len(batch)) if index not in gone]
+    return gone | await _send_part(sink, batch, left)
 
 
 def _failed(batch: Batch[T], errors: dict[int, BaseException]) -> dict[int, BaseException]:
@@ -170,10 +175,7 @@ async def _without_unreadable(
     if capabilities_of(sink).key_prefix_safe:
         errors.update(stopped_behind(batch.keys, errors))
     batch.delivery.failed(by_roots(batch, errors))
-    if readable := [i for i in left if i not in errors]:
-        found = await send(sink, batch.pick(readable))
-        errors.update((readable[i], error) for i, error in found.items())
-    return errors
+    return errors | await _send_part(sink, batch, [i for i in left if i not in errors])
 
 
 def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseException]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Settled = Callable[[Sequence[int], Outcome, Details], None]
 
 
-class BranchBooks(PassesReports):
+class BranchBooks(PassesReports["Delivery"]):
     """The books of a branch: outcomes go to its fork, reports about the destination to the parent."""
 
     __slots__ = ("_settled_by",)

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ..clock import Clock, Signal
-    from ..condition import Condition
-    from ..errors import ErrorClass, ResultMismatch
+    from ..errors import ResultMismatch
     from .host import Books, Branches, Details, Slots
     from .tries import Tries
 
@@ -88,7 +87,7 @@ class Delivery(HoldsOutcomes):
 
         The tracebacks of errors hold the batch.
         """
-        self.books = None
+        self.books = self.held = None
         self._slots = None
         self._failures = None
         if self._pacing is not None:
@@ -358,20 +357,6 @@ class Delivery(HoldsOutcomes):
 
     # -- reports to the batcher --------------------------------------------------------------------
 
-    def heard(self, errors: Iterable[BaseException]) -> None:
-        if self.books is not None:
-            self.books.heard(errors)
-
-    def reported(self, source: object, condition: Condition | None) -> None:
-        """Pass on the condition of a destination, as `source` knows it; `None`: available."""
-        if self.books is not None:
-            self.books.reported(source, condition)
-
-    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """Pass on that `items` will be sent again after `delay` seconds."""
-        if self.books is not None:
-            self.books.retrying(kind, items, delay)
-
     def throttled(self, until: float) -> None:
         """Report the end of a requested pause; infinity means `LONGEST_ASKED`, NaN no pause."""
         if math.isnan(until):
@@ -380,8 +365,7 @@ class Delivery(HoldsOutcomes):
             until = self.clock.now() + LONGEST_ASKED
         for listener in self._listeners:
             listener(until)
-        if self.books is not None:
-            self.books.throttled(until)
+        super().throttled(until)
 
     def listen(self, listener: Callable[[float], None]) -> None:
         """Call `listener` with the end of each pause requested here or on a branch."""

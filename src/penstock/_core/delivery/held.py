@@ -19,19 +19,7 @@ if TYPE_CHECKING:
     from .states import ItemStates
 
     SinkReference = Callable[[], object]
-    """A reference to a sink, weak since a sink may hold its batches; `None` if it is gone."""
-
-
-class StrongReference:
-    """Reference to a sink of a class without weak references."""
-
-    __slots__ = ("_sink",)
-
-    def __init__(self, sink: object) -> None:
-        self._sink = sink
-
-    def __call__(self) -> object:
-        return self._sink
+    """Returns a sink, or `None` if it is gone: a batch must not hold a sink that may hold it."""
 
 
 class HoldingSink:
@@ -41,15 +29,17 @@ class HoldingSink:
     """The sink by which items are settled after the commit."""
 
 
-class HeldOutcomes(PassesReports):
-    """The books of a delivery inside a transaction: outcomes are held, reports passed on at once."""
+class HeldOutcomes(PassesReports["Books"]):
+    """The books of a delivery inside a transaction, over its own `books`: outcomes are held."""
 
-    __slots__ = ("_outcomes", "books", "settled_by")
+    __slots__ = ("_outcomes", "holder", "settled_by")
 
-    def __init__(self, books: Books | None, settled_by: tuple[SinkReference, ...]) -> None:
+    def __init__(
+        self, books: Books | None, holder: HoldingSink, settled_by: tuple[SinkReference, ...]
+    ) -> None:
         super().__init__(books)
-        self.books = books
-        """The delivery's own books."""
+        self.holder = holder
+        """The open transaction."""
         self.settled_by = settled_by
         """The sinks that had settled items of the delivery before."""
         self._outcomes: list[tuple[Sequence[int], Outcome, Details]] = []
@@ -73,23 +63,24 @@ class HeldOutcomes(PassesReports):
             states.reopen(indices, doubtful=doubtful)
 
 
-class HoldsOutcomes:
+class HoldsOutcomes(PassesReports["Books"]):
     """Base of a delivery: books that can be held, and the sinks that have settled items."""
 
-    __slots__ = ("__weakref__", "books", "holder", "settled_by")
+    __slots__ = ("__weakref__", "held", "settled_by")
     states: ItemStates
 
     def __init__(self, books: Books | None) -> None:
         self.books = books
-        self.holder: HoldingSink | None = None
-        """The open transaction that holds the outcomes."""
+        self.held: HeldOutcomes | None = None
+        """The books inside a transaction."""
         self.settled_by: tuple[SinkReference, ...] = ()
         """The sinks whose writes have settled items; in a transaction, those of it."""
 
     def __getstate__(self) -> object:
         """Leave the sinks out of a copy: they may hold the batch, and stay where they are."""
         _, slots = cast("tuple[None, dict[str, object]]", super().__getstate__())
-        return None, {**slots, "holder": None, "settled_by": ()}
+        books = self.books if self.held is None else self.held.books
+        return None, {**slots, "books": books, "held": None, "settled_by": ()}
 
     def note_settled_by(self, sink: object) -> None:
         """Add a sink whose write has settled items."""
@@ -99,14 +90,13 @@ class HoldsOutcomes:
         try:
             made: SinkReference = ref(sink)
         except TypeError:
-            made = StrongReference(sink)
+            made = _strong_reference(sink)
         self.settled_by += (made,)
 
     def hold_outcomes(self, holder: HoldingSink) -> None:
         """Hold outcomes from now on, until `end_hold`."""
-        if self.holder is None:
-            self.holder = holder
-            self.books = HeldOutcomes(self.books, self.settled_by)
+        if self.held is None:
+            self.books = self.held = HeldOutcomes(self.books, holder, self.settled_by)
             self.settled_by = ()
 
     def end_hold(self, *, is_committed: bool, doubtful: bool = False) -> None:
@@ -114,14 +104,17 @@ class HoldsOutcomes:
 
         A `doubtful` commit may have been applied, and so may its items.
         """
-        held = self.books
-        if not isinstance(held, HeldOutcomes):
+        held, self.held = self.held, None
+        if held is None:
             return
         self.books, self.settled_by = held.books, held.settled_by
-        holder, self.holder = self.holder, None
-        if is_committed:
-            if holder is not None and held.has_any:
-                self.note_settled_by(holder.destination)
-            held.book()
-        else:
+        if not is_committed:
             held.reopen(self.states, doubtful=doubtful)
+        elif held.has_any:
+            self.note_settled_by(held.holder.destination)
+            held.book()
+
+
+def _strong_reference(sink: object) -> SinkReference:
+    """For a sink whose class does not support weak references."""
+    return lambda: sink

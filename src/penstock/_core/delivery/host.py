@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,29 +31,34 @@ class Books(Reports, Protocol):
     def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
 
 
-class PassesReports:
-    """Base of books that pass reports about the destination on at once, if `to` is given."""
+ReportsT = TypeVar("ReportsT", bound=Reports)
 
-    __slots__ = ("_to",)
 
-    def __init__(self, to: Reports | None) -> None:
-        self._to = to
+class PassesReports(Generic[ReportsT]):
+    """Passes reports about the destination on to other books at once, if there are any."""
+
+    __slots__ = ("books",)
+
+    def __init__(self, books: ReportsT | None) -> None:
+        self.books = books
 
     def heard(self, errors: Iterable[BaseException]) -> None:
-        if self._to is not None:
-            self._to.heard(errors)
+        if self.books is not None:
+            self.books.heard(errors)
 
     def reported(self, source: object, condition: Condition | None) -> None:
-        if self._to is not None:
-            self._to.reported(source, condition)
+        """Pass on the condition of a destination, as `source` knows it; `None`: available."""
+        if self.books is not None:
+            self.books.reported(source, condition)
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        if self._to is not None:
-            self._to.retrying(kind, items, delay)
+        """Pass on that `items` will be sent again after `delay` seconds."""
+        if self.books is not None:
+            self.books.retrying(kind, items, delay)
 
     def throttled(self, until: float) -> None:
-        if self._to is not None:
-            self._to.throttled(until)
+        if self.books is not None:
+            self.books.throttled(until)
 
 
 class Slots(Protocol):
