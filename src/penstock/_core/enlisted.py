@@ -140,8 +140,9 @@ def transaction(
 
     Leaving it commits. Left by an exception or cancelled it is rolled back, and that exception
     propagates; the items are unsettled again then, so the same batches can be sent once more. Items
-    of a batcher get their outcomes at the commit. Batches may be sent side by side; the destination
-    takes one after another. Pass known counts to `tx.record` before leaving.
+    of a batcher get their outcomes at the commit, which must come before the sink's write returns;
+    otherwise they are `unknown`. Batches may be sent side by side; the destination takes one after
+    another. Pass known counts to `tx.record` before leaving.
 
     Raises, on entering: `ConfigError` as `check_transactional` does; `UnitRefused` where the ledger
     has the version cut otherwise; `UnavailableError` where the destination is not reachable. On

@@ -205,6 +205,11 @@ class Flight(Generic[T]):
         """Note the exception that ended the write."""
         self.cut_cause = self.cut_cause or _exit_of(task)
 
+    def close(self, cause: BaseException) -> None:
+        """Give the items of an ended write their verdicts; `cause` is why they have no outcome."""
+        self.cut_cause = self.cut_cause or cause
+        self.batch.delivery.close()
+
     def cut(self, cause: BaseException, verdict_at: float) -> None:
         """Cancel the write. At `verdict_at` its items get their verdicts, even if it continues."""
         if self.cut_cause is not None:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from .._core.outcome import Outcome
     from .flight import Flight
 
+_IN_TRANSACTION = (
+    "the write has returned, but its transaction has not ended, so the outcome of its items is not "
+    "known; let the sink's write begin and end the transaction"
+)
+
 
 def errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:
     """Return a write's errors; none if it was cut, since verdicts decide then."""
@@ -54,6 +59,8 @@ def book_failures(
 
 def _book(flight: Flight[Any], errors: dict[int, BaseException]) -> dict[int, BaseException]:
     delivery = flight.batch.delivery
+    if delivery.held is not None:
+        flight.close(UnknownOutcomeError(_IN_TRANSACTION))
     if delivery.closed:
         return _cut_items(flight)
     by_outcome: dict[Outcome, list[int]] = {}

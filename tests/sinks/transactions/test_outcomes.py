@@ -13,6 +13,7 @@ from penstock import (
     Batcher,
     DeadLetter,
     Isolate,
+    ItemFailed,
     Limits,
     Outcome,
     PermanentError,
@@ -201,3 +202,19 @@ async def test_a_cut_before_the_commit_leaves_items_unknown(fake_clock: FakeCloc
         report = await batcher.shutdown(deadline=1.0)
         assert [receipt.outcome for receipt in receipts] == [Outcome.UNKNOWN] * 2
     assert (report.tally.unknown, report.tally.delivered) == (2, 0)
+
+
+async def test_items_of_a_batcher_inside_a_transaction_are_unknown(fake_clock: FakeClock) -> None:
+    """I10, batcher/B14: the batcher cannot wait for the commit; it lost the outcomes, and closed with items
+    that were in flight for ever.
+    """
+    sink = MemorySink[int]()
+    async with transaction(sink) as tx:
+        async with Batcher[int](tx, limits=Limits(max_items=2), clock=fake_clock) as batcher:
+            receipts = [await batcher.submit(number) for number in range(2)]
+            report = await batcher.shutdown()
+        assert [receipt.outcome for receipt in receipts] == [Outcome.UNKNOWN] * 2
+        with pytest.raises(ItemFailed, match="transaction has not ended"):
+            await receipts[0]
+    assert sink.items == [0, 1]
+    assert (report.tally.unknown, batcher.tally().delivered) == (2, 0)
