@@ -115,3 +115,20 @@ class _NoFile:
 
     def __next__(self) -> object:
         raise StopIteration
+
+
+@pytest.mark.parametrize(
+    ("command", "poison"),
+    [
+        ("create", "cannot be handled (default: park_key; with --ordering-required block)"),
+        ("alter", "cannot be handled\n"),
+    ],
+)
+def test_only_a_command_with_defaults_names_them(
+    command: str, poison: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`queue alter` leaves settings that are not given as they are."""
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["queue", command, "--help"])
+    assert poison in capsys.readouterr().out

@@ -119,7 +119,9 @@ async def test_an_outage_uses_up_no_attempt(fake_clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("delay", [7, timedelta(seconds=7)])
-async def test_a_nak_may_have_a_delay_of_its_own(fake_clock: FakeClock, delay: Any) -> None:
+async def test_a_nak_may_have_a_delay_of_its_own(
+    fake_clock: FakeClock, delay: float | timedelta
+) -> None:
     """consumer/O20, batcher/B47: in seconds or as a `timedelta`."""
     times: list[float] = []
 
@@ -139,7 +141,9 @@ def test_a_bad_delay_is_refused(delay: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [10.0, timedelta(seconds=10)])
-async def test_an_outage_ends_after_give_up_after(fake_clock: FakeClock, limit: Any) -> None:
+async def test_an_outage_ends_after_give_up_after(
+    fake_clock: FakeClock, limit: float | timedelta
+) -> None:
     """batcher/B47: a wait that would exceed the limit, in seconds or as a `timedelta`, is not made."""
     retry = RetryPolicy(give_up_after=limit, backoff=DoublingBackoff(first=4.0, longest=4.0))
     handler = Failing(fake_clock, UnavailableError("down"))

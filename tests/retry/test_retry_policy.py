@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,24 @@ POLICY = RetryPolicy(attempts=3, unlisted_attempts=2)
 def test_waits_double_up_to_the_longest() -> None:
     backoff = DoublingBackoff(0.1, 5.0)
     assert [backoff(tries) for tries in (1, 2, 3, 7, 5_000)] == [0.1, 0.2, 0.4, 5.0, 5.0]
+
+
+def test_durations_are_seconds_or_a_timedelta() -> None:
+    """batcher/B47: also those of a policy that no other class has checked."""
+    minute = timedelta(minutes=1)
+    policy = RetryPolicy(
+        max_seconds=minute,
+        give_up_after=minute,
+        max_retry_after=minute,
+        backoff=DoublingBackoff(timedelta(milliseconds=100), minute),
+    )
+    limits = (policy.total_limit, policy.outage_limit, policy.retry_after_limit)
+    assert limits == (60.0, 60.0, 60.0)
+    assert [policy.backoff(tries) for tries in (1, 2, 5_000)] == [0.1, 0.2, 60.0]
+    state = RetryState(policy, classify)
+    error = UnavailableError("starting")
+    assert [state.wait_after(error) for _ in range(9)][-2:] == [12.8, 25.6]
+    assert state.wait_after(error) is None
 
 
 @pytest.mark.parametrize("kind", [ErrorClass.PERMANENT, ErrorClass.STOPPED])

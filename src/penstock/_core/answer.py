@@ -129,7 +129,7 @@ def _whole(index: object) -> int:
 
 
 def _stray(stray: Sequence[int], size: int) -> ResultMismatch:
-    given = f"settle: {_some(stray)} are no indices of a batch of {size} items"
+    given = f"settle: {_some(stray)} are not indices of a batch of {size} items"
     return ResultMismatch(f"{given}; the outcome of every item that was not settled is unknown")
 
 

@@ -39,7 +39,8 @@ class RetryState:
         self._counted += kind not in policy.uncounted
         self._wait = policy.backoff(self.failed, error, self._wait)
         self._waited += self._wait
-        is_late = policy.give_up_after is not None and self._waited > policy.give_up_after
+        limit = policy.outage_limit
+        is_late = limit is not None and self._waited > limit
         return None if is_late or policy.is_over(kind, self._counted) else self._wait
 
 

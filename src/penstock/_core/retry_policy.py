@@ -11,11 +11,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from . import checks
 from .errors import ErrorClass
 from .patience import LONGEST_ASKED
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 MOST_DOUBLINGS = 64
 
@@ -32,13 +35,13 @@ class BackoffFunction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DoublingBackoff:
-    """Waits of `first` seconds, doubled after each attempt up to `longest`, without jitter.
+    """Waits of `first`, doubled after each attempt up to `longest`, without jitter.
 
-    Raises `ConfigError` for a bad duration. 0 means no wait.
+    Durations are seconds or `timedelta`; 0 means no wait. Raises `ConfigError` for a bad duration.
     """
 
-    first: float = 0.1
-    longest: float = 30.0
+    first: float | timedelta = 0.1
+    longest: float | timedelta = 30.0
 
     def __post_init__(self) -> None:
         for name in ("first", "longest"):
@@ -49,7 +52,9 @@ class DoublingBackoff:
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
         """Return the wait in seconds after `tries` failed attempts."""
-        return min(self.longest, self.first * 2.0 ** min(tries - 1, MOST_DOUBLINGS))
+        first = checks.seconds("first", self.first, zero=True)
+        longest = checks.seconds("longest", self.longest, zero=True)
+        return min(longest, first * 2.0 ** min(tries - 1, MOST_DOUBLINGS))
 
 
 def _final() -> frozenset[ErrorClass]:
@@ -62,16 +67,16 @@ def _uncounted() -> frozenset[ErrorClass]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Settings of a retry. They are checked by the function or class that receives them.
+    """Settings of a retry. They are checked by the function or class that receives them. Durations
+    are seconds or `timedelta`.
 
     Args:
         attempts: total number of counted attempts.
         unlisted_attempts: the same, for errors that no classifier knows.
         resend_unknown: whether work of unknown outcome is retried.
-        max_seconds: total time in seconds, excluding outages and throttling; `None` is no limit.
-        give_up_after: limit in seconds on an outage or uninterrupted throttling; `None` is no
-            limit.
-        max_retry_after: upper limit, in seconds, on a destination's `Retry-After`.
+        max_seconds: total time, excluding outages and throttling; `None` is no limit.
+        give_up_after: limit on an outage or uninterrupted throttling; `None` is no limit.
+        max_retry_after: upper limit on a destination's `Retry-After`; default 300 s.
         backoff: the wait before the next attempt; by default 0.1 s, doubled up to 30 s, without
             jitter.
         final: error classes that are never retried; by default permanent and stopped.
@@ -81,12 +86,27 @@ class RetryPolicy:
     attempts: int = 5
     unlisted_attempts: int = 3
     resend_unknown: bool = True
-    max_seconds: float | None = None
-    give_up_after: float | None = None
-    max_retry_after: float = LONGEST_ASKED
+    max_seconds: float | timedelta | None = None
+    give_up_after: float | timedelta | None = None
+    max_retry_after: float | timedelta = LONGEST_ASKED
     backoff: BackoffFunction = field(default_factory=DoublingBackoff)
     final: frozenset[ErrorClass] = field(default_factory=_final)
     uncounted: frozenset[ErrorClass] = field(default_factory=_uncounted)
+
+    @property
+    def total_limit(self) -> float | None:
+        """`max_seconds` as float seconds."""
+        return checks.optional_seconds("max_seconds", self.max_seconds)
+
+    @property
+    def outage_limit(self) -> float | None:
+        """`give_up_after` as float seconds."""
+        return checks.optional_seconds("give_up_after", self.give_up_after)
+
+    @property
+    def retry_after_limit(self) -> float:
+        """`max_retry_after` as float seconds."""
+        return checks.seconds("max_retry_after", self.max_retry_after)
 
     def is_over(self, kind: ErrorClass, counted: int) -> bool:
         """Return whether an error of `kind` ends the work; `counted` includes its attempt."""
@@ -106,9 +126,7 @@ def checked_policy(retry: object) -> RetryPolicy:
     if not isinstance(retry, RetryPolicy):
         rule = "must be a RetryPolicy(...), such as RetryPolicy(attempts=5)"
         raise checks.bad("retry", retry, rule)
-    if isinstance(retry.backoff, type) or not callable(retry.backoff):
-        rule = "must return the wait in seconds, such as DoublingBackoff(first=0.5)"
-        raise checks.bad("retry.backoff", retry.backoff, rule)
+    check_backoff("retry.backoff", retry.backoff)
     return replace(
         retry,
         attempts=checks.count("retry.attempts", retry.attempts),
@@ -120,6 +138,13 @@ def checked_policy(retry: object) -> RetryPolicy:
         final=_classes("retry.final", retry.final),
         uncounted=_classes("retry.uncounted", retry.uncounted),
     )
+
+
+def check_backoff(name: str, value: object) -> None:
+    """Check that the value can be called for a wait. Raises `ConfigError`."""
+    if isinstance(value, type) or not callable(value):
+        rule = "must return the wait in seconds, such as DoublingBackoff(first=0.5)"
+        raise checks.bad(name, value, rule)
 
 
 def _classes(name: str, value: object) -> frozenset[ErrorClass]:

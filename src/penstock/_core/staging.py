@@ -70,7 +70,7 @@ class OpenStage:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The beginning of an epoch."""
+    """Facts about the destination, read at the beginning of an epoch."""
 
     before: Committed | None
     """The earlier publication, if any."""

@@ -274,15 +274,15 @@ def check_same_parts(unit: Unit, known: Unit) -> None:
     this = f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in"
     if (unit.parts, unit.rule) != (known.parts, known.rule):
         raise UnitRefused(
-            f"{this} {known.parts} parts by the rule {known.rule!r}, and now comes in {unit.parts} "
-            f"by {unit.rule!r}; other parts hold other rows, so some would be written twice and "
-            "others never; go on with the old ones until this version is complete"
+            f"{this} {known.parts} parts by the rule {known.rule!r}, and now has {unit.parts} parts "
+            f"by {unit.rule!r}; these parts have other rows, so some rows would be written twice "
+            "and others never; use the old parts and rule until this version is complete"
         )
     if unit.types and known.types and unit.types != known.types:
         raise UnitRefused(
-            f"{this} parts by {unit.rule!r} of {known.types!r}, and now comes by that of "
-            f"{unit.types!r}; equal values of other types fall into other parts, so some rows would "
-            "be written twice and others never; go on with the old types until this version is "
+            f"{this} parts by {unit.rule!r} of {known.types!r}, and now has parts by {unit.rule!r} "
+            f"of {unit.types!r}; equal values of other types belong to other parts, so some rows "
+            "would be written twice and others never; use the old types until this version is "
             "complete"
         )
 

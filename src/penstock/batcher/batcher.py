@@ -339,7 +339,7 @@ class Batcher(Generic[T]):
     # -- keys --------------------------------------------------------------------------------------
 
     def resume(self, key: object, *, tenant: object = ...) -> int:
-        """Release a key that `on_key_failure` has paused or failed; return how many items it held.
+        """Release a key that `on_key_failure` has paused or failed; return its number of held items.
 
         Held items are sent first, in order. `tenant` is required if the batcher has tenants. Raises
         `ConfigError` unless the policy is `"pause"` or `"fail"`, and for a missing or superfluous
@@ -348,7 +348,7 @@ class Batcher(Generic[T]):
         return release(self._dispatcher, "resume", key, tenant, ("pause", "fail"))
 
     def unpark(self, key: object, *, tenant: object = ...) -> int:
-        """Release a key that `on_key_failure` has parked; return how many items it held.
+        """Release a key that `on_key_failure` has parked; return its number of held items.
 
         Like `resume`, for the policy `"park"`. Items spilled to the dead letters precede the held
         ones: replay them first.

@@ -161,7 +161,7 @@ class Feed(Generic[T]):
         dispatcher.advance(now)
 
     def release(self, item: T) -> int:
-        """Release the held key of `item`, without the item; return how many items it held.
+        """Release the held key of `item`, without the item; return its number of held items.
 
         A key that is not held does not change, and neither does any key in a shutdown. Never
         suspends.

@@ -112,8 +112,8 @@ class BlockingReceipt(ReceiptBase):
         """Block until the item has its outcome; return a success, or raise a new `ItemFailed`.
 
         `timeout` in seconds (default: none) bounds the wait: the item is not affected by a
-        `TimeoutError`. Raises `ConfigError` for a bad timeout, and instead of waiting in a thread
-        with a running loop.
+        `TimeoutError`. Raises `ConfigError` for a bad timeout, and in a thread with a running
+        loop if it would have to wait.
         """
         seconds = checks.optional_seconds("timeout", timeout, zero=True)
         if self.outcome is None:

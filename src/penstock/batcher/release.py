@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def release(
     dispatcher: Dispatcher[Any], call: str, key: object, tenant: object, policies: tuple[str, ...]
 ) -> int:
-    """Release a key under one of `policies`; return how many items it held. Raises `ConfigError`."""
+    """Release a key under one of `policies`; return its number of held items. Raises `ConfigError`."""
     dispatcher.lifecycle.check_here()
     policy = dispatcher.setup.on_key_failure
     if policy not in policies:

@@ -63,8 +63,8 @@ _DEMO = (
     "Write 336,776 real flights, with some spoiled ones among them, through a full stack "
     "into PostgreSQL; kill the server half-way; "
     "prove by SQL that every flight is stored exactly once, and every spoiled one is among the "
-    "dead letters and nowhere else. Further scenes write in order per aircraft, for tenants, through "
-    "Kafka and on Spark."
+    "dead letters and nowhere else. Further scenes show order per aircraft, tenants, a queue in "
+    "PostgreSQL, NATS JetStream, Kafka and Spark."
 )
 
 

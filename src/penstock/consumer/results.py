@@ -7,10 +7,13 @@ its treatment. An exception is a failed try, like `Nak()`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from .._core import checks
 from .._core.errors import PermanentError, TimedOutError
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +33,24 @@ class Nak:
     """The message is not handled, and is retried.
 
     Args:
-        delay: seconds until the next try; `None` uses the retry policy's backoff.
+        delay: seconds (or a `timedelta`) until the next try; `None` uses the retry policy's backoff.
         error: the reason, for logs and dead letters.
 
     Counts as an attempt: after the last one the message is poison. Raises `ConfigError` for a
     negative or infinite delay.
     """
 
-    delay: float | None = None
+    delay: float | timedelta | None = None
     error: BaseException | None = None
 
     def __post_init__(self) -> None:
         if self.delay is not None:
-            object.__setattr__(self, "delay", checks.seconds("delay", self.delay, zero=True))
+            object.__setattr__(self, "delay", self.wait)
+
+    @property
+    def wait(self) -> float | None:
+        """`delay` as float seconds."""
+        return checks.optional_seconds("delay", self.delay, zero=True)
 
 
 @dataclass(frozen=True, slots=True)

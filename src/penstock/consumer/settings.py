@@ -10,7 +10,7 @@ from .._core import checks
 from .._core.consumer_observer import checked_consumer_observers
 from .._core.function_sink import as_sink
 from .._core.park_store import ParkStore
-from .._core.retry_policy import DoublingBackoff, RetryPolicy, checked_policy
+from .._core.retry_policy import DoublingBackoff, RetryPolicy, check_backoff, checked_policy
 from .._core.source import Source, TakesBack
 from .keys import KEYLESS, ORDERINGS, SCOPES
 from .poison import STRATEGIES
@@ -39,15 +39,21 @@ class FullJitter:
     """Random wait between zero and the wait of another backoff, so that retries spread out.
 
     Full jitter as in https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
+    `random` is the source of randomness. Raises `ConfigError` for a bad argument.
     """
 
     backoff: BackoffFunction = field(default_factory=DoublingBackoff)
     random: Random = field(default_factory=Random)
 
+    def __post_init__(self) -> None:
+        check_backoff("backoff", self.backoff)
+        if not isinstance(cast("object", self.random), Random):
+            raise checks.bad("random", self.random, "must be a random.Random, such as Random(1)")
+
     def __call__(
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
-        """Return the wait in seconds after `tries` failed tries."""
+        """Return the wait in seconds after `tries` failed attempts."""
         return self.random.uniform(0.0, self.backoff(tries, error, waited))
 
 

@@ -127,7 +127,7 @@ class Settler:
         elif result is None or isinstance(result, Ack):
             self._ack(message, result)
         elif isinstance(result, Nak):
-            self._failed(message, result.error, result.delay)
+            self._failed(message, result.error, result.wait)
         elif isinstance(result, ToDeadLetter):
             self._poison.bury(message, reason_of(result))
         elif isinstance(result, Terminate):
@@ -276,7 +276,7 @@ class Settler:
 
     def _wait_after(self, tries: Attempts, error: BaseException) -> float:
         """Return the policy's backoff, or the longer wait requested by the destination."""
-        asked = asked_wait(error, self._policy.max_retry_after)
+        asked = asked_wait(error, self._policy.retry_after_limit)
         return max(self._policy.backoff(tries.failed, error), asked or 0.0)
 
     def _is_over(self, kind: ErrorClass, tries: Attempts, until: float) -> bool:
@@ -285,9 +285,9 @@ class Settler:
         if policy.is_over(kind, tries.counted):
             return True
         if tries.outage_since is not None:
-            limit, since = policy.give_up_after, tries.outage_since
+            limit, since = policy.outage_limit, tries.outage_since
         else:
-            limit, since = policy.max_seconds, tries.first_at + tries.outages
+            limit, since = policy.total_limit, tries.first_at + tries.outages
         return limit is not None and until - since > limit
 
 

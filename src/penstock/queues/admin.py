@@ -238,6 +238,7 @@ class QueueAdmin(Openable):
         Raises `RefusedError` if there are jobs or dead letters, unless forced, and while open
         transactions may enqueue.
         """
+        checks.flag("force", force)
         stored = await self._stored(name)
         if force:
             await self.pause(name)
@@ -268,7 +269,7 @@ class QueueAdmin(Openable):
     async def lag(
         self, name: str | None = None, *, count_to: int = STATS_TO
     ) -> dict[str, QueueStats]:
-        """Return the figures of queues.
+        """Return the statistics of queues.
 
         Args:
             name: only this queue; default: all.

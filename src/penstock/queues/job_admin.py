@@ -96,7 +96,8 @@ class JobAdmin:
 
     async def resume(self, places: Collection[int], *, skip: bool = False) -> int:
         """Continue such jobs with attempts from 0, or make them dead letters; return their number."""
-        ((count,),) = await self._access.rows(_RESUME, self._queue, _places(places), skip)
+        values = (_places(places), checks.flag("skip", skip))
+        ((count,),) = await self._access.rows(_RESUME, self._queue, *values)
         return int(count)
 
     async def redrive(

@@ -62,7 +62,7 @@ class LaneAdmin:
 
         Raises `RefusedError` for a skip while a consumer has a lease on the key.
         """
-        await self._resume(key, skip=skip, keeps_attempts=True)
+        await self._resume(key, skip=checks.flag("skip", skip), keeps_attempts=True)
 
     async def park(self, key: str = "", reason: str = "parked by an operator") -> bool:
         """Stop giving out jobs of a key, until `unpark`. A key without jobs can be parked as well.

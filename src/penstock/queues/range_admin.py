@@ -84,6 +84,7 @@ class RangeAdmin:
                 lie within their union, or outside of it.
             complete: whether they must cover all slots; default `True`.
         """
+        checks.flag("complete", complete)
         found = [checked_range(*each) for each in ranges]
         if not found:
             raise bad("ranges", [], "must be at least one (first slot, last slot, consumer)")
@@ -96,6 +97,7 @@ class RangeAdmin:
         The ranges are converted to parts of 256 slots, each assigned to the consumer that has most
         of it. Consumers then gradually move parts towards an even share.
         """
+        checks.flag("automatic", automatic)
         async with self._access.transaction() as statements:
             await self._assign(statements, [], complete=False)
             if automatic:

@@ -93,12 +93,12 @@ class BatchRetry:
 
     def give_up_at(self, since: float | None) -> float:
         """Return the time at which an outage that began at `since` exceeds `give_up_after`."""
-        most = self.settings.policy.give_up_after
+        most = self.settings.policy.outage_limit
         return math.inf if since is None or most is None else since + most
 
     def asked(self, errors: Iterable[BaseException], default: float = 0.0) -> float:
         """Return the longest `Retry-After` of the errors, in seconds."""
-        most = self.settings.policy.max_retry_after
+        most = self.settings.policy.retry_after_limit
         asked = [asked_wait(error, most) for error in errors]
         return max((seconds for seconds in asked if seconds is not None), default=default)
 

@@ -51,5 +51,5 @@ class TryTimes:
 
     def is_too_late(self, when: float) -> bool:
         """Return whether an attempt at that time would exceed the time limit."""
-        most = self._policy.max_seconds
+        most = self._policy.total_limit
         return most is not None and when > self._since + most

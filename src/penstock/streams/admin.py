@@ -191,7 +191,7 @@ class SubscriptionAdmin(Openable):
         return list((await self.explain(subscription, count_to=count_to)).slots)
 
     async def explain(self, subscription: str, *, count_to: int = COUNT_TO) -> SubscriptionReport:
-        """Return the subscription's state in each slot, with reasons, and what holds the horizon.
+        """Return the subscription's state in each slot, with reasons, and what holds back the horizon.
 
         Args:
             subscription: its name.
@@ -270,6 +270,7 @@ class SubscriptionAdmin(Openable):
         time or a position beyond the log.
         """
         position, time, text = checked_point(to)
+        checks.flag("force", force)
         with self._told():
             values = (subscription, position, time, text, LEFT_OUT, force, self._lease)
             ((state, number),) = await self._ask(_RESET, *values)
@@ -320,6 +321,7 @@ class SubscriptionAdmin(Openable):
 
         Raises `RefusedError` while processes serve it, unless forced.
         """
+        checks.flag("force", force)
         with self._told():
             ((state, number),) = await self._ask(_DELETE, subscription, force, self._lease)
             await self._check(subscription, state, number)

@@ -114,6 +114,7 @@ class StreamRetention:
         time = None if older_than is None else microseconds_of(aware("older_than", older_than))
         end = LAST if before is None else checks.count("before", before, least=0) - 1
         checks.count("batch", batch)
+        checks.flag("force", force)
         if time is not None:
             ((oldest,),) = await self._rows(connection, _END, time)
             end = min(end, oldest)
@@ -155,6 +156,7 @@ class StreamRetention:
         Suspends for the check and for each batch.
         """
         checks.count("batch", batch)
+        checks.flag("force", force)
         name = stream_name(stream)
         ((end, needed),) = await self._rows(connection, _OF_STREAM, name)
         kept = 0 if force else needed

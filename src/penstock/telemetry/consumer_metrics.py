@@ -44,8 +44,8 @@ class ConsumerMetricsObserver(ConsumerObserver):
     ) -> None:
         self._find = find
         self._name = None if name is None else checks.text("name", name)
-        self._durations = durations
-        self._exemplars = exemplars
+        self._durations = checks.flag("durations", durations)
+        self._exemplars = checks.flag("exemplars", exemplars)
         self.lag_every = checks.optional_seconds("lag_every", lag_every)
         self._found: Instruments | None = None
 

@@ -75,7 +75,7 @@ class ConsumerTracing(ConsumerObserver):
         self._group = None if group is None else checks.text("group", group)
         self._provider = tracer_provider
         self._propagator = propagator
-        self._as_child = as_child
+        self._as_child = checks.flag("as_child", as_child)
         self._max_links = checks.count("max_links", max_links)
 
     def handling(self, name: str, *, is_batch: bool) -> HandlerWatch:

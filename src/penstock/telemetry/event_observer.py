@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._core.checks import bad, count
+from .._core.checks import bad, count, flag
 from .._core.observer import Observer
 from ._trace import trace_id
 from .definitions import DROPPED, ERRORS, FAILED_FLUSHES, FLUSHES, RETRIES, SECONDS, SIZES, WAITS
@@ -63,7 +63,7 @@ class MetricsObserver(Observer):
         if name is not None and not name:
             raise bad("name", name, "must be a string that is not empty")
         self._name = name
-        self._exemplars = exemplars
+        self._exemplars = flag("exemplars", exemplars)
         self._tenants = count("tenants", tenants, least=0)
         self._found: Instruments | None = None
 

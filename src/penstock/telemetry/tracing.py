@@ -102,7 +102,7 @@ class Tracing:
             )
         self.tracer_provider = tracer_provider
         self.context_of = context_of
-        self.sampled_parent = sampled_parent
+        self.sampled_parent = checks.flag("sampled_parent", sampled_parent)
         self.max_links = checks.count("max_links", max_links)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:

@@ -321,8 +321,14 @@ PLACE = "stream 'ORDERS'"
         (503, 10077, "no space left on device", UnavailableError, "cannot store it"),
         (429, 10167, "too many requests", ThrottledError, "takes no more"),
         (503, 10008, "JetStream system temporarily unavailable", UnavailableError, "10008"),
-        (409, 10158, "duplicate message id is in process", TransientError, "has not done it"),
-        (500, 99999, "new", TransientError, "has not done it"),
+        (
+            409,
+            10158,
+            "duplicate message id is in process",
+            TransientError,
+            "did not carry out the request",
+        ),
+        (500, 99999, "new", TransientError, "did not carry out the request"),
     ],
 )
 def test_an_answer_of_jetstream_has_one_meaning(

@@ -165,9 +165,9 @@ def api_error(place: str, code: int, err_code: int, description: str) -> SinkErr
     if err_code in _AWAY:
         return UnavailableError(f"{place} is not available: {told}")
     if code == 429:
-        return ThrottledError(f"{place} takes no more for the moment: {told}")
+        return ThrottledError(f"{place} accepts no more at the moment: {told}")
     if err_code in _PASSING or code >= 500:
-        return TransientError(f"{place} has not done it: {told}")
+        return TransientError(f"{place} did not carry out the request: {told}")
     return PermanentError(f"{place} refuses it: {told}")
 
 

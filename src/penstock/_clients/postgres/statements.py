@@ -76,7 +76,7 @@ class Statements:
         await con.execute("COMMIT")
 
     def keep(self, *, cached: bool) -> None:
-        """Adopt the behaviour of a pool of the user."""
+        """Prepare statements exactly if the user's pool caches them."""
         self.are_prepared = cached
 
     def switch(self, reason: str) -> None:

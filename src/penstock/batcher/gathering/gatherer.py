@@ -146,7 +146,7 @@ class Holding(Protocol):
         ...
 
     def let_go(self, key: Hashable, now: float) -> int:
-        """Release a key; return how many items it held."""
+        """Release a key; return its number of held items."""
         ...
 
     def begin_stop(self) -> None:

@@ -120,7 +120,7 @@ class KeyHolds(Generic[T]):
         return lane is not None and lane.going
 
     def let_go(self, key: Hashable, now: float) -> int:
-        """Release a key; return how many items it held."""
+        """Release a key; return its number of held items."""
         lane = self._lanes.lane(key)
         count = 0 if lane is None or not lane.held else lane.length
         self._go(self._lanes.let_go(key), now)

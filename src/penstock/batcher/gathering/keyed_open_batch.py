@@ -40,7 +40,7 @@ class FastPath(Protocol[T]):
         """Put an item into its lane, past the open batch."""
 
     def begins(self) -> None:
-        """Start the batch's time: the first item follows."""
+        """Start the batch's timer, immediately before its first item."""
 
 
 class KeyedOpenBatch(list[T]):
@@ -126,7 +126,7 @@ class SizedKeyedOpenBatch(KeyedOpenBatch[T]):
         self._scale = scale
 
     def append(self, item: T, /) -> None:
-        """Append an item or put it into its lane. Also raises like `Scale.weigh`."""
+        """Append an item, or put it into its lane. Raises as `Scale.weigh` does, too."""
         self.weighed = size = self._scale.weigh(item, self)
         filled = len(self)
         try:

@@ -53,7 +53,7 @@ class TenantHolds(Generic[T]):
         return queue is not None and queue.holds is not None and queue.holds.is_going(own.key)
 
     def let_go(self, key: Hashable, now: float) -> int:
-        """Release a tenant's key (a `TenantKey`); return how many items it held."""
+        """Release a tenant's key (a `TenantKey`); return its number of held items."""
         queue = self._tenants.known(cast("TenantKey", key))
         if queue is None or queue.holds is None:
             return 0

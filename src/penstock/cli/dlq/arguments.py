@@ -70,19 +70,18 @@ def _table_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _filters(parser: argparse.ArgumentParser, name: str) -> None:
-    default = {"list": PENDING, "show": "all", "replay": PENDING, "purge": REPLAYED}[name]
     if name == "show":
         parser.set_defaults(state="all")
         return
     if name == "replay":
         parser.set_defaults(state="left")
     else:
-        states = [*STATES, "left", "all"]
+        state = "left" if name == "list" else REPLAYED
         parser.add_argument(
             "--state",
-            choices=states,
-            default="left" if name == "list" else default,
-            help="left: pending or interrupted",
+            choices=[*STATES, "left", "all"],
+            default=state,
+            help=f"letters in this state; left is pending or interrupted (default: {state})",
         )
     parser.add_argument(
         "--key",

@@ -71,7 +71,7 @@ class ReplayOrder:
     async def meant(
         self, letters: AsyncGenerator[Letter], selection: Selection
     ) -> AsyncGenerator[Letter]:
-        """Yield the selected letters of those that remain, without the ones held back so far."""
+        """Yield the remaining selected letters, except those held back so far."""
         async for letter in letters:
             if selection.has(letter):
                 if not self.holds(letter):

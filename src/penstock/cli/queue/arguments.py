@@ -9,11 +9,11 @@ from ..._clients.postgres.schema.opened import DEFAULT_SCHEMA
 from ...queues.admin import STATS_TO
 from ...queues.queue_queries import STATES
 from ...queues.ring import SLOTS
-from ...queues.settings import POISONS
+from ...queues.settings import POISONS, QueueSettings
 from ..when import age, when
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     Counts = Callable[..., Callable[[str], int]]
     Declare = Callable[[argparse.ArgumentParser, Counts], None]
@@ -31,12 +31,12 @@ _COMMANDS = (
     _Command("create", "create a queue, or check that it exists with these settings"),
     _Command("alter", "change settings of a queue; the others stay"),
     _Command("list", "list the queues with their settings", ""),
-    _Command("lag", "print the waiting jobs of queues, and for how long they wait", "QUEUE?"),
+    _Command("lag", "print the number of waiting jobs, and the age of the oldest", "QUEUE?"),
     _Command("lanes", "list keys with work by state, and stopped jobs without a key"),
     _Command("explain", "print why keys, slots and the whole queue wait"),
-    _Command("unblock", "continue a blocked key, with its attempts kept", "QUEUE KEY?"),
+    _Command("unblock", "continue a blocked or parked key, with its attempts kept", "QUEUE KEY?"),
     _Command("park", "stop the delivery of a key's jobs", "QUEUE KEY?"),
-    _Command("unpark", "continue a parked key in order, with attempts from 0", "QUEUE KEY?"),
+    _Command("unpark", "continue a parked or blocked key, with attempts from 0", "QUEUE KEY?"),
     _Command("move", "assign slots to a consumer of a sticky queue", "QUEUE GROUP"),
     _Command("redrive", "enqueue dead letters again"),
     _Command("purge", "delete waiting jobs, kept handled jobs, or dead letters"),
@@ -45,6 +45,7 @@ _COMMANDS = (
     _Command("retain", "apply the retention settings of queues", "QUEUE?"),
     _Command("drop", "delete a queue with all its kept data"),
 )
+_DEFAULT = QueueSettings()
 _TOLD = {
     "QUEUE": "the queue",
     "KEY": "the key; none for a queue with ordering_required",
@@ -82,7 +83,26 @@ def queue_options(parser: argparse.ArgumentParser, counts: Counts) -> None:
             command.add_argument("--yes", action="store_true", help="do not ask before the change")
 
 
-def _settings(command: argparse.ArgumentParser, counts: Counts) -> None:
+def _create(command: argparse.ArgumentParser, counts: Counts) -> None:
+    poison = f"{_DEFAULT.poison}; with --ordering-required block"
+    _settings(
+        command,
+        counts,
+        {
+            "--slot-function": f" (default: {_DEFAULT.slot_function})",
+            "--poison": f" (default: {poison})",
+            "--max-attempts": f" (default: {_DEFAULT.max_attempts})",
+        },
+    )
+
+
+def _alter(command: argparse.ArgumentParser, counts: Counts) -> None:
+    _settings(command, counts, {})
+
+
+def _settings(
+    command: argparse.ArgumentParser, counts: Counts, defaults: Mapping[str, str]
+) -> None:
     """Declare the settings; only those given become attributes."""
 
     def option(name: str, text: str, metavar: str, kind: Callable[[str], Any], **more: Any) -> None:
@@ -98,17 +118,13 @@ def _settings(command: argparse.ArgumentParser, counts: Counts) -> None:
             name, action=argparse.BooleanOptionalAction, help=text, default=argparse.SUPPRESS
         )
     for name, text, words in (
-        (
-            "--slot-function",
-            "the hash that maps keys to slots (default: sha256)",
-            ("sha256", "blake3"),
-        ),
-        ("--poison", "the treatment of a job that cannot be handled (default: park_key)", POISONS),
+        ("--slot-function", "the hash that maps keys to slots", ("sha256", "blake3")),
+        ("--poison", "the treatment of a job that cannot be handled", POISONS),
     ):
-        command.add_argument(name, choices=words, help=text, default=argparse.SUPPRESS)
-    option(
-        "--max-attempts", "leases of a job before it counts as poison (default: 5)", "N", counts()
-    )
+        told = text + defaults.get(name, "")
+        command.add_argument(name, choices=words, help=told, default=argparse.SUPPRESS)
+    told = "leases of a job before it counts as poison" + defaults.get("--max-attempts", "")
+    option("--max-attempts", told, "N", counts())
     option("--max-depth", "maximum number of jobs, or none", "N", _or_none(counts()))
     option(
         "--max-in-flight", "maximum number of concurrent leases, or none", "N", _or_none(counts())
@@ -176,9 +192,11 @@ def _park(command: argparse.ArgumentParser, counts: Counts) -> None:
 def _move(command: argparse.ArgumentParser, counts: Counts) -> None:
     del counts
     command.add_argument(
-        "slots", type=_slots, nargs="?", metavar="SLOTS", help="0-32767, or one slot"
+        "slots", type=_slots, nargs="?", metavar="SLOTS", help="the slots: 0-32767, or one number"
     )
-    command.add_argument("consumer", nargs="?", metavar="CONSUMER", help="their new owner")
+    command.add_argument(
+        "consumer", nargs="?", metavar="CONSUMER", help="the new owner of the slots"
+    )
     command.add_argument(
         "--automatic", action="store_true", help="let the ranges follow the live consumers again"
     )
@@ -204,13 +222,16 @@ def _purge(command: argparse.ArgumentParser, counts: Counts) -> None:
 
 def _retain(command: argparse.ArgumentParser, counts: Counts) -> None:
     del counts
-    for what, days in (("ids", 7), ("clients", 90)):
+    for what, days, told in (
+        ("ids", 7, "retention of the ids of enqueued jobs"),
+        ("clients", 90, "retention of clients and their last numbers"),
+    ):
         command.add_argument(
             f"--keep-{what}",
             type=age,
             default=age(f"{days}d"),
             metavar="AGE",
-            help=f"retention of {what} (default: {days}d)",
+            help=f"{told} (default: {days}d)",
         )
 
 
@@ -222,8 +243,8 @@ def _drop(command: argparse.ArgumentParser, counts: Counts) -> None:
 
 
 _OPTIONS: dict[str, Declare] = {
-    "create": _settings,
-    "alter": _settings,
+    "create": _create,
+    "alter": _alter,
     "lag": _lag,
     "lanes": _lanes,
     "explain": _explain,

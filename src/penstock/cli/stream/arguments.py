@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",
-    "explain": "print a subscription's positions, why its slots wait, and what holds the horizon",
+    "explain": "print a subscription's positions, why its slots wait, and what holds back the horizon",
     "pause": "stop the delivery of messages to a subscription, or of some slots",
     "resume": "end a pause",
     "reset": "move a subscription to the beginning, the next message, a time or a position",
@@ -61,22 +61,27 @@ def stream_options(parser: argparse.ArgumentParser, counts: Counts) -> None:
         if name in {"reset", "skip", "delete"}:
             command.add_argument("--yes", action="store_true", help="do not ask before the change")
         if name in {"reset", "delete"}:
-            force = "also while processes serve the subscription"
+            force = f"{name} it even while processes serve the subscription"
             if name == "delete":
-                force += ", or messages that a subscription has not handled"
+                force = (
+                    "delete a subscription even while processes serve it, or messages that a "
+                    "subscription has not handled"
+                )
             command.add_argument("--force", action="store_true", help=force)
 
 
 def _lag(command: argparse.ArgumentParser, counts: Counts) -> None:
     del counts
     command.add_argument(
-        "--slots", action="store_true", help="one line per slot that has unhandled messages"
+        "--slots", action="store_true", help="print one line per slot that has unhandled messages"
     )
 
 
 def _explain(command: argparse.ArgumentParser, counts: Counts) -> None:
     del counts
-    command.add_argument("--all", action="store_true", help="also slots without unhandled messages")
+    command.add_argument(
+        "--all", action="store_true", help="print slots without unhandled messages too"
+    )
 
 
 def _slots(command: argparse.ArgumentParser, counts: Counts) -> None:
@@ -141,10 +146,14 @@ def _replay(command: argparse.ArgumentParser, counts: Counts) -> None:
         default=1,
         dest="first",
         metavar="POSITION",
-        help="the first position",
+        help="the first position (default: 1)",
     )
     command.add_argument(
-        "--to", type=counts(), dest="last", metavar="POSITION", help="the last position"
+        "--to",
+        type=counts(),
+        dest="last",
+        metavar="POSITION",
+        help="the last position (default: the end of the log)",
     )
 
 

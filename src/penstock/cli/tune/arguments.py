@@ -28,7 +28,9 @@ def tune_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -
         metavar="MODULE:FUNCTION",
         help="a function that returns an item for a number; the numbers do not repeat",
     )
-    parser.add_argument("--rate", type=_rate, metavar="N", help="usual items per second")
+    parser.add_argument(
+        "--rate", type=_rate, metavar="N", help="usual items per second (default: unknown)"
+    )
     parser.add_argument(
         "--peak", type=_rate, metavar="N", help="peak items per second (default: the rate)"
     )
@@ -36,7 +38,7 @@ def tune_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -
         "--latency",
         type=_duration,
         metavar="TIME",
-        help="longest time that an item may wait in the open batch, such as 50ms",
+        help="longest time that an item may wait in the open batch (default: 200ms)",
     )
     parser.add_argument(
         "--absorb",
@@ -61,7 +63,7 @@ def _measuring_options(parser: argparse.ArgumentParser, count: Callable[[str], i
         type=_counts(count),
         default=(),
         metavar="N,N,...",
-        help="afterwards, also measure these numbers of concurrent writes",
+        help="afterwards measure these numbers of concurrent writes too",
     )
     parser.add_argument(
         "--repeats",

@@ -93,7 +93,7 @@ class ItemBatcher:
             rule = f"must be at least max_batch_size, {self._size}: no batch would ever be full"
             raise checks.bad("max_items", self._room, rule)
         self._retry = None if retry is None else checked_policy(retry)
-        self.debug = debug
+        self.debug = checks.flag("debug", debug)
         self.name = checks.text("name", name)
         self._run: BatchRun | None = None
 

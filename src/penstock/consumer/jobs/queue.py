@@ -36,7 +36,7 @@ class Job(Entry):
         self._context: EventContext | None = None
 
     def begin(self, context: EventContext) -> None:
-        """Set the event that waits for it."""
+        """Set the event that waits for the job."""
         self._context = context
 
     def release(self) -> EventContext | None:

@@ -139,7 +139,7 @@ class JobScheduler(Generic[K, V]):
         if self._max_keys < self._concurrency:
             rule = f"must be at least concurrency, {self._concurrency}: only one job of a key runs"
             raise checks.bad("max_keys", self._max_keys, rule)
-        self.debug = debug
+        self.debug = checks.flag("debug", debug)
         self.name = checks.text("name", name)
         self._run: JobRun | None = None
 

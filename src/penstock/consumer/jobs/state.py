@@ -130,7 +130,7 @@ class MemoryState:
     """
 
     def __init__(self, *, keep: bool = False) -> None:
-        self._keep = keep
+        self._keep = checks.flag("keep", keep)
         self.stores: dict[TopicPartition, MemoryStore] = {}
         """The stores by partition."""
 

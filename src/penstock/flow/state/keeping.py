@@ -77,7 +77,7 @@ class HeldState:
 
     @property
     def free(self) -> KeptStore | None:
-        """The state, if the position may move with it."""
+        """The state, if it can still be stored with a position; otherwise `None`."""
         store = self.store
         return None if self.is_ended or store is None or store.lost is not None else store
 

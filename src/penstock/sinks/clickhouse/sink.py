@@ -112,9 +112,11 @@ class ClickHouseSink(HttpBase):
         if self._is_arrow and importlib.util.find_spec("pyarrow") is None:
             raise MissingExtra('pip install "penstock[clickhouse]"')
         self._row: Any = checks.optional_function("row", row, "must be a function of an item")
-        self._deduplicate = deduplicate
+        self._deduplicate = checks.flag("deduplicate", deduplicate)
         self._settings = checked_settings(settings)
-        self._own = own_settings(deduplicate=deduplicate, async_insert=async_insert)
+        self._own = own_settings(
+            deduplicate=deduplicate, async_insert=checks.flag("async_insert", async_insert)
+        )
         kind = "application/vnd.apache.arrow.stream" if self._is_arrow else "application/json"
         super().__init__(
             endpoint(

@@ -132,7 +132,7 @@ class DeadLetter(SinkDecorator):
                 raise checks.bad(name, function, "must be a function")
         self.record = record
         self.classify = classify
-        self.take_unknown = take_unknown
+        self.take_unknown = checks.flag("take_unknown", take_unknown)
         self.max_ratio = checks.optional_share("max_ratio", max_ratio)
         self.max_consecutive = checks.optional_count("max_consecutive", max_consecutive)
         self.window = checks.count("window", window)

@@ -109,7 +109,7 @@ class FileSink(Openable):
         if compression is not None and importlib.util.find_spec("zstandard") is None:
             raise MissingExtra('pip install "penstock[files]"')
         self._encode = encode
-        self._per_process = per_process
+        self._per_process = checks.flag("per_process", per_process)
         self._file: AppendFile | None = None
         self._turn: asyncio.Lock | None = None
 

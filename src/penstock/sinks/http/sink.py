@@ -132,7 +132,7 @@ class HttpSink(HttpBase):
             reads_answers=parse is not None,
         )
         self._encode = encode
-        self._idempotent = idempotent
+        self._idempotent = checks.flag("idempotent", idempotent)
         self._format = RequestFormat(join, self._endpoint.max_bytes, parse)
 
     @property

@@ -90,7 +90,7 @@ def object_settings(
         store=StoreGiven.of(url, config=config, client_options=client_options, timeout=seconds),
         partitions=Partitions.of(partition_by),
         prefix=prefix,
-        manifest=manifest,
+        manifest=checks.flag("manifest", manifest),
         concurrency=checks.count("concurrency", concurrency),
         close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
     )

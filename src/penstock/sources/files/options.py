@@ -67,6 +67,7 @@ class FileOptions:
         chosen = checks.choice("format", format, _FORMATS)
         if chosen == "parquet":
             need_pyarrow()
+        checks.flag("follow", follow)
         if follow and chosen not in {"auto", "ndjson"}:
             raise bad("follow", follow, "only NDJSON can grow while it is read")
         if follow and ends:
@@ -83,8 +84,8 @@ class FileOptions:
             encoding=_encoding(encoding),
             files_at_once=checks.count("files_at_once", files_at_once),
             max_row_bytes=checks.count("max_row_bytes", max_row_bytes),
-            follow=bool(follow),
-            ends=not follow if ends is None else bool(ends),
+            follow=follow,
+            ends=not follow if ends is None else checks.flag("ends", ends),
             poll=checks.seconds("poll", poll),
         )
 

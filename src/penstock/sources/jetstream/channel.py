@@ -96,7 +96,7 @@ class Channel:
             self.changed.fire()
 
     def forget_denied(self) -> None:
-        """Clear the last denial; it may be permitted now."""
+        """Clear the last denial, before the operation is attempted again."""
         self.denied = None
 
     @property

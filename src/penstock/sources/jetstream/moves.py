@@ -173,7 +173,7 @@ class Moves:
             self._share()
 
     def lose(self, partition: StreamPartition) -> None:
-        """End a claim whose messages may be elsewhere, and begin another one."""
+        """End a claim whose messages may be delivered elsewhere, and begin another one."""
         partition.lose()
         self.start(self._begin(partition))
 

@@ -92,8 +92,8 @@ class ReadOptions:
             ack_wait=wait,
             max_pending=max_pending,
             prefetch=min(prefetch, max_pending),
-            double_ack=double_ack,
-            create=create,
+            double_ack=checks.flag("double_ack", double_ack),
+            create=checks.flag("create", create),
             domain=None if domain is None else _name("domain", domain),
         )
 

@@ -93,7 +93,7 @@ class MemorySource:
         self.kept_alive = 0
         """The number of calls of `keep_alive`."""
         self._partitions = None if partitions is None else list(partitions)
-        self._ends = bool(ends)
+        self._ends = checks.flag("ends", ends)
         self._chunk = checks.count("chunk", chunk)
         self._clock = clock
         self._deadlines = AckDeadlines(math.inf if wait is None else wait)

@@ -87,7 +87,7 @@ class Lease:
 
     @property
     def name(self) -> LeaseName:
-        """The name by which the queue finds it."""
+        """The identifier of the lease in the queue's statements."""
         return LeaseName(self.number, self.lane, self.records[0].offset)
 
     def settled_before(self, offset: int) -> list[int]:

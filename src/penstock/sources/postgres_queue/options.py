@@ -66,7 +66,7 @@ class QueueOptions:
             per_key=checks.count("per_key", per_key),
             poll=checks.seconds("poll", poll),
             back_after=checks.seconds("back_after", back_after, zero=True),
-            ends=bool(ends),
+            ends=checks.flag("ends", ends),
         )
 
 

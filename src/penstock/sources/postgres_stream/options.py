@@ -58,7 +58,7 @@ class StreamOptions:
             poll=checks.seconds("poll", poll),
             hold=checks.seconds("hold", hold, zero=True),
             slots_at_once=slots_at_once,
-            ends=bool(ends),
+            ends=checks.flag("ends", ends),
         )
 
 

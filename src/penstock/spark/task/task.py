@@ -49,7 +49,7 @@ WINDOW = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
-    """How a task's rows are cut into chunks, and how the chunks are written."""
+    """Settings for cutting a task's rows into chunks, and for writing the chunks."""
 
     chunk_rows: int
     chunk_bytes: int

@@ -80,7 +80,7 @@ class FakeClock:
             if not math.isfinite(value):
                 raise checks.bad(name, value, "must be a finite number of seconds")
         limits = (checks.seconds("patience", patience), checks.count("max_rounds", max_rounds))
-        self._moment = Moment(float(start), autojump, *limits)
+        self._moment = Moment(float(start), checks.flag("autojump", autojump), *limits)
         self._start, self._wall_start = float(start), float(wall_start)
         self._stuck: set[asyncio.Task[Any]] = set()
         self._loop: VirtualLoop | None = None

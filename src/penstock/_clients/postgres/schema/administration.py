@@ -10,6 +10,7 @@ import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from ...._core import checks
 from ...._core.causes import caused
 from ...._core.errors import PenstockError, UnavailableError
 from ..access import Access, need_asyncpg
@@ -79,6 +80,7 @@ async def install_streams(
         operate=operate,
     )
     check_schema_name(schema)
+    checks.flag("dry_run", dry_run)
     async with _connected(dsn) as con:
         done = await install(con, schema, library=_library(), roles=roles, dry=dry_run)
     return ["BEGIN", *done, "COMMIT"] if done else []
@@ -108,6 +110,7 @@ async def upgrade_streams(
         RefusedError: the server refuses, for example because it is read-only.
     """
     check_schema_name(schema)
+    checks.flag("dry_run", dry_run)
     async with _connected(dsn) as con:
         transactions = await upgrade(con, schema, library=_library(), dry=dry_run)
     return [each for done in transactions for each in ("BEGIN", *done, "COMMIT")]

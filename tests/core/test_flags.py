@@ -1,0 +1,165 @@
+"""A switch accepts `True` and `False` only: the string "false" is true, and would turn it on."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from tests.surface import PUBLIC, signature
+
+from penstock import ConfigError, DeadLetter, Metrics, Retry, Tracing
+from penstock.consumer import FullJitter
+from penstock.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
+from penstock.queues import JobAdmin, LaneAdmin, QueueAdmin, QueueSettings, RangeAdmin, StoredQueue
+from penstock.sinks import (
+    ClickHouseSink,
+    FileSink,
+    HttpSink,
+    KafkaSink,
+    NatsSink,
+    ObjectSink,
+    ParquetSink,
+    PostgresQueueSink,
+    PostgresStreamSink,
+    RedisSink,
+)
+from penstock.sources.files import FileSource
+from penstock.sources.jetstream import JetStreamSource
+from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.sources.postgres_queue import PostgresQueueSource
+from penstock.sources.postgres_stream import PostgresStreamSource
+from penstock.streams import StreamRetention, SubscriptionAdmin, install_streams, upgrade_streams
+from penstock.telemetry import (
+    ConsumerTracing,
+    OpenTelemetryConsumerObserver,
+    PrometheusConsumerObserver,
+    PrometheusObserver,
+)
+from penstock.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DSN = "postgresql://h/d"
+
+
+async def write(batch: object) -> None: ...
+
+
+async def process(key: object, value: object) -> None: ...
+
+
+CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
+    "ClickHouseSink.async_insert": lambda on: ClickHouseSink(
+        "http://h", table="t", async_insert=on
+    ),
+    "ClickHouseSink.deduplicate": lambda on: ClickHouseSink("http://h", table="t", deduplicate=on),
+    "ConsumerTracing.as_child": lambda on: ConsumerTracing(as_child=on),
+    "DeadLetter.take_unknown": lambda on: DeadLetter(write, take_unknown=on),
+    "FakeClock.autojump": lambda on: FakeClock(autojump=on),
+    "FileSink.per_process": lambda on: FileSink("events.ndjson", per_process=on),
+    "FileSource.ends": lambda on: FileSource("events.ndjson", ends=on),
+    "FileSource.follow": lambda on: FileSource("events.ndjson", follow=on),
+    "HttpSink.idempotent": lambda on: HttpSink("http://h", idempotent=on),
+    "ItemBatcher.debug": lambda on: ItemBatcher(write, max_batch_size=5, debug=on),
+    "JetStreamSource.create": lambda on: JetStreamSource("O", servers="n", durable="d", create=on),
+    "JetStreamSource.double_ack": lambda on: JetStreamSource(
+        "O", servers="n", durable="d", double_ack=on
+    ),
+    "JobScheduler.debug": lambda on: JobScheduler(process, debug=on),
+    "KafkaSink.idempotent": lambda on: KafkaSink("t", bootstrap="h:9092", idempotent=on),
+    "MemorySource.ends": lambda on: MemorySource(MemoryLog(), ends=on),
+    "MemoryState.keep": lambda on: MemoryState(keep=on),
+    "Metrics.exemplars": lambda on: Metrics("events", exemplars=on),
+    "NatsSink.deduplicate": lambda on: NatsSink("a.b", servers="n", deduplicate=on),
+    "ObjectSink.manifest": lambda on: ObjectSink("file:///tmp/objects", manifest=on),
+    "OpenTelemetryConsumerObserver.durations": lambda on: OpenTelemetryConsumerObserver(
+        durations=on
+    ),
+    "ParquetSink.manifest": lambda on: ParquetSink(
+        "file:///tmp/objects", schema={"id": "int64"}, manifest=on
+    ),
+    "PostgresQueueSink.notify": lambda on: PostgresQueueSink(DSN, queue="q", notify=on),
+    "PostgresQueueSource.ends": lambda on: PostgresQueueSource(DSN, queue="q", ends=on),
+    "PostgresStreamSink.notify": lambda on: PostgresStreamSink(
+        DSN, stream="s", type="t", data="d", notify=on
+    ),
+    "PostgresStreamSource.ends": lambda on: PostgresStreamSource(DSN, subscription="s", ends=on),
+    "PrometheusConsumerObserver.durations": lambda on: PrometheusConsumerObserver(durations=on),
+    "PrometheusConsumerObserver.exemplars": lambda on: PrometheusConsumerObserver(exemplars=on),
+    "PrometheusObserver.exemplars": lambda on: PrometheusObserver(exemplars=on),
+    "RedisSink.approximate": lambda on: RedisSink("redis://h", stream="s", approximate=on),
+    "RedisSink.create": lambda on: RedisSink("redis://h", stream="s", create=on),
+    "Retry.resend_unknown": lambda on: Retry(resend_unknown=on),
+    "Tracing.sampled_parent": lambda on: Tracing(sampled_parent=on),
+}
+
+QUEUE = StoredQueue("q", QueueSettings(sticky=True), is_paused=False, created_at=cast("Any", None))
+UNUSED = cast("Any", None)
+"""A connection: the argument is checked before it is used."""
+
+METHODS: dict[str, Callable[[Any], Any]] = {
+    "JobAdmin.resume skip": lambda on: JobAdmin(UNUSED, QUEUE).resume([1], skip=on),
+    "LaneAdmin.unblock skip": lambda on: LaneAdmin(UNUSED, QUEUE).unblock("ann", skip=on),
+    "QueueAdmin.drop force": lambda on: QueueAdmin(DSN).drop("q", force=on),
+    "RangeAdmin.assign complete": lambda on: RangeAdmin(UNUSED, QUEUE, "g").assign([], complete=on),
+    "RangeAdmin.balance automatic": lambda on: RangeAdmin(UNUSED, QUEUE, "g").balance(automatic=on),
+    "StreamRetention.delete force": lambda on: StreamRetention().delete(UNUSED, before=9, force=on),
+    "StreamRetention.delete_stream force": lambda on: StreamRetention().delete_stream(
+        UNUSED, "order-17", force=on
+    ),
+    "SubscriptionAdmin.delete force": lambda on: SubscriptionAdmin(DSN).delete("s", force=on),
+    "SubscriptionAdmin.reset force": lambda on: SubscriptionAdmin(DSN).reset("s", 5, force=on),
+    "install_streams dry_run": lambda on: install_streams(DSN, dry_run=on),
+    "upgrade_streams dry_run": lambda on: upgrade_streams(DSN, dry_run=on),
+}
+
+MADE_BY_THE_LIBRARY = {
+    *("EmbeddedNats.jetstream", "Fork.same_destination"),
+    *("Probes.restart_when_stalled", "RefusedError.of_item"),
+}
+
+
+@pytest.mark.parametrize("value", ["false", 0, 1, None])
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_a_switch_is_true_or_false(name: str, value: object) -> None:
+    if name == "FileSource.ends" and value is None:
+        pytest.skip("None is its default")
+    argument = name.partition(".")[2]
+    with pytest.raises(ConfigError, match=f"{argument}={value!r}: must be True or False"):
+        CONSTRUCTORS[name](value)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_switch_of_an_operator_is_true_or_false(name: str) -> None:
+    argument = name.partition(" ")[2]
+    with pytest.raises(ConfigError, match=f"{argument}='false': must be True or False"):
+        asyncio.run(METHODS[name]("false"))
+
+
+def switches() -> Iterator[str]:
+    """The boolean arguments of public constructors, except those of plain records."""
+    for path in PUBLIC:
+        module = importlib.import_module(path)
+        for name in getattr(module, "__all__", ()):
+            kind = getattr(module, name)
+            if not isinstance(kind, type) or is_dataclass(kind) or issubclass(kind, tuple):
+                continue
+            found = re.findall(r"(\w+): 'bool(?: \| None)?'", signature(kind))
+            yield from (f"{name}.{argument}" for argument in found)
+
+
+def test_every_switch_of_a_constructor_is_listed() -> None:
+    found = {name for name in switches() if not name.endswith(".close_pool")}
+    assert found - MADE_BY_THE_LIBRARY == {*CONSTRUCTORS}
+
+
+def test_a_jitter_takes_a_backoff_and_a_source_of_randomness() -> None:
+    with pytest.raises(ConfigError, match=r"backoff=0.5: must return the wait in seconds"):
+        FullJitter(backoff=cast("Any", 0.5))
+    with pytest.raises(ConfigError, match=r"random=7: must be a random.Random"):
+        FullJitter(random=cast("Any", 7))
