@@ -23,6 +23,10 @@ from penstock.cli import main
         (["demo", "--workers", "65"], "argument --workers"),
         (["demo", "--producers", "1001"], "argument --producers"),
         (["demo", "--unheard-of"], "--unheard-of"),
+        (
+            ["queue", "create", "postgresql://h/d", "q", "--key-rate", "fast"],
+            "argument --key-rate: 'fast' must be a number of jobs per second, or none",
+        ),
         (["nothing"], "nothing"),
         ([], "{demo,dlq,tune,pg,stream,queue,pipeline}"),
     ],

@@ -129,7 +129,7 @@ def _settings(
     option(
         "--max-in-flight", "maximum number of concurrent leases, or none", "N", _or_none(counts())
     )
-    option("--key-rate", "maximum job starts per second and key, or none", "RATE", _or_none(float))
+    option("--key-rate", "maximum job starts per second and key, or none", "RATE", _or_none(_rate))
     option("--keep-done", "retention of handled jobs: 12h, 7d, none", "AGE", _or_none(age))
     option("--keep-dead", "retention of dead letters: 90d, none", "AGE", _or_none(age))
 
@@ -263,6 +263,14 @@ def _or_none(kind: Callable[[str], Any]) -> Callable[[str], Any]:
         return None if text == "none" else kind(text)
 
     return parse
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        message = f"{text!r} must be a number of jobs per second, or none"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _slots(text: str) -> tuple[int, int]:
