@@ -31,6 +31,7 @@ from benchmarks.harness import (
 from benchmarks.processes import FamilyStopwatch
 from benchmarks.stopwatch import Clock, Stopwatch, Took
 from tests.benchmarks.made import a_case
+from tests.surface import SOURCE
 
 from benchmarks import flame, pages, tables
 
@@ -368,3 +369,10 @@ def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
         pytest.skip(str(reason))
     assert "samples" in said
     assert "adding_through_decorators" in target.read_text()
+
+
+def test_the_flame_graph_of_the_docs_shows_files_that_exist() -> None:
+    """`python -m benchmarks --case flame` draws it again."""
+    shown = {*re.findall(r"\((penstock/[\w/]+\.py)\b", flame.TARGET.read_text(encoding="utf-8"))}
+    assert shown
+    assert sorted(file for file in shown if not (SOURCE / file).exists()) == []
