@@ -319,7 +319,7 @@ PLACE = "stream 'ORDERS'"
         (503, 10077, "maximum messages per subject exceeded", TransientError, "the subject"),
         (503, 10077, "message too large", PermanentError, "refuses it"),
         (503, 10077, "no space left on device", UnavailableError, "cannot store it"),
-        (429, 10167, "too many requests", ThrottledError, "takes no more"),
+        (429, 10167, "too many requests", ThrottledError, "accepts no more"),
         (503, 10008, "JetStream system temporarily unavailable", UnavailableError, "10008"),
         (
             409,
