@@ -124,11 +124,16 @@ MADE_BY_THE_LIBRARY = {
 }
 
 
-@pytest.mark.parametrize("value", ["false", 0, 1, None])
-@pytest.mark.parametrize("name", CONSTRUCTORS)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (name, value)
+        for name in CONSTRUCTORS
+        for value in ("false", 0, 1, None)
+        if (name, value) != ("FileSource.ends", None)  # its default
+    ],
+)
 def test_a_switch_is_true_or_false(name: str, value: object) -> None:
-    if name == "FileSource.ends" and value is None:
-        pytest.skip("None is its default")
     argument = name.partition(".")[2]
     with pytest.raises(ConfigError, match=f"{argument}={value!r}: must be True or False"):
         CONSTRUCTORS[name](value)
