@@ -29,11 +29,12 @@ LEAVES = frozenset(
     {"batcher", "retry", "sinks", "telemetry", "consumer", "sources", "streams", "queues"}
 )
 JOINERS = frozenset({"flow", "spark"})
-LIBRARY = SHARED | LEAVES | JOINERS | {"_core", "_maven"}
+LIBRARY = SHARED | LEAVES | JOINERS | {"_cache", "_core", "_maven"}
 BELOW: Mapping[str, frozenset[str]] = {
     "": LIBRARY,  # the top-level package itself
     "_core": frozenset(),
-    "_maven": frozenset({"_core"}),
+    "_cache": frozenset(),
+    "_maven": frozenset({"_cache", "_core"}),
     **dict.fromkeys(SHARED | LEAVES, frozenset({"_core"})),
     "letters": frozenset({"_clients", "_core"}),
     **dict.fromkeys(("sinks", "consumer", "sources", "streams", "queues"), SHARED | {"_core"}),

@@ -172,6 +172,12 @@ def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedKafka)
     assert not [each for each in psutil.process_iter() if each.pid == pid]
 
 
+def test_a_start_compiles_no_program(running: EmbeddedKafka) -> None:
+    arguments = psutil.Process(running.pid).cmdline()
+    assert "Kafka" in arguments
+    assert not [each for each in arguments if each.endswith(".java")]
+
+
 def test_what_the_broker_says_against_a_topic_is_raised(running: EmbeddedKafka) -> None:
     running.create_topic("twice")
     with pytest.raises(TopicAlreadyExistsError, match="twice"):
@@ -216,4 +222,6 @@ def test_a_home_gives_the_jars(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with start_kafka() as server:
         assert server.pid not in {None, running.pid}
-    assert not (tmp_path / "cache").exists()
+    assert all(
+        path.name.startswith("kafka-program-") for path in (tmp_path / "cache/penstock").iterdir()
+    )

@@ -1,7 +1,7 @@
 """A Java server in its own folder.
 
-The program is one source file beside the poms. It prints "ready" when it accepts requests, and
-shuts down cleanly on SIGTERM.
+The program is one source file beside the poms, compiled once on a machine. It prints "ready" when
+it accepts requests, and shuts down cleanly on SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ... import _maven
 from ..._core.errors import MissingJars
+from .java_program import program_of
 from .program import START_SECONDS, ServerProgram
 from .require import EmbeddedUnavailable
 
@@ -40,9 +41,10 @@ class JavaServer(ServerProgram):
     def __init__(
         self, name: str, heap: str, *, flags: Sequence[str] = (), classpath: Path | None = None
     ) -> None:
-        program = [_java(), f"-Xms{heap}", f"-Xmx{heap}", *_FLAGS, *flags]
-        classpath = classpath or _jars(f"{name.lower()}.xml")
-        self._program = [*program, "-cp", f"{classpath}/*", str(PROGRAMS / f"{name}.java")]
+        java = _java()
+        jars = classpath or _jars(f"{name.lower()}.xml")
+        program = program_of(java, PROGRAMS / f"{name}.java", jars)
+        self._program = [java, f"-Xms{heap}", f"-Xmx{heap}", *_FLAGS, *flags, *program]
         super().__init__(name, _says_ready)
 
     def configure(self, command: Sequence[str]) -> None:
