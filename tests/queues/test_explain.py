@@ -9,6 +9,8 @@ import pytest
 from tests.queues.jobs_help import claim, insert
 from tests.queues.operated_help import end, fail, operated
 
+from penstock.queues import queue_sql
+
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
@@ -170,6 +172,23 @@ async def test_strict_order_makes_ranges_inactive(log: Log) -> None:
         assert "owns" not in told
         assert await why(admin, "a") == "all jobs are in one lane, that of the empty key"
         assert (await admin.lag("mails"))["mails"].unowned_slots is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "pids"), [("client backend", [7]), (None, [7]), ("autovacuum worker", [])]
+)
+async def test_the_snapshot_of_an_autovacuum_worker_keeps_no_rows(
+    log: Log, kind: str | None, pids: list[int]
+) -> None:
+    """A role without the right to see other sessions sees no kind."""
+    activity = (
+        "SELECT 7 AS pid, '' AS application_name, user AS usename, 'active' AS state, now() AS "
+        "xact_start, '3'::xid AS backend_xmin, current_database() AS datname, $1::text AS backend_type"
+    )
+    literal = "NULL" if kind is None else f"'{kind}'"
+    async with log.connected() as con:
+        await con.execute(f"CREATE TEMP VIEW pg_stat_activity AS {activity.replace('$1', literal)}")
+        assert [row["pid"] for row in await con.fetch(queue_sql.SNAPSHOT)] == pids
 
 
 async def test_open_transactions_are_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,10 +166,10 @@ ORDER BY a.xact_start LIMIT 1
 SNAPSHOT = f"""
 SELECT {_TRANSACTION} FROM pg_stat_activity a
 WHERE a.backend_xmin IS NOT NULL AND a.datname = current_database() AND a.pid <> pg_backend_pid()
-  AND a.backend_type <> 'autovacuum worker'
+  AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
 ORDER BY age(a.backend_xmin) DESC, a.xact_start LIMIT 1
 """
-"""The transaction with the oldest snapshot, which keeps dead rows; autovacuum ends on its own."""
+"""The transaction with the oldest snapshot, which keeps dead rows. The one of a vacuum keeps none."""
 TABLES = """
 SELECT relname AS name, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
 FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::name[])
