@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.queues.jobs_help import claim, handled, insert
 from tests.queues.operated_help import fail
-from tests.streams.log_help import Log, installed
+from tests.streams.log_pool import lent
 
 from penstock.cli import main
 from penstock.cli.queue import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from tests.streams.log_help import Log
 
     from penstock.testing import EmbeddedPostgres
 
@@ -67,8 +69,11 @@ class Queue:
 
 
 @pytest.fixture
-def queue(embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]) -> Queue:
-    return Queue(installed(embedded_postgres.dsn), capsys)
+def queue(
+    embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Queue]:
+    with lent(embedded_postgres.dsn) as log:
+        yield Queue(log, capsys)
 
 
 def test_queues_are_made_changed_and_listed(queue: Queue) -> None:

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.streams.log_help import Log, installed
+from tests.streams.log_pool import lent
 from tests.streams.served_help import consumed, served, stored_offsets
 
 from penstock.cli import main
@@ -18,8 +18,10 @@ from penstock.sources.postgres_stream import options
 from penstock.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
+
+    from tests.streams.log_help import Log
 
     from penstock.streams import Deleted
     from penstock.testing import EmbeddedPostgres
@@ -88,8 +90,11 @@ class Stream:
 
 
 @pytest.fixture
-def stream(embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]) -> Stream:
-    return Stream(installed(embedded_postgres.dsn), capsys)
+def stream(
+    embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Stream]:
+    with lent(embedded_postgres.dsn) as log:
+        yield Stream(log, capsys)
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 from tests.sinks.postgres_queue.queue_help import create_queue
-from tests.streams.log_help import installed
+from tests.streams.log_pool import lent
 
 from penstock.sinks import PostgresQueueSink
 from penstock.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.testing import EmbeddedPostgres
 
@@ -30,9 +30,10 @@ class TestPostgresQueueSink(SinkConformance[dict[str, Any]]):
     queue: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture(autouse=True)
-    def made(self, embedded_postgres: EmbeddedPostgres) -> None:
-        self.log = installed(embedded_postgres.dsn)
-        asyncio.run(create_queue(self.log, "jobs", **self.queue))
+    def made(self, embedded_postgres: EmbeddedPostgres) -> Iterator[None]:
+        with lent(embedded_postgres.dsn) as self.log:
+            asyncio.run(create_queue(self.log, "jobs", **self.queue))
+            yield
 
     def sink(self) -> PostgresQueueSink:
         return PostgresQueueSink(

@@ -10,13 +10,13 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from tests.streams.log_help import installed
+from tests.streams.log_pool import lent
 
 from penstock.sinks import PostgresStreamSink
 from penstock.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.testing import EmbeddedPostgres
 
@@ -27,8 +27,9 @@ class TestPostgresStreamSink(SinkConformance[dict[str, Any]]):
     options: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture(autouse=True)
-    def made(self, embedded_postgres: EmbeddedPostgres) -> None:
-        self.log = installed(embedded_postgres.dsn)
+    def made(self, embedded_postgres: EmbeddedPostgres) -> Iterator[None]:
+        with lent(embedded_postgres.dsn) as self.log:
+            yield
 
     def sink(self) -> PostgresStreamSink:
         return PostgresStreamSink(

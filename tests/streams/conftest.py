@@ -1,15 +1,5 @@
-from __future__ import annotations
+"""The log of these tests."""
 
-from typing import TYPE_CHECKING
+from tests.streams.log_pool import log
 
-import pytest
-from tests.streams.log_help import Log, installed
-
-if TYPE_CHECKING:
-    from penstock.testing import EmbeddedPostgres
-
-
-@pytest.fixture
-def log(embedded_postgres: EmbeddedPostgres) -> Log:
-    """A new log, in a schema of its own."""
-    return installed(embedded_postgres.dsn)
+__all__ = ["log"]
