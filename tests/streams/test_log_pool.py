@@ -31,15 +31,13 @@ CHANGES = [
 ]
 
 
-def run(log: Log, *statements: str) -> Any:
-    """Execute statements, and return the last one's value."""
+def run(log: Log, statement: str) -> Any:
+    """Append two messages, execute a statement, and return its value."""
 
     async def executed() -> Any:
         async with log.connected() as con:
             await log.append(con, "a", 1, 2)
-            for statement in statements:
-                value = await con.fetchval(statement.replace("{schema}", log.sql))
-            return value
+            return await con.fetchval(statement.replace("{schema}", log.sql))
 
     return asyncio.run(executed())
 
