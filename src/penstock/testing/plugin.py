@@ -62,13 +62,14 @@ def real_clock() -> LoopClock:
 
 @pytest.fixture(scope="session")
 def embedded_postgres() -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL server for the whole test run, without durability.
+    """A PostgreSQL server for the whole test run, without durability, and with little WAL on disk.
 
     Skips if it is not available, unless `PENSTOCK_REQUIRE` names it (`postgres`).
     """
     from .servers.postgres import embedded_postgres as start
 
-    with there_or_skip("postgres", start({"fsync": "off"})) as server:
+    settings = {"fsync": "off", "max_wal_size": "64MB", "min_wal_size": "32MB"}
+    with there_or_skip("postgres", start(settings)) as server:
         yield server
 
 
