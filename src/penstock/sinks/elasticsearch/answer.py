@@ -4,7 +4,9 @@
 2. A response with more or fewer items than the request, or of another shape, leaves every item
    unknown. A malformed entry leaves only its own item unknown. Both are `ResultMismatch`: the
    request may have been applied, so nothing is resent automatically.
-3. A reason may quote an item, so it is part of the error's message, for receipts and dead letters,
+3. A document that its data stream did not accept, but a *failure store* did, has the status of a
+   success. It is in none of the data stream's own indices, so its item has failed.
+4. A reason may quote an item, so it is part of the error's message, for receipts and dead letters,
    but not of `summary`, for logs.
 """
 
@@ -15,7 +17,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.causes import summarized
-from ..._core.errors import RefusedError, ResultMismatch, SinkError, TransientError
+from ..._core.errors import (
+    PermanentError,
+    RefusedError,
+    ResultMismatch,
+    SinkError,
+    TransientError,
+)
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..http.errors import for_item
@@ -25,8 +33,12 @@ if TYPE_CHECKING:
     from ..._core.batch import Batch
     from ..http.write import HttpResponse
 
-FILTER = "errors,items.*._id,items.*._version,items.*.result,items.*.status,items.*.error"
+FILTER = (
+    "errors,items.*._id,items.*._version,items.*.result,items.*.status,items.*.error,"
+    "items.*.failure_store"
+)
 """The requested part of a response: about a third of it."""
+_FAILURE_STORE = "failure_store"
 _OPERATIONS = frozenset({"index", "create", "update", "delete"})
 _SHOWN = 1_000
 """Characters of an item's reasons shown in a message."""
@@ -59,6 +71,7 @@ class AnswerReader:
             and type(status := said.get("status")) is int
             and 200 <= status < 300
             and "error" not in said
+            and _FAILURE_STORE not in said
             for operation, said in pairs
         ]
         if all(fine):
@@ -85,7 +98,7 @@ class AnswerReader:
         ):
             return _unreadable(status)
         if status < 300:
-            return None
+            return _stored_as_failure() if said.get(_FAILURE_STORE) == "used" else None
         if status == HTTPStatus.CONFLICT and operation == "create" and (maybe or self._own_ids):
             return Outcome.DUPLICATE
         if status == HTTPStatus.CONFLICT and operation in {"index", "delete"}:
@@ -138,6 +151,14 @@ def _unreadable(status: object) -> ResultMismatch:
         f"the server's answer about this item cannot be understood (status: {shown}); it may "
         "have been applied"
     )
+
+
+def _stored_as_failure() -> PermanentError:
+    message = (
+        "the data stream has not accepted the document, and has stored it in its failure store, "
+        "with the reason"
+    )
+    return summarized(PermanentError(message), message)
 
 
 def _error(

@@ -2,9 +2,13 @@
 
 1. Errors of a missing, closed or blocked index and of a missing privilege are not caused by an
    item: `RefusedError`, with the index and the setting.
-2. A full disk is one of these errors: from the flood-stage watermark on, the server blocks the
+2. Some of them have status 400 and a type that faulty documents have, too, so their text decides: a
+   missing pipeline, an alias without a write index, a data stream that accepts only `create`, too
+   many shards for another index.
+3. So has an index whose primary shard is on no node: status 503, after the server has waited for it.
+4. A full disk is one of these errors: from the flood-stage watermark on, the server blocks the
    index (status 403 or 429).
-3. A missing document, a version conflict and a field that does not fit the mapping concern only
+5. A missing document, a version conflict and a field that does not fit the mapping concern only
    their items.
 """
 
@@ -35,6 +39,29 @@ _SETTINGS = {
     "13": "set cluster.blocks.read_only_allow_delete to false",
 }
 """The repair for each block, by the server's number for it."""
+_BY_TEXT = (
+    (
+        "illegal_argument_exception",
+        re.compile(r"pipeline with id \[([^\[\]]{1,255})\] does not exist"),
+        'create the ingest pipeline "{0}", or correct pipeline= or default_pipeline of {index}',
+    ),
+    (
+        "illegal_argument_exception",
+        re.compile(r"no write index is defined for alias \[([^\[\]]{1,255})\]"),
+        'make an index of the alias "{0}" its write index (is_write_index)',
+    ),
+    (
+        "illegal_argument_exception",
+        re.compile(r"only write ops with an op_type of create are allowed in data streams"),
+        'pass operation="create": {index} is a data stream',
+    ),
+    (
+        "validation_exception",
+        re.compile(r"Validation Failed: .{1,300} maximum (?:\w+ )?shards open"),
+        "remove indices, or raise cluster.max_shards_per_node, to let the cluster create {index}",
+    ),
+)
+"""The type, the text and the repair of errors with status 400 for which no document is at fault."""
 
 
 def repair_of_item(status: int, error: Mapping[str, Any], index: str | None) -> str | None:
@@ -53,7 +80,9 @@ def repair_of_item(status: int, error: Mapping[str, Any], index: str | None) -> 
         return _of_block(reason, where)
     if kind == "security_exception" and status in {401, 403}:
         return f"grant the credentials that were sent the right to write to {where}"
-    return None
+    if kind == "unavailable_shards_exception" and status == 503:
+        return f"restore the shards of {where}; its cluster health names the missing ones"
+    return _by_text(kind, reason, where) if status == 400 else None
 
 
 def refusal_of_request(status: int, text: str) -> tuple[str, str | None]:
@@ -69,6 +98,13 @@ def refusal_of_request(status: int, text: str) -> tuple[str, str | None]:
     if status == 400 and kind == "illegal_argument_exception" and _PARAMETER.search(text):
         return kind, "correct params=: the server does not know one of them"
     return kind, None
+
+
+def _by_text(kind: object, reason: object, where: str) -> str | None:
+    for known, pattern, repair in _BY_TEXT:
+        if kind == known and isinstance(reason, str) and (found := pattern.match(reason)):
+            return repair.format(*found.groups(), index=where)
+    return None
 
 
 def _of_block(reason: object, where: str) -> str:
