@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 import pytest
 from tests.sinks.clickhouse.clickhouse_help import PLAIN, Words, bad, told, written
-from tests.sinks.http_help import Reply, Request, Server, reply, serving
+from tests.sinks.http_help import Reply, Request, Server, Step, reply, serving
 
 from penstock import ErrorClass, PermanentError, ThrottledError
 from penstock._core.classify import classified
@@ -24,24 +24,21 @@ if TYPE_CHECKING:
     from tests.sinks.clickhouse.servers import EngineServer
 
 pytestmark = pytest.mark.usefixtures("real_clock")
-FACTS = reply(
-    200,
-    {
-        "data": [
-            ["26.9.2.1", ["insert_deduplication_token", "async_insert", "insert_distributed_sync"]]
-        ]
-    },
-)
+KNOWN = ["insert_deduplication_token", "async_insert", "insert_distributed_sync"]
+FACTS = reply(200, {"data": [["26.9.2.1", KNOWN]]})
+VIEWS = "deduplicate_blocks_in_dependent_materialized_views"
 COLUMNS = reply(200, {"data": [["id", "UInt32", ""], ["word", "String", ""]]})
 ENGINE = reply(200, {"data": [["ReplicatedMergeTree", "ReplicatedMergeTree() ORDER BY id"]]})
 HEADER = "x-clickhouse-exception-code"
 
 
 @asynccontextmanager
-async def opened(**options: Any) -> AsyncGenerator[tuple[ClickHouseSink, Server]]:
+async def opened(
+    *, facts: Step = FACTS, **options: Any
+) -> AsyncGenerator[tuple[ClickHouseSink, Server]]:
     """A sink of a server with scripted responses."""
     async with serving() as server:
-        server.steps.extend([FACTS, ENGINE])
+        server.steps.extend([facts, ENGINE])
         server.always[b"system.columns"] = COLUMNS
         given: dict[str, Any] = {"format": "json", "client_options": PLAIN, **options}
         async with ClickHouseSink(server.url, table="words", **given) as sink:
@@ -143,6 +140,27 @@ async def test_settings_are_those_that_the_server_knows() -> None:
             "insert_distributed_sync": ["1"],
             "insert_quorum": ["2"],
         }
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "sent"),
+    [
+        ("24.7.1.1", {}, ["1"]),
+        ("24.6.1.1", {}, None),
+        ("25.8.1.1", {"async_insert": True}, None),
+        ("25.8.1.1", {"settings": {VIEWS: 0}}, ["0"]),
+    ],
+)
+async def test_views_recognize_repeated_rows_where_they_do_it_by_the_token(
+    version: str, options: dict[str, Any], sent: list[str] | None
+) -> None:
+    """By default, views of 24.7 to 25.x store them again, as those of 26.9 do with this setting at
+    0. Earlier ones would compare the rows of the view itself.
+    """
+    facts = reply(200, {"data": [[version, [*KNOWN, VIEWS]]]})
+    async with opened(facts=facts, **options) as (sink, server):
+        assert await written(sink, [(1, "a")]) == {}
+        assert parse_qs(server.requests[-1].query).get(VIEWS) == sent
 
 
 async def test_what_answers_may_be_no_server_of_clickhouse() -> None:

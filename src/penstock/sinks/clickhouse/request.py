@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 TOKEN_SETTING = "insert_deduplication_token"  # noqa: S105  # not a secret
+VIEWS_SETTING = "deduplicate_blocks_in_dependent_materialized_views"
+"""Lets views recognize rows that are sent again. Servers before 24.7 would compare the rows that a
+view makes, and drop those of another INSERT if they are equal. Many later ones refuse it together
+with `async_insert`.
+"""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLOCK_ROWS = "100000000"
 _STRICT = {
@@ -55,6 +60,7 @@ def own_settings(*, deduplicate: bool, async_insert: bool) -> dict[str, str]:
         "async_insert": later,
         "wait_for_async_insert": "1",
         "async_insert_deduplicate": once if async_insert else "0",
+        **({VIEWS_SETTING: "1"} if deduplicate and not async_insert else {}),
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.errors import ConfigError, RefusedError
-from .request import TOKEN_SETTING, literal, own_settings, quoted
+from .request import TOKEN_SETTING, VIEWS_SETTING, literal, own_settings, quoted
 from .types import parsed
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _VERSION = re.compile(r"([0-9]+)\.([0-9]+)")
 _WINDOW = re.compile(r"\bnon_replicated_deduplication_window = [1-9]")
 _ARROW_SINCE = (20, 6)
 _ARRAY_SINCE = (22, 2)
+_VIEWS_SINCE = (24, 7)
 _NOT_SENT = frozenset({"MATERIALIZED", "ALIAS"})
 
 
@@ -73,7 +74,7 @@ class TableFacts:
 
 async def read_table(ask: Ask, name: TableName) -> TableFacts:
     """Read the table. Raises `RefusedError` if it does not exist, and the errors of `ask`."""
-    known = [*own_settings(deduplicate=True, async_insert=True), TOKEN_SETTING]
+    known = [*own_settings(deduplicate=True, async_insert=False), TOKEN_SETTING]
     names = ", ".join(map(literal, known))
     ((text, settings),) = await _rows(
         ask,
@@ -83,8 +84,9 @@ async def read_table(ask: Ask, name: TableName) -> TableFacts:
     found = _VERSION.match(str(text))
     version = (0, 0) if found is None else (int(found[1]), int(found[2]))
     taken = types_of(columns)
+    own = frozenset(settings) - (set() if version >= _VIEWS_SINCE else {VIEWS_SETTING})
     usual = tuple(each for each, _, default in columns if each in taken and default != "EPHEMERAL")
-    return TableFacts(taken, usual, version, str(text), frozenset(settings), columns)
+    return TableFacts(taken, usual, version, str(text), own, columns)
 
 
 async def read_columns(ask: Ask, name: TableName) -> ToldColumns:
