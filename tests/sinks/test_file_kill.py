@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from tests.sinks.file_help import lines, told, writer, written
 
-from penstock import ConfigError
+from penstock import ConfigError, RefusedError
 from penstock._clients.files.repair import whole_frames, whole_lines
 from penstock.sinks import FileSink
 
@@ -99,6 +99,45 @@ async def test_one_process_at_a_time(real_clock: LoopClock, tmp_path: Path) -> N
         assert await written(sink, ["mine"]) == {}
     async with FileSink(path):
         pass
+
+
+async def test_a_lock_file_that_is_removed_admits_no_second_writer(
+    real_clock: LoopClock, tmp_path: Path
+) -> None:
+    """As by a program that removes old files. Of two writers, one would undo lines of the other."""
+    path, lock = tmp_path / "a.jsonl", tmp_path / "a.jsonl.lock"
+    async with FileSink(path) as sink:
+        lock.unlink()
+        assert await written(sink, [1]) == {}
+        with pytest.raises(ConfigError, match="another sink"):
+            async with FileSink(path):
+                pass
+        lock.unlink()
+        async with FileSink(path) as other:
+            assert await written(other, [2]) == {}
+            (error,) = (await written(sink, [3])).values()
+            assert isinstance(error, RefusedError)
+            assert error.repair.startswith("stop the other writer")
+            assert await written(other, [4]) == {}
+        assert await written(sink, [3]) == {}
+    assert lines(path) == [1, 2, 4, 3]
+
+
+async def test_a_folder_that_is_renamed_takes_its_lock_with_it(
+    real_clock: LoopClock, tmp_path: Path
+) -> None:
+    """The new folder has a new file, which is locked."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    async with FileSink(folder / "a.jsonl") as sink:
+        assert await written(sink, [1]) == {}
+        folder.rename(tmp_path / "earlier")
+        folder.mkdir()
+        assert await written(sink, [2]) == {}
+        with pytest.raises(ConfigError, match="another sink"):
+            async with FileSink(folder / "a.jsonl"):
+                pass
+    assert [lines(tmp_path / name / "a.jsonl") for name in ("earlier", "logs")] == [[1], [2]]
 
 
 def length_of(path: Path, content: bytes, whole: Callable[[int], int]) -> int:

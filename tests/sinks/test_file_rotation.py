@@ -81,3 +81,22 @@ async def test_no_rotated_file_is_written_over(fake_clock: FakeClock, tmp_path: 
     old = archives(tmp_path / "a.jsonl")
     assert len(old) == 11
     assert [lines(each) for each in old] == [[number] for number in range(11)]
+
+
+async def test_rotated_files_stay_in_order_although_the_clock_was_set_back(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
+    """The file with the highest time is from before."""
+    path = tmp_path / "a.jsonl"
+    for name, item in (("a-20990101T000000Z", "first"), ("a-20990101T000000Z-1", "second")):
+        (tmp_path / f"{name}.jsonl").write_text(f'"{item}"\n')
+    async with FileSink(path, rotate_bytes=1) as sink:
+        for item in ("third", "fourth", "last"):
+            assert await written(sink, [item]) == {}
+    assert [lines(each) for each in archives(path)] == [
+        ["first"],
+        ["second"],
+        ["third"],
+        ["fourth"],
+    ]
+    assert lines(path) == ["last"]

@@ -5,8 +5,8 @@
 2. An unfinished line or zstd frame, left by a killed process, is moved to a file beside it when the
    file is opened. Whole lines of a chunk may remain, although their items were never reported as
    delivered.
-3. The lock is on a separate file, which is kept: rotation renames the file itself. Rotation happens
-   only between chunks.
+3. The lock (`lock.py`) is on a separate file, which is kept: rotation renames the file itself.
+   Rotation happens only between chunks.
 4. Other programs may rename, remove or truncate the file, as logrotate does. Before each chunk, a
    file that is no longer at its path, or whose size differs from the one this process left, is
    reopened. After each chunk, a file removed in the meantime is replaced by a new one, which gets
@@ -20,7 +20,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING
 from ..._core.checks import bad
 from ..._core.errors import UnavailableError, UnknownOutcomeError
 from .end import NotUndoneError, append, cut
+from .lock import FileLock
 from .repair import is_zstd, whole_frames, whole_lines
 
 if TYPE_CHECKING:
@@ -73,14 +73,15 @@ class FileSettings:
         return None if self.rotate_every is None else int(wall // self.rotate_every)
 
     def archive(self, wall: float) -> Path:
-        """Return an unused name for the file rotated at time `wall`."""
+        """Return an unused name for the file rotated at time `wall`, behind all earlier ones.
+
+        If the clock was set back, it has the time of the last one, and the next number.
+        """
         stem, ending = stem_and_ending(self.path)
-        when = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
-        number, name = 0, f"{stem}-{when}{ending}"
-        while self.path.with_name(name).exists():
-            number += 1
-            name = f"{stem}-{when}-{number}{ending}"
-        return self.path.with_name(name)
+        when, number = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ"), 0
+        if (last := max(_archived(self.path), default=None)) is not None and last[0] >= when:
+            when, number = last[0], last[1] + 1
+        return self.path.with_name(f"{stem}-{when}{f'-{number}' if number else ''}{ending}")
 
 
 def stem_and_ending(path: Path) -> tuple[str, str]:
@@ -92,14 +93,18 @@ def stem_and_ending(path: Path) -> tuple[str, str]:
 
 def archives(path: Path) -> list[Path]:
     """Return the rotated files of `path`, oldest first."""
+    return [each for *_, each in sorted(_archived(path))]
+
+
+def _archived(path: Path) -> list[tuple[str, int, Path]]:
+    """Return the time, the number and the path of each rotated file."""
     stem, ending = stem_and_ending(path)
     pattern = re.compile(rf"{re.escape(stem)}-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?{re.escape(ending)}")
-    found = [
+    return [
         (match[1], int(match[2] or 0), each)
         for each in path.parent.iterdir()
         if (match := pattern.fullmatch(each.name))
     ]
-    return [each for *_, each in sorted(found)]
 
 
 class AppendFile:
@@ -107,7 +112,7 @@ class AppendFile:
 
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
-        self._lock: int | None = None
+        self._lock = FileLock(settings.path)
         self._file: int | None = None
         self._end = 0
         """The size after this process's last write."""
@@ -119,7 +124,7 @@ class AppendFile:
         Raises `ConfigError` for a file in use or of another kind, and `OSError`.
         """
         try:
-            self._lock = _locked(self._settings)
+            self._lock.take()
             self._begin()
         except BaseException:
             self.close()
@@ -128,8 +133,8 @@ class AppendFile:
     def append(self, chunk: bytes, wall: float) -> None:
         """Append all of `chunk`, or nothing.
 
-        Raises `OSError` and `UnavailableError` if nothing was appended, and `UnknownOutcomeError`
-        if a part may have been.
+        Raises `OSError`, `RefusedError` and `UnavailableError` if nothing was appended, and
+        `UnknownOutcomeError` if a part may have been.
         """
         for _ in range(_TRIES):
             file = self._ready(len(chunk), wall)
@@ -144,18 +149,17 @@ class AppendFile:
 
         Raises `OSError` if the content may not be on the disk.
         """
-        file, lock = self._file, self._lock
-        self._file = self._lock = None
+        file, self._file = self._file, None
         try:
             if file is not None:
                 self._close_file(file)
         finally:
-            if lock is not None:
-                os.close(lock)
+            self._lock.release()
 
     # -- between chunks ----------------------------------------------------------------------------
 
     def _ready(self, more: int, wall: float) -> int:
+        self._lock.keep()
         file = self._file
         if file is not None and not self._is_as_left(file):
             self._file = None
@@ -252,23 +256,6 @@ class AppendFile:
                 os.fsync(file)
         finally:
             os.close(file)
-
-
-def _locked(settings: FileSettings) -> int:
-    lock = os.open(
-        settings.beside(".lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, 0o666
-    )
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        raise bad(
-            "path",
-            str(settings.path),
-            "another process, or another sink, is writing to it; give each a file of its own "
-            "(processes: per_process=True)",
-        ) from error
-    return lock
 
 
 def _repaired(file: int, settings: FileSettings) -> int:
