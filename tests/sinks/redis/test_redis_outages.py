@@ -305,7 +305,9 @@ async def test_a_server_that_is_frozen_under_load(own_store: Store, *, has_ids: 
         ("NOPERM this user has no permissions to run the 'xadd' command", "RefusedError"),
         ("WRONGTYPE Operation against a key", "RefusedError"),
         ("ERR unknown command 'XADD', with args beginning with: 'very secret'", "RefusedError"),
-        ("ERR something new", "PermanentError"),
+        ("ERR max daily request limit exceeded. Limit: 10000, Usage: 10000", "RefusedError"),
+        ("no upstream host", "RefusedError"),
+        ("ERR string exceeds maximum allowed size (proto-max-bulk-len)", "PermanentError"),
     ],
 )
 async def test_what_redis_answers_is_the_error_of_each_item(answer: str, kind: str) -> None:

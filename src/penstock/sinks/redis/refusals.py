@@ -5,7 +5,9 @@
 2. An error that only an operator can repair is refused: a login, a permission, a key of another
    type, full memory, a disk that cannot be written to, a replica instead of its master. Good items
    wait.
-3. A temporary condition is unavailable: a server that loads its data, runs a script, or has lost
+3. An item is at fault only if the message is one of those about ids and sizes. Any other message
+   without a word of its own, such as that of a quota or of a proxy, is a refusal, too.
+4. A temporary condition is unavailable: a server that loads its data, runs a script, or has lost
    its master or its replicas.
 """
 
@@ -70,6 +72,13 @@ _NO_ID_LEFT = "The stream has exhausted"
 _QUOTE = ", with args beginning with"
 """The text after this quotes an item."""
 _UNKNOWN_COMMAND = ("unknown command", "unknown subcommand")
+_OF_ITEM = (
+    "The ID specified in XADD",
+    "Invalid stream ID",
+    "Elements are too large",
+    "string exceeds maximum allowed size",
+)
+"""The beginnings of the messages for which an item is at fault."""
 
 
 def code_of(error: BaseException) -> str:
@@ -96,22 +105,25 @@ def refusal(error: BaseException, where: str) -> SinkError:
     """The error of a command that Redis has refused; `where` identifies the command."""
     code = code_of(error)
     text = text_of(error).partition(_QUOTE)[0]
+    message = text.removeprefix("ERR ")
     told = f"{where}: {text if text.startswith(code) else f'{code} {text}'}"
     made: SinkError
     if code in _TEMPORARY:
         made = UnavailableError(told)
     elif code in _REPAIRS:
         made = RefusedError(told, repair=_REPAIRS[code])
-    elif text.removeprefix("ERR ").startswith(_UNKNOWN_COMMAND):
+    elif message.startswith(_UNKNOWN_COMMAND):
         made = RefusedError(told, repair="use a server that has the command")
-    elif text.removeprefix("ERR ").startswith(_NO_ID_LEFT):
+    elif message.startswith(_NO_ID_LEFT):
         made = RefusedError(
             told, repair="give another name; an entry of the stream has the last id"
         )
     elif ends_connection(error):
         made = TooLargeError(told)
-    else:
+    elif message.startswith(_OF_ITEM):
         made = PermanentError(told)
+    else:
+        made = RefusedError(told, repair="correct what the message names, at the server or a proxy")
     return summarized(caused(made, error), told)
 
 
