@@ -172,6 +172,17 @@ def odd_ones_fail(response: HttpResponse, batch: Batch[Any]) -> WriteResult:
     return WriteResult.from_outcomes(batch, answers, details={0: "first"})
 
 
+async def test_outcomes_of_items_that_nothing_reads_are_unknown(real_clock: LoopClock) -> None:
+    """A 207 says that some items may have failed. Without `parse` none of them is delivered."""
+    async with serving() as server, HttpSink(server.url) as sink:
+        server.steps.append(reply(207, [201, 500]))
+        batch = batch_of("ab")
+        errors = await send(sink, batch)
+        assert {type(error) for error in errors.values()} == {ResultMismatch}
+        assert "parse=" in str(errors[0])
+        assert await send(sink, batch_of("cd")) == {}
+
+
 async def test_a_servers_answer_for_each_item_is_routed(real_clock: LoopClock) -> None:
     """B-T26, batcher/B41: by position, through the parser; `Retry-After` reaches single items."""
     async with serving() as server, HttpSink(server.url, parse=odd_ones_fail) as sink:

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 from contextlib import nullcontext
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ from ..._core.errors import (
     ConfigError,
     ErrorClass,
     RefusedError,
+    ResultMismatch,
     SinkError,
     UnknownOutcomeError,
 )
@@ -133,7 +135,11 @@ class HttpBase(Openable):
                 return await self._failure(answer, secrets, part)
             if not self._reads_answers:
                 await drain(answer, self._endpoint.max_answer_bytes)
-                return HttpResponse(status, {}, b"")
+                return (
+                    _unread()
+                    if status == HTTPStatus.MULTI_STATUS
+                    else HttpResponse(status, {}, b"")
+                )
             body = await whole_body(answer, self._endpoint.max_answer_bytes)
             headers = {name.lower(): value for name, value in answer.headers.items()}
             return HttpResponse(
@@ -258,3 +264,11 @@ class HttpBase(Openable):
                 await client.aclose()
         except TimeoutError:
             pass  # open connections end with the process
+
+
+def _unread() -> ResultMismatch:
+    """The error for a response with outcomes of items, without a function that reads them."""
+    return ResultMismatch(
+        "HTTP 207 Multi-Status: the response has an outcome for each item, which only parse= could "
+        "read; the outcome of every item is unknown"
+    )
