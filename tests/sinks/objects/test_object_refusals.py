@@ -27,6 +27,8 @@ from penstock._core.errors import TimedOutError, TooLargeError
 from penstock.sinks import ObjectSink
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.s3_server import S3Server
 
     from penstock._core.clock import LoopClock
@@ -63,6 +65,8 @@ async def error_of(sink: ObjectSink) -> SinkError:
         (400, "EntityTooLarge", TooLargeError, None),
         (503, "SlowDown", ThrottledError, None),
         (429, "", ThrottledError, None),
+        (507, "XMinioStorageFull", RefusedError, "free space"),
+        (502, "", UnavailableError, None),
         (500, "InternalError", TransientError, None),
         (409, "OperationAborted", TransientError, None),
         (408, "RequestTimeout", TransientError, None),
@@ -160,6 +164,22 @@ async def test_a_folder_that_is_removed_is_not_made_anew(
         inside.path.mkdir()
         assert await written(sink, [3]) == {}
     assert items_in(inside.objects()) == [3]
+
+
+async def test_a_link_that_leads_to_another_folder_by_now_is_followed(
+    real_clock: LoopClock, tmp_path: Path
+) -> None:
+    """As a link to the current release: the objects are where readers of the URL find them."""
+    folders, link = [tmp_path / "first", tmp_path / "second"], tmp_path / "current"
+    for folder in folders:
+        folder.mkdir()
+    link.symlink_to(folders[0])
+    async with ObjectSink(link.as_uri()) as sink:
+        assert await written(sink, [1]) == {}
+        link.unlink()
+        link.symlink_to(folders[1])
+        assert await written(sink, [2]) == {}
+    assert [items_in(Folder(folder).objects()) for folder in folders] == [[1], [2]]
 
 
 async def test_a_broken_link_in_place_of_a_partition(real_clock: LoopClock, folder: Folder) -> None:

@@ -43,6 +43,8 @@ async def refused(sink: ParquetSink, columns: dict[str, Any]) -> list[int]:
         (LEVEL, [{"a": 1}, {"a": None}, None], [1]),
         (NAMED, [{"x": 1}, {"x": None}, None], [1]),
         (pa.list_(LEVEL), [[{"a": 1}], [{"a": None}], [None]], [1]),
+        (pa.list_(pa.string()), [["ab"], "ab", None], [1]),
+        (pa.list_(pa.uint8()), [[1], b"ab", bytearray(b"ab")], [1, 2]),
         (pa.uint64(), [2**64 - 1, True, None, 1.5], [1, 3]),
         (pa.int64(), [1, Decimal("1.5"), Decimal(2)], [1]),
     ],

@@ -73,6 +73,7 @@ _BY_STATUS: Mapping[int, str] = {
     HTTPStatus.FORBIDDEN: "grant the right to write objects in {place}",
     HTTPStatus.NOT_FOUND: "create the bucket of {place}, or name another one",
     HTTPStatus.METHOD_NOT_ALLOWED: "use a store that accepts objects instead of {place}",
+    HTTPStatus.INSUFFICIENT_STORAGE: "free space on the disks of {place}",
 }
 _THROTTLES = frozenset({"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded"})
 _LOST = frozenset({"NoSuchUpload"})
@@ -144,6 +145,8 @@ def _of_answer(place: str, status: int, code: str, text: str) -> SinkError:
     if 400 <= status < 500 and status not in _MAY_PASS:
         # no request is about a single item, so no item is the cause
         return RefusedError(told, repair=f"correct the settings of {place}, as its answer says")
+    if status == HTTPStatus.BAD_GATEWAY:  # of a proxy, while the store behind it is down
+        return UnavailableError(told)
     return TransientError(told)
 
 

@@ -29,9 +29,12 @@ class Uploads:
     """
 
     def __init__(self, given: StoreGiven, *, concurrency: int, close_timeout: float) -> None:
+        self._given = given
         self._store = given.made()
         self._place = given.place
         self._folder = Path(given.folder) if given.is_folder else None
+        self._target = self._folder and self._folder.resolve()
+        """The folder without symbolic links, which obstore resolves once."""
         self._free = asyncio.Semaphore(concurrency)
         self._close_timeout = close_timeout
 
@@ -52,8 +55,7 @@ class Uploads:
 
     async def _put(self, path: str, body: Any, content_type: str) -> str | None:
         attributes = None if self._folder else {"Content-Type": content_type}
-        if self._folder is not None and not self._folder.is_dir():  # obstore would create it
-            raise missing_folder(self._folder)
+        target = self._followed()
         try:
             put: Coroutine[Any, Any, Any] = obstore().put_async(
                 self._store,
@@ -64,12 +66,26 @@ class Uploads:
                 max_concurrency=PARTS_AT_ONCE,
             )
             stored = await put
-            if self._folder is not None:
-                await in_thread(sync, self._folder / path, self._folder)
+            if target is not None:
+                await in_thread(sync, target / path, target)
         except Exception as error:
             raise translated(error, self._place) from None
         tag: str | None = stored["e_tag"]
         return tag
+
+    def _followed(self) -> Path | None:
+        """Return the local folder, and open its store anew if its path leads to another one by now.
+
+        Raises `RefusedError` if there is none: obstore would create it.
+        """
+        folder = self._folder
+        if folder is None:
+            return None
+        if not folder.is_dir():
+            raise missing_folder(folder)
+        if (target := folder.resolve()) != self._target:
+            self._store, self._target = self._given.made(), target
+        return target
 
 
 def sync(path: Path, root: Path) -> None:

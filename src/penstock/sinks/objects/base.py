@@ -201,7 +201,9 @@ class ObjectBase(Openable, ABC):
         content = manifest(
             (each.place.path, each.place.e_tag, len(each.indices), each.size) for each in stored
         )
-        path = f"_manifests/{self._settings.prefix}-{_digest(key, content)}.json"
+        # tags differ in every upload, but a repeated write must replace its own manifest
+        listed = "\0".join(sorted(each.place.path for each in stored)).encode()
+        path = f"_manifests/{self._settings.prefix}-{_digest(key, listed)}.json"
         await uploads.put(lambda: (path, content), "application/json")
 
     async def _open(self, stack: AsyncExitStack) -> None:

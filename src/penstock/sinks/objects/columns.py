@@ -198,6 +198,8 @@ def _same(given: Any, stored: Any) -> bool:
             and _same_items(named, stored)
         )
     if isinstance(stored, (list, tuple)):
+        if isinstance(given, (str, bytes, bytearray, memoryview)):
+            return False  # it would become a list of its characters
         listed, values = list(given), cast("Sequence[Any]", stored)
         return len(listed) == len(values) and all(map(_same, listed, values))
     if isinstance(stored, float):
