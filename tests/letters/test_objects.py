@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep, module, record
 from tests.s3_server import SECRET
+from tests.sinks.http_help import Server, serving
 from tests.sinks.objects.object_help import Bucket, Folder
+from tests.sinks.objects.test_objects import forwarding
 
 from penstock.letters.letter import Selection
 from penstock.letters.objects import ObjectStore
@@ -21,6 +23,8 @@ from penstock.sinks import ObjectSink
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from tests.s3_server import S3Server
 
     from penstock import DeadLetterRecord
     from penstock._core.clock import LoopClock
@@ -38,7 +42,11 @@ def place(
     if request.param == "folder":
         (tmp_path / "letters").mkdir()
         return Folder(tmp_path / "letters")
-    server = request.getfixturevalue("s3")
+    return in_bucket(request.getfixturevalue("s3"), monkeypatch)
+
+
+def in_bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A new bucket, whose credentials are in the environment."""
     name = f"letters-{next(_numbers)}"
     server.bucket(name)
     for variable, value in {
@@ -165,6 +173,24 @@ async def test_two_replays_at_once_are_refused(
         await after.hold()
         states = [letter.state async for letter in after.letters(EVERY)]
         assert states == ["interrupted", "pending"]
+
+
+async def test_a_server_that_replaces_what_it_should_only_create_is_refused(
+    real_clock: LoopClock, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind it, two replays would not see each other, and one would replace the other's notes. The
+    proxy drops `If-None-Match`.
+    """
+    bucket = in_bucket(s3, monkeypatch)
+    await _kept(bucket, 1)
+    proxy = Server()
+    proxy.default = forwarding(s3)
+    async with serving(proxy):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        async with ObjectStore(bucket.url, lease=LEASE) as store:
+            with pytest.raises(StoreError, match="If-None-Match"):
+                await store.hold()
+    assert not any(path.startswith("_replays/") for path in bucket.objects())
 
 
 async def test_the_turn_of_a_killed_replay_is_taken_over_and_its_notes_are_refused(

@@ -5,6 +5,9 @@
 2. A frozen process may be mistaken for an ended one. So each note has the next number, and is
    stored only if no note has that number: of two concurrent replays, one fails before it sends a
    letter.
+3. Both need a store that refuses to create an existing object. Some servers ignore that condition
+   (`If-None-Match`) and replace the object, so a turn begins with a second attempt to create its own
+   lease.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class ReplayTurn:
     async def take(self) -> None:
         """Take the turn. Suspends for `LEASE` seconds if an earlier replay has not ended its turn.
 
-        Raises `StoreError` if that replay is still running.
+        Raises `StoreError` if that replay is still running, or if the store cannot exclude replays.
         """
         if not await self._folder.create(self._path, self._content()):
             _log.warning(
@@ -58,6 +61,13 @@ class ReplayTurn:
                     f"{self._folder.place}: another replay or purge is running; wait until it ends"
                 )
             await self._folder.replace(self._path, self._content())
+        elif await self._folder.create(self._path, self._content()):
+            await self._folder.remove(self._path)
+            raise StoreError(
+                f"{self._folder.place}: the server replaces an object that it was asked to create only "
+                "if missing (If-None-Match), so concurrent replays cannot be excluded; copy the "
+                "objects to a folder, and replay from there"
+            )
         self._renewing = asyncio.ensure_future(self._renew())
 
     async def end(self) -> None:

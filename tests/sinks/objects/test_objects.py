@@ -42,7 +42,7 @@ def forwarding(to: S3Server) -> Step:
     """Pass a request on."""
 
     async def step(request: Request) -> Reply:
-        kept = ("content-type", "content-length", "x-amz-content-sha256")
+        kept = ("authorization", "content-type", "content-length", "x-amz-content-sha256")
         headers = {name: value for name, value in request.headers.items() if name in kept}
         async with httpx.AsyncClient() as client:
             answer = await client.request(
@@ -149,6 +149,19 @@ async def test_a_manifest_lists_a_write(real_clock: LoopClock, bucket: Bucket) -
         path: content.count(b"\n") for path, content in objects.items()
     }
     assert {each["bytes"] for each in listed} == {len(content) for content in objects.values()}
+
+
+async def test_a_write_again_replaces_its_own_manifest(
+    real_clock: LoopClock, folder: Folder
+) -> None:
+    """Although the objects have other tags in every upload, as in a folder."""
+    lineage = RowBatch([1]).lineage
+    async with ObjectSink(folder.url, manifest=True) as sink:
+        for _ in range(2):
+            assert await send(sink, RowBatch([{"k": 1}], lineage=lineage)) == {}
+    (name,) = (path for path in folder.objects() if path.startswith("_manifests/"))
+    (listed,) = json.loads(folder.objects()[name])["objects"]
+    assert set(folder.objects()) == {name, listed["path"]}
 
 
 async def test_without_its_manifest_a_write_is_not_delivered(

@@ -1,12 +1,19 @@
-"""List, read, conditionally store and remove the objects below a URL."""
+"""List, read, conditionally store and remove the objects below a URL.
+
+In a local folder every change is synced to the disk. An object is replaced by renaming a synced one,
+so that a power cut leaves one of the two.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ..._core.threads import in_thread
 from .errors import translated
 from .place import obstore
+from .uploads import sync
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +21,8 @@ if TYPE_CHECKING:
     from .place import StoreGiven
 
 T = TypeVar("T")
+_NEW = ".new"
+"""The end of the name of an object that replaces another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class ObjectFolder:
     def __init__(self, given: StoreGiven) -> None:
         self._store = given.made()
         self.place = given.place
+        self._root = Path(given.folder).resolve() if given.is_folder else None
 
     async def listed(self, below: str | None = None) -> Sequence[Listed]:
         """Return all objects, or those in one folder, by path."""
@@ -65,6 +75,7 @@ class ObjectFolder:
                 await obstore().put_async(self._store, path, content, mode="create")
             except obstore().exceptions.AlreadyExistsError:
                 return False
+            await self._sync(path)
             return True
 
         return await self._call(work)
@@ -73,7 +84,13 @@ class ObjectFolder:
         """Store an object in place of the earlier one."""
 
         async def work() -> None:
-            await obstore().put_async(self._store, path, content)
+            if self._root is None:
+                await obstore().put_async(self._store, path, content)
+                return
+            await obstore().put_async(self._store, path + _NEW, content)
+            await self._sync(path + _NEW)
+            await obstore().rename_async(self._store, path + _NEW, path)
+            await self._sync(path)
 
         await self._call(work)
 
@@ -86,6 +103,7 @@ class ObjectFolder:
                     await obstore().delete_async(self._store, path)
                 except FileNotFoundError:
                     continue
+                await self._sync(path, is_removed=True)
 
         await self._call(work)
 
@@ -101,6 +119,12 @@ class ObjectFolder:
             return tag
 
         return await self._call(work)
+
+    async def _sync(self, path: str, *, is_removed: bool = False) -> None:
+        """Sync a change to the local disk; in another store, do nothing."""
+        if self._root is not None:
+            changed = self._root / path
+            await in_thread(sync, changed.parent if is_removed else changed, self._root)
 
     async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
         try:
