@@ -322,6 +322,30 @@ async def test_what_redis_answers_is_the_error_of_each_item(answer: str, kind: s
         assert errors[0].repair
 
 
+async def test_a_server_that_may_evict_the_stream_is_warned_of(
+    own_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not without a limit, nor if only keys with an expiry are evicted, nor without the right to
+    read it.
+    """
+    client = own_store.client
+    client.acl_setuser("writer", enabled=True, passwords=["+pw"], commands=["+xadd"])
+    for policy, limit, is_warned in (
+        ("allkeys-lru", "100mb", True),
+        ("volatile-lru", "100mb", False),
+        ("allkeys-lru", "0", False),
+    ):
+        client.config_set("maxmemory", limit)
+        client.config_set("maxmemory-policy", policy)
+        caplog.clear()
+        async with own_store.sink():
+            pass
+        assert (f"maxmemory-policy {policy}" in caplog.text) is is_warned
+    client.config_set("maxmemory", "100mb")
+    async with own_store.sink(url=own_store.url.replace("redis://", "redis://writer:pw@")):
+        assert not caplog.records
+
+
 async def test_a_server_without_its_replicas_is_waited_for(own_store: Store) -> None:
     async with own_store.sink() as sink:
         own_store.client.config_set("min-replicas-to-write", 1)

@@ -144,15 +144,31 @@ class RedisConnections:
 
     async def check(self) -> None:
         """Connect and wait for a reply. Suspends; raises the sink's errors."""
+        answer = await self._asked(b"PING")
+        if isinstance(answer, BaseException) and code_of(answer) != "NOPERM":
+            raise refusal(answer, self._options.place) from answer
+
+    async def evicts(self) -> str | None:
+        """Return the policy by which the server removes any keys when its memory is full; `None` if
+        it removes none, or does not say. Suspends; raises the sink's errors.
+        """
+        told = await self._asked(b"INFO", b"memory")
+        if not isinstance(told, bytes):
+            return None
+        facts = dict(line.partition(":")[::2] for line in told.decode().splitlines())
+        policy = facts.get("maxmemory_policy", "")
+        is_limited = facts.get("maxmemory", "0") != "0"
+        return policy if is_limited and policy.startswith("allkeys") else None
+
+    async def _asked(self, *command: bytes) -> object:
+        """The reply to a command that changes nothing."""
         answers: list[object] = []
         async with self.lend() as line:
             try:
-                await line.exchange([packed(b"PING")], 1, lambda _, answer: answers.append(answer))
+                await line.exchange([packed(*command)], 1, lambda _, answer: answers.append(answer))
             except UnknownOutcomeError as error:
                 raise caused(UnavailableError(str(error)), error) from error
-        (answer,) = answers
-        if isinstance(answer, BaseException) and code_of(answer) != "NOPERM":
-            raise refusal(answer, self._options.place) from answer
+        return answers[0]
 
     @asynccontextmanager
     async def lend(self) -> AsyncGenerator[RedisLine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.fields import getter
@@ -10,6 +11,7 @@ from ..._core.batch import RowBatch
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
+from ..._core.say import say
 from ..._core.sink import Capabilities
 from .elements import ListForm
 from .line import RedisConnections
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
     from ..._clients.encoding import Encode
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
+
+logger = logging.getLogger("penstock.sinks.redis")
+_EVICTS = (
+    "%r: the server removes any keys when its memory is full (maxmemory-policy %s), so delivered items "
+    "may be lost with their stream or list; set the policy to noeviction"
+)
 
 
 @known_arguments()
@@ -74,7 +82,7 @@ class RedisSink(Openable):
     Raises `ConfigError` for a bad argument and `MissingExtra` without redis-py. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects. It raises `RefusedError` for
     a refused login or certificate, and `UnavailableError` if no server responds or the server is
-    still loading its data.
+    still loading its data. It logs a warning if the server's `maxmemory-policy` may evict the stream.
     """
 
     _run_time = ("_connections",)
@@ -172,6 +180,8 @@ class RedisSink(Openable):
         connections = RedisConnections(await self._options.made(), self._options)
         stack.push_async_callback(connections.close)
         await connections.check()
+        if (policy := await connections.evicts()) is not None:
+            say(logger, logging.WARNING, _EVICTS, self, policy)
         self._connections = connections
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
