@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from .options import RedisOptions
 
 
+_NO_LIMIT = re.compile(rb"^maxmemory:0\r?$", re.MULTILINE)
+_EVICTS = re.compile(rb"^maxmemory_policy:(allkeys-\w+)", re.MULTILINE)
 _AT_ONCE = 1 << 16
 """Bytes that a connection takes without waiting for the server."""
 
@@ -155,10 +158,9 @@ class RedisConnections:
         told = await self._asked(b"INFO", b"memory")
         if not isinstance(told, bytes):
             return None
-        facts = dict(line.partition(":")[::2] for line in told.decode().splitlines())
-        policy = facts.get("maxmemory_policy", "")
-        is_limited = facts.get("maxmemory", "0") != "0"
-        return policy if is_limited and policy.startswith("allkeys") else None
+        if _NO_LIMIT.search(told) or (found := _EVICTS.search(told)) is None:
+            return None
+        return found[1].decode()
 
     async def _asked(self, *command: bytes) -> object:
         """The reply to a command that changes nothing."""
