@@ -14,6 +14,7 @@ import asyncpg
 
 from penstock import RefusedError, RowBatch, send
 from penstock.sinks.postgres import PostgresSink
+from penstock.sinks.postgres.plan.table import TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -89,6 +90,21 @@ async def role(db: Database) -> AsyncGenerator[Role]:
     finally:
         await made.end_sessions()
         await db.con.execute(f"DROP OWNED BY {made.name}; DROP ROLE {made.name}")
+
+
+def column_of(kind: str, name: str = "word") -> TableColumn:
+    """A column of a table, by its type."""
+    return TableColumn(
+        name,
+        kind,
+        kind,
+        is_read=False,
+        is_enum=False,
+        is_nested=False,
+        not_null=True,
+        generated=False,
+        mark="",
+    )
 
 
 def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:

@@ -7,11 +7,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sinks.postgres_help import batch_of, database, proxied, role
+from tests.sinks.postgres_help import batch_of, column_of, database, proxied, role
 
 from penstock import PermanentError, send
 from penstock.sinks.postgres import PostgresSink
-from penstock.sinks.postgres.rows.changed import are_kept
+from penstock.sinks.postgres.rows.changed import are_kept, column_check
 
 if TYPE_CHECKING:
     from penstock import LoopClock
@@ -143,7 +143,10 @@ async def test_a_function_that_a_trigger_misses_is_no_change_of_types(
 @pytest.mark.parametrize("value", [1.0, 1.5, float("nan"), "1", b"x", object(), 1j])
 @pytest.mark.parametrize("others", [(), ("b", 0.5, "c")], ids=["few others", "many others"])
 def test_only_whole_numbers_are_found_quickly(value: object, others: tuple[object, ...]) -> None:
-    kinds = {0: "integer", 2: "bigint"}
+    checks = {
+        place: column_check(column_of(kind)) for place, kind in ((0, "integer"), (2, "bigint"))
+    }
+    kinds = {place: check for place, check in checks.items() if check is not None}
     rows = [(None, "a", 2**70, *others), (True, None, -3, *others), (0, "", None, *others)]
     assert are_kept(rows, kinds)
     assert not are_kept([*rows, (1, "a", value, *others)], kinds)

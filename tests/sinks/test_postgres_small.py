@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sinks.postgres_help import Database, batch_of, database, written
+from tests.sinks.postgres_help import Database, batch_of, column_of, database, written
 
 from penstock import PermanentError, Unit, WriteResult, send, transaction
 from penstock._clients.postgres.access import StatementCache
@@ -15,7 +15,7 @@ from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.plan.plan import TablePlan
 from penstock.sinks.postgres.plan.sizes import STALE, Sizes
 from penstock.sinks.postgres.plan.strategy import Chooser, WriteStrategy
-from penstock.sinks.postgres.plan.table import Table, TableColumn
+from penstock.sinks.postgres.plan.table import Table
 
 if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
@@ -53,20 +53,7 @@ def test_a_number_that_was_not_seen_for_long_makes_room_for_another() -> None:
 
 def plan_of(columns: int) -> TablePlan:
     names = tuple(f"c{number}" for number in range(columns))
-    found = tuple(
-        TableColumn(
-            name,
-            "bigint",
-            "bigint",
-            is_read=False,
-            is_enum=False,
-            is_nested=False,
-            not_null=True,
-            generated=False,
-            mark="",
-        )
-        for name in names
-    )
+    found = tuple(column_of("bigint", name) for name in names)
     return TablePlan(
         table=Table("t", "s", found, ()),
         columns=names,

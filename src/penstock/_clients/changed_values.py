@@ -2,15 +2,21 @@
 
 1. A column of whole numbers takes no fraction.
 2. A date takes no time of day; a `datetime` at midnight is its date.
-3. A time of day takes no date, and no zone unless its column has one.
-4. An array is checked by its elements, in any number of dimensions.
+3. A time of day takes no date, and no zone unless its column has one. This applies to text, too:
+   databases read the part that they need, and drop the other without an error.
+4. An interval takes no object with months or hours of its own, such as a `relativedelta`: drivers
+   read the days, the seconds and the microseconds of any object.
+5. A point takes two coordinates.
+6. A number for a column of decimals is in the range of PostgreSQL: asyncpg sends 1e200000 as 0.
+7. An array is checked by its elements, in any number of dimensions.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sized
-from datetime import date, datetime, time
-from decimal import Decimal
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
 from math import isfinite
 from numbers import Real
 from typing import Any, TypeAlias, cast
@@ -18,6 +24,15 @@ from typing import Any, TypeAlias, cast
 Check: TypeAlias = Callable[[Any], Any]
 """Returns the value. Raises `ChangedValue`."""
 _NUMBERS = (Real, Decimal)
+_TIME = re.compile(r"\d[T\s]\s*(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)", re.IGNORECASE)
+"""The time of day after a date, as text."""
+_CLOCK = re.compile(r"\s*-?\d{1,3}:\d{2}")
+_DATE = re.compile(r"\d[-/]\d{1,2}[-/]\d")
+_OFFSET = re.compile(r":\d{2}(?:\.\d+)?\s*(?:Z|[-+]\d)", re.IGNORECASE)
+_LOST = ("years", "months", "hours", "minutes")
+_COORDINATES = 2
+DECIMAL_DIGITS = 131_072
+"""Digits before the decimal point of a numeric of PostgreSQL."""
 _NO_ARRAYS = (str, bytes, bytearray, memoryview, Mapping)
 
 
@@ -34,22 +49,68 @@ def whole(value: Any) -> Any:
 
 def day(value: Any) -> Any:
     """Check a value for a column of dates."""
-    if isinstance(value, datetime) and value.time() != time():
+    if isinstance(value, str):
+        found = _TIME.search(value)
+        has_time = found is not None and bool(found[1].strip("0:."))
+    else:
+        has_time = isinstance(value, datetime) and value.time() != time()
+    if has_time or is_dateless(value):
         raise ChangedValue("a time of day for a column of dates; pass its date()")
     return value
 
 
+def is_dateless(value: Any) -> bool:
+    """Whether a value is a time without a date, which MySQL takes for a date: 03:04:05 for
+    2003-04-05.
+    """
+    if isinstance(value, str):
+        return _CLOCK.match(value) is not None
+    return isinstance(value, (time, timedelta))
+
+
 def time_of_day(value: Any) -> Any:
     """Check a value for a column of times of a day without a zone."""
-    if isinstance(value, time) and value.tzinfo is not None:
+    if (
+        _OFFSET.search(value) is not None
+        if isinstance(value, str)
+        else isinstance(value, time) and value.tzinfo is not None
+    ):
         raise ChangedValue("a time of day with a zone for a column without one")
     return dateless(value)
 
 
 def dateless(value: Any) -> Any:
     """Check a value for a column of times of a day with a zone."""
-    if isinstance(value, date):
+    if isinstance(value, date) or (isinstance(value, str) and _DATE.search(value) is not None):
         raise ChangedValue("a date for a column of times of a day; pass its time()")
+    return value
+
+
+def duration(value: Any) -> Any:
+    """Check a value for a column of intervals."""
+    lost = [name for name in _LOST if not isinstance(value, timedelta) and getattr(value, name, 0)]
+    if lost:
+        raise ChangedValue(
+            f"{' and '.join(lost)} of a {type(value).__name__} for an interval; pass a timedelta"
+        )
+    return value
+
+
+def decimal(value: Any) -> Any:
+    """Check a value for a column of decimals of PostgreSQL."""
+    try:
+        found = Decimal(value) if isinstance(value, str) else value
+    except InvalidOperation:
+        return value  # the server decides
+    if isinstance(found, Decimal) and found.adjusted() >= DECIMAL_DIGITS:
+        raise ChangedValue(f"a number of more than {DECIMAL_DIGITS:,} digits for a numeric column")
+    return value
+
+
+def point(value: Any) -> Any:
+    """Check a value for a column of points."""
+    if is_array(value) and len(value) != _COORDINATES:
+        raise ChangedValue(f"a point of {len(value)} coordinates for a column with two")
     return value
 
 

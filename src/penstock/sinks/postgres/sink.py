@@ -64,8 +64,8 @@ class PostgresSink(PositionsInTable):
         conflict_columns: the unique key that determines conflicts; default: any for `"ignore"`, and
             for `"update"` the primary key, or the first unique key within `columns`.
         update_columns: the columns that `"update"` replaces; default: every other column.
-        version_column: with `"update"`, replace only rows with a lower version, so that an old row
-            never overwrites a newer one.
+        version_column: with `"update"`, replace only rows with a lower version, or with none, so
+            that an old row never overwrites a newer one. A row without a version is refused.
         row: a function from an item to its row.
         returning: columns of the stored row, such as a generated number, for the item's receipt:
             its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by

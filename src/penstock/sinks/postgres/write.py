@@ -111,6 +111,7 @@ class TableWrite:
         remaining, blame = self._remaining, self._blame
         if remaining.stop_keys():
             remaining.keep()
+        remaining.drop_unversioned(self.plan)
         if not remaining.rows:
             return
         await self._begin()

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..._clients.postgres.names import qualified
+from ..._clients.postgres.types import TYPES, types_of
+from ..._clients.postgres.value_checks import check_of
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
 from .pooled import check_pooler, set_up_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sqlalchemy import Connection
 
+    from ..._clients.changed_values import Check
     from ..._clients.row_target import RowTarget
 
 
@@ -37,6 +41,8 @@ class SqlDialect:
     """Whether the database allows one writer at a time."""
     begin = "BEGIN"
     """The statement that begins a transaction."""
+    insert = "INSERT"
+    """The beginning of an insertion."""
     at_once: str | None = None
     """The statement that makes deferred constraints immediate."""
 
@@ -81,6 +87,11 @@ class SqlDialect:
         """JSON columns that SQLAlchemy does not report as such."""
         del con, table, schema
         return ()
+
+    def checks(self, con: Connection, table: str, schema: str | None) -> Mapping[str, Check]:
+        """The checks of columns whose types contain others, which SQLAlchemy may not report."""
+        del con, table, schema
+        return {}
 
     def unique_keys(
         self, con: Connection, table: str, schema: str | None
@@ -153,17 +164,26 @@ class PostgreSql(SqlDialect):
 
     def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
         """The columns of the catalog."""
-        preparer = con.dialect.identifier_preparer
-        name = preparer.quote_identifier(table)
-        if schema is not None:
-            name = f"{preparer.quote_identifier(schema)}.{name}"
         found = con.exec_driver_sql(
             "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull, attgenerated::text "  # noqa: S608  # a parameter
-            f"FROM pg_attribute WHERE attrelid = to_regclass({placeholder_of(con.dialect.paramstyle)(1)}) "
+            f"FROM pg_attribute WHERE attrelid = {_relation(con)} "
             "AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
-            (name,),
+            (qualified(schema, table),),
         )
         return [tuple(row) for row in found]
+
+    def checks(self, con: Connection, table: str, schema: str | None) -> Mapping[str, Check]:
+        """By the catalog."""
+        name = qualified(schema, table)
+        rows = con.exec_driver_sql(TYPES.format(table=_relation(con)), (name,)).mappings()
+        types = types_of([dict(row) for row in rows])
+        columns = con.exec_driver_sql(
+            f"SELECT attname::text, atttypid::int8 FROM pg_attribute WHERE attrelid = {_relation(con)} "  # noqa: S608  # a parameter
+            "AND attnum > 0 AND NOT attisdropped",
+            (name,),
+        )
+        found = [(column, check_of(types[kind])) for column, kind in columns if kind in types]
+        return {column: check for column, check in found if check is not None}
 
 
 class Sqlite(SqlDialect):
@@ -173,6 +193,8 @@ class Sqlite(SqlDialect):
     shown = "SQLite"
     is_single_writer = True
     begin = "BEGIN IMMEDIATE"
+    insert = "INSERT OR ABORT"
+    """Overrides `ON CONFLICT IGNORE` and `REPLACE` of constraints, which drop rows without an error."""
 
     def limits(self, con: Connection) -> SqlLimits:
         """The limit of the library, from the driver if available."""
@@ -202,6 +224,11 @@ class Sqlite(SqlDialect):
         for index, column in found:
             keys.setdefault(index, []).append(column)
         return [tuple(map(str, each)) for each in keys.values() if None not in each]
+
+
+def _relation(con: Connection) -> str:
+    """The oid of the table that the first parameter names; NULL if there is none."""
+    return f"to_regclass({placeholder_of(con.dialect.paramstyle)(1)})"
 
 
 def placeholder_of(style: str) -> Callable[[int], str]:

@@ -89,12 +89,14 @@ class MySql(SqlDialect):
 
     def set_up(self, dbapi: Any) -> None:
         """Refuse values that a column cannot hold, which would otherwise be truncated or set to
-        zero; and read backslashes as the drivers write them.
+        zero; store 0 in an `AUTO_INCREMENT` column as 0; and read backslashes as the drivers write
+        them.
         """
         cursor = dbapi.cursor()
         cursor.execute(
             "SET SESSION sql_mode = CONCAT_WS(',', NULLIF(REPLACE(@@SESSION.sql_mode, "
-            f"'{_NO_BACKSLASHES}', ''), ''), 'STRICT_ALL_TABLES')"
+            f"'{_NO_BACKSLASHES}', ''), ''), 'STRICT_ALL_TABLES', "
+            "'NO_AUTO_VALUE_ON_ZERO')"
         )
         cursor.close()
 

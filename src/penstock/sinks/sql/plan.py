@@ -95,7 +95,8 @@ class SqlPlan:
         )
         back = f" RETURNING {self.returned.selected}" if self.returned.names else ""
         return (
-            f"INSERT INTO {self.table} ({', '.join(self.quoted)}) VALUES {rows}{self.clause}{back}"  # noqa: S608  # names are quoted
+            f"{self.dialect.insert} INTO {self.table} ({', '.join(self.quoted)}) "  # names are quoted
+            f"VALUES {rows}{self.clause}{back}"
         )
 
     def lookup(self, count: int) -> str:
@@ -141,7 +142,7 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
         limits=dialect.limits(con),
         key=key,
         processors=_processors(con, [types[each] for each in target.columns]),
-        rules=_rules(con, dialect, [types[each] for each in target.columns]),
+        rules=_rules(con, dialect, target, types),
         told=told,
         doubt=dialect.doubt(con),
         table=name,
@@ -247,11 +248,16 @@ def _processors(con: Connection, types: Sequence[TypeEngine[Any]]) -> dict[int, 
 
 
 def _rules(
-    con: Connection, dialect: SqlDialect, types: Sequence[TypeEngine[Any]]
+    con: Connection, dialect: SqlDialect, target: RowTarget, types: Mapping[str, TypeEngine[Any]]
 ) -> dict[int, SqlValueRule]:
     is_utc = dialect.is_utc(con)
-    found = [sql_rule_of(kind, dialect.name, is_utc=is_utc) for kind in types]
-    return {place: rule for place, rule in enumerate(found) if rule is not None}
+    checks = dialect.checks(con, target.table, target.schema)
+    found: dict[int, SqlValueRule] = {}
+    for place, name in enumerate(target.columns):
+        rule = sql_rule_of(types[name], dialect.name, is_utc=is_utc, own=checks.get(name))
+        if rule is not None:
+            found[place] = rule
+    return found
 
 
 def _returned(

@@ -64,7 +64,8 @@ class SqlSink(Openable):
             primary key, or the first unique key within `columns`. MySQL and MariaDB always use all
             unique keys.
         update_columns: the columns that `"update"` replaces; default: every other column.
-        version_column: with `"update"`, replace only rows with a lower version, or with none.
+        version_column: with `"update"`, replace only rows with a lower version, or with none. A row
+            without a version is refused.
         row: a function from an item to its row.
         returning: columns of the stored row, such as a generated number, for the item's receipt:
             its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by

@@ -8,11 +8,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
-from ..rows.changed import CHECKS
+from ..rows.changed import column_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..rows.changed import ColumnCheck
     from .table import Table
 
 JSON_TYPES = frozenset({"json", "jsonb"})
@@ -75,18 +76,25 @@ class PlanFacts:
     @cached_property
     def numeric_places(self) -> tuple[int, ...]:
         """The places of numeric columns' values in a row; empty if a user's codec may encode them."""
-        kinds = [self.table.column(name).loose for name in self.columns]
+        found = [self.table.column(name) for name in self.columns]
         return tuple(
             place
-            for place, kind in enumerate(kinds)
-            if self.reads_text and kind in {"numeric", "numeric[]"}
+            for place, column in enumerate(found)
+            if self.reads_text and "numeric" in {column.loose, column.element}
         )
 
     @cached_property
-    def checked_places(self) -> dict[int, str]:
-        """The places and types of columns for which asyncpg may change values."""
-        kinds = [self.table.column(name).loose for name in self.columns]
-        return {place: kind for place, kind in enumerate(kinds) if kind in CHECKS}
+    def checked_places(self) -> dict[int, ColumnCheck]:
+        """The places of columns for which asyncpg may change values, and the checks of these.
+
+        Intervals are not checked if a user's codec may encode them.
+        """
+        found = [column_check(self.table.column(name)) for name in self.columns]
+        return {
+            place: check
+            for place, check in enumerate(found)
+            if check is not None and (self.reads_text or not check.kind.startswith("interval"))
+        }
 
     @cached_property
     def rounded_places(self) -> tuple[int, ...]:
@@ -97,7 +105,9 @@ class PlanFacts:
     @cached_property
     def has_times(self) -> bool:
         """Whether asyncpg may change dates and times: of the exact types of Python, too."""
-        return any(kind.startswith(("date", "time")) for kind in self.checked_places.values())
+        return any(
+            check.kind.startswith(("date", "time")) for check in self.checked_places.values()
+        )
 
     @cached_property
     def is_converted(self) -> bool:
@@ -109,11 +119,11 @@ class PlanFacts:
         """The places of JSON columns' values in a row, and whether they contain arrays; without
         types that a user's codec encodes.
         """
-        kinds = [self.table.column(name).loose for name in self.columns]
+        found = [self.table.column(name) for name in self.columns]
         return {
-            place: kind.endswith("[]")
-            for place, kind in enumerate(kinds)
-            if kind.removesuffix("[]") in self.json_types
+            place: column.element is not None
+            for place, column in enumerate(found)
+            if (column.element or column.loose) in self.json_types
         }
 
     @property

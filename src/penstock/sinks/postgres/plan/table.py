@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.names import qualified
+from ...._clients.postgres.types import TYPES, PostgresType, types_of
 from ...._core.checks import bad
 from ....letters.table import upgrade
 
@@ -20,7 +21,9 @@ SHOWN = 20
 READ = 1000
 """Maximum number of names searched for similar ones."""
 
-_TABLE = """SELECT c.oid, c.relname, n.nspname, c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AS takes_copy,
+_TABLE = """SELECT c.oid, c.relname, n.nspname,
+           c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AND NOT (c.relhasrules AND EXISTS (
+               SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3')) AS takes_copy,
            c.relkind = 'r' AND NOT c.relhasrules AND NOT EXISTS (
                SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgtype & 7 = 7) AS is_plain
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -33,14 +36,17 @@ _SCHEMAS = (
     "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(toast|temp)' ORDER BY 1"
 )
 _COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.is_read,
-           base.is_enum, base.is_nested, a.attnotnull AS not_null, a.attgenerated <> '' AS generated,
-           a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull AS mark
+           base.is_enum, base.is_nested, a.attnotnull AS not_null,
+           a.attgenerated <> '' OR a.attidentity = 'a' AS generated,
+           a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull AS mark,
+           CASE WHEN base.has_parts THEN a.atttypid::int8 END AS kind
     FROM pg_catalog.pg_attribute a, LATERAL (
         WITH RECURSIVE down(oid) AS (
             SELECT a.atttypid
             UNION ALL SELECT t.typbasetype FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype = 'd'
         )
         SELECT pg_catalog.format_type(t.oid, -1) AS loose, t.typtype = 'e' AS is_enum, t.typcategory IN ('A', 'C') AS is_nested,
+               t.typcategory IN ('A', 'C', 'R') AS has_parts,
                t.oid IN ('json'::regtype, 'jsonb'::regtype, 'xml'::regtype) AS is_read
         FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype <> 'd'
     ) base
@@ -52,6 +58,8 @@ _KEYS = """SELECT array_agg(a.attname::text ORDER BY k.place) AS names
       AND k.place <= i.indnkeyatts AND a.attrelid = i.indrelid AND a.attnum = k.attnum
     GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
 """
+_TYPES = TYPES.format(table="$1")
+_TYPES_BY_NAME = TYPES.format(table="pg_catalog.to_regclass($1)")
 
 _MARKS = """WITH opened AS MATERIALIZED (SELECT pg_catalog.pg_relation_size(pg_catalog.to_regclass($1)) AS size)
     SELECT (SELECT pg_catalog.array_agg(a.attname::text || ' ' || a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull)
@@ -84,6 +92,13 @@ class TableColumn:
     generated: bool
     mark: str
     """Changes with the column's type, the type's length, or its nullability."""
+    kind: PostgresType | None = None
+    """The type, if it contains others."""
+
+    @property
+    def element(self) -> str | None:
+        """The base type of an array's elements, unless these contain other types."""
+        return None if self.kind is None else self.kind.element
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +114,9 @@ class Table:
     columns: tuple[TableColumn, ...]
     keys: tuple[tuple[str, ...], ...]
     takes_copy: bool = True
-    """Whether `COPY` can write into it: not if it is a view or has row-level security."""
+    """Whether `COPY` can write into it: not if it is a view or has row-level security, or if it has
+    a rule for insertions, which `COPY` would ignore.
+    """
     is_plain: bool = True
     """Whether each inserted row is stored or refused: no trigger or rule can suppress it."""
 
@@ -132,12 +149,11 @@ async def read_table(
     found = await con.fetchrow(_TABLE, qualified(schema, table))
     if found is None:
         raise await _missing_table(con, table, schema)
-    rows = await con.fetch(_COLUMNS, found["oid"])
     keys = await con.fetch(_KEYS, found["oid"])
     read = Table(
         found["relname"],
         found["nspname"],
-        tuple(TableColumn(**row) for row in rows),
+        await _columns(con, found["oid"]),
         tuple(tuple(key["names"]) for key in keys),
         found["takes_copy"],
         found["is_plain"],
@@ -146,10 +162,17 @@ async def read_table(
     return read
 
 
+async def _columns(con: PoolConnectionProxy[Any], table: int) -> tuple[TableColumn, ...]:
+    rows = await con.fetch(_COLUMNS, table)
+    has_parts = any(row["kind"] is not None for row in rows)
+    kinds = types_of(await con.fetch(_TYPES, table)) if has_parts else {}
+    return tuple(TableColumn(**{**row, "kind": kinds.get(row["kind"])}) for row in rows)
+
+
 async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:
     """Whether the columns still have the types and the nullability that were read.
 
-    Suspends for a round trip, and until another session that alters the table has ended. A missing
+    Suspends for a round trip, or two if a type contains others, and until another session that alters the table has ended. A missing
     table or column counts as unchanged: the write itself raises the server's error.
     """
     while True:
@@ -158,10 +181,13 @@ async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Seque
         if not found["has_waited"]:
             break
     marks = dict(each.rsplit(" ", 1) for each in found["marks"] or ())
-    return all(
-        marks.get(name, mark) == mark
-        for name, mark in ((name, table.column(name).mark) for name in columns)
-    )
+    known = [table.column(name) for name in columns]
+    if any(marks.get(column.name, column.mark) != column.mark for column in known):
+        return False
+    kinds = {column.kind for column in known if column.kind is not None}
+    if not kinds or not marks:
+        return True
+    return kinds <= {*types_of(await con.fetch(_TYPES_BY_NAME, table.qualified)).values()}
 
 
 async def _missing_table(

@@ -42,6 +42,8 @@ class Target(RowTarget):
         update = self.update
         if update is None:
             update = tuple(column for column in self.columns if column not in (target or ()))
+        elif self.version is not None and self.version not in (*update, *(target or ())):
+            update = (*update, self.version)  # the next version is compared with it
         return TablePlan(
             table=table,
             columns=self.columns,

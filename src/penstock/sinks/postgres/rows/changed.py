@@ -1,32 +1,28 @@
 """Values that asyncpg would change, for columns of the table; such a row fails alone. Pure.
 
-asyncpg drops the fraction of a number for a column of whole numbers, the time of day of a date, and
-the date and the zone of a time of day.
+asyncpg drops the fraction of a number for a column of whole numbers, the time of day of a date, the
+date and the zone of a time of day, and more (`changed_values`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, time
+from datetime import date, time, timedelta
+from decimal import Decimal
 from itertools import chain
 from operator import attrgetter, itemgetter
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from ...._clients.changed_values import (
-    ChangedValue,
-    Check,
-    dateless,
-    day,
-    elements,
-    time_of_day,
-    whole,
-)
+from ...._clients.changed_values import DECIMAL_DIGITS, ChangedValue
+from ...._clients.postgres.value_checks import SCALARS, check_of
 from ...._core.errors import PermanentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ...._clients.changed_values import Check
+    from ..plan.table import TableColumn
     from .lazy import Row
 
 _AT_ONCE = 512
@@ -57,87 +53,81 @@ def _are_times(values: Iterable[Any]) -> bool:
     return _TIMES.issuperset(map(type, values))
 
 
+def _are_durations(values: Iterable[Any]) -> bool:
+    return _DURATIONS.issuperset(map(type, values))
+
+
+def _are_points(values: Iterable[Any]) -> bool:
+    return {2}.issuperset(map(len, filter(None, values)))
+
+
+def _are_in_range(values: Iterable[Any]) -> bool:
+    """Whether decimals are in the range of numeric; other numbers are."""
+    found = [*values]
+    if not _NUMBERS.issuperset(map(type, found)):
+        return False
+    decimals = [value for value in found if type(value) is Decimal]
+    return max(map(Decimal.adjusted, decimals), default=0) < DECIMAL_DIGITS
+
+
+_NUMBERS = frozenset({NoneType, bool, int, float, Decimal})
+_DURATIONS = frozenset({NoneType, timedelta})
 _DAYS = frozenset({NoneType, date})
 _TIMES = frozenset({NoneType, time})
 _NO_ZONE = frozenset({None})
 _zone = attrgetter("tzinfo")
 
 
-@runtime_checkable
-class Range(Protocol):
-    """A range of asyncpg."""
-
-    @property
-    def lower(self) -> Any:
-        """The lower bound; `None` if there is none."""
-        ...
-
-    @property
-    def upper(self) -> Any:
-        """The upper bound; `None` if there is none."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnCheck:
     """The check of the values for one type of column."""
 
+    kind: str
+    """The type."""
     are_kept: Callable[[Iterable[Any]], bool]
     """Whether a quick check proves that none of these values would be changed."""
     check: Check
 
 
-_WHOLE = ColumnCheck(_are_whole, whole)
-_CHECKS = {
-    **dict.fromkeys(("smallint", "integer", "bigint", "oid", "xid", "xid8"), _WHOLE),
-    "date": ColumnCheck(_are_days, day),
-    "time without time zone": ColumnCheck(_are_local, time_of_day),
-    "time with time zone": ColumnCheck(_are_times, dateless),
+_QUICK: Mapping[str, Callable[[Iterable[Any]], bool]] = {
+    "date": _are_days,
+    "time without time zone": _are_local,
+    "time with time zone": _are_times,
+    "interval": _are_durations,
+    "numeric": _are_in_range,
+    "point": _are_points,
 }
 
 
-def _of_arrays(check: ColumnCheck) -> ColumnCheck:
+def column_check(column: TableColumn) -> ColumnCheck | None:
+    """The check of a column; `None` if asyncpg would change none of its values."""
+    kind = column.kind
+    check = SCALARS.get(column.loose) if kind is None else check_of(kind)
+    if check is None:
+        return None
+    quick = _are_null
+    if kind is None:
+        quick = _QUICK.get(column.loose, _are_whole)
+    elif kind.element is not None:
+        quick = _of_arrays(_QUICK.get(kind.element, _are_whole))
+    return ColumnCheck(column.loose, quick, check)
+
+
+def _of_arrays(
+    are_elements_kept: Callable[[Iterable[Any]], bool],
+) -> Callable[[Iterable[Any]], bool]:
     def are_kept(values: Iterable[Any]) -> bool:
         """Arrays of one dimension; others are checked value by value."""
-        return check.are_kept(chain.from_iterable(filter(None, values)))
+        return are_elements_kept(chain.from_iterable(filter(None, values)))
 
-    return ColumnCheck(are_kept, elements(check.check))
-
-
-def _of_ranges(check: Check) -> ColumnCheck:
-    def checked(value: Any) -> None:
-        """Check the bounds of a range, a pair, or an array of these."""
-        if isinstance(value, (list, tuple)):
-            for each in cast("Sequence[Any]", value):
-                checked(each)
-        elif isinstance(value, Range):
-            checked((value.lower, value.upper))
-        elif value is not None:
-            check(value)
-
-    return ColumnCheck(_are_null, checked)
+    return are_kept
 
 
-_RANGES = {
-    **dict.fromkeys(
-        ("int4range", "int8range", "int4multirange", "int8multirange"), _of_ranges(whole)
-    ),
-    **dict.fromkeys(("daterange", "datemultirange"), _of_ranges(day)),
-}
-CHECKS = {
-    **_CHECKS,
-    **{f"{kind}[]": _of_arrays(check) for kind, check in _CHECKS.items()},
-    **_RANGES,
-    **{f"{kind}[]": check for kind, check in _RANGES.items()},
-}
-"""The checks, by the type of the column."""
-
-
-def are_kept(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
+def are_kept(rows: Sequence[Row], places: Mapping[int, ColumnCheck]) -> bool:
     """Whether a quick check proves that asyncpg would change no value of these rows."""
     if not places:
         return True
-    checks = [CHECKS[kind].are_kept for kind in places.values()]
+    checks = [check.are_kept for check in places.values()]
     try:
         for start in range(0, len(rows), _AT_ONCE):
             columns = _columns(rows[start : start + _AT_ONCE], [*places])
@@ -157,27 +147,26 @@ def _columns(rows: Sequence[Row], places: Sequence[int]) -> Iterable[Iterable[An
 
 
 def changed(
-    rows: Sequence[Row], places: Mapping[int, str], names: Sequence[str]
+    rows: Sequence[Row], places: Mapping[int, ColumnCheck], names: Sequence[str]
 ) -> dict[int, PermanentError]:
     """The errors, by place, of rows with a value that asyncpg would change.
 
     Args:
         rows: the rows.
-        places: the types of the columns with a check, by their places.
+        places: the checks of the columns that have one, by their places.
         names: the names of all columns.
     """
     found: dict[int, PermanentError] = {}
     if are_kept(rows, places):
         return found
-    for column, kind in places.items():
-        if are_kept(rows, {column: kind}):
+    for column, check in places.items():
+        if are_kept(rows, {column: check}):
             continue
-        check = CHECKS[kind].check
         for place, row in enumerate(rows):
             try:
-                check(row[column])
+                check.check(row[column])
             except ChangedValue as error:
-                text = f"column {names[column]!r} ({kind}): {error}"
+                text = f"column {names[column]!r} ({check.kind}): {error}"
                 found.setdefault(place, PermanentError(text))
             except Exception:  # noqa: S112  # asyncpg refuses the value
                 continue

@@ -72,6 +72,13 @@ class ColumnRows(LazyRows):
         self._made()
         return self._unreadable
 
+    def nulls(self, name: str) -> Sequence[int]:
+        """The places of the rows with NULL in this column."""
+        found: list[int] = np.flatnonzero(
+            pc.is_null(self._batch.column(name)).to_numpy(zero_copy_only=False)
+        ).tolist()
+        return found
+
     def place(self, line: int) -> int:
         """The place in the write of the row at `line`."""
         return line if self._places is None else int(self._places[line])

@@ -35,6 +35,10 @@ class LazyRows(Sequence[Row], ABC):
         """The rows that cannot become tuples."""
 
     @abstractmethod
+    def nulls(self, name: str) -> Sequence[int]:
+        """The places of the rows with NULL in this column."""
+
+    @abstractmethod
     def latest(self, key: Sequence[str], version: str | None) -> LazyRows:
         """Drop rows that a later row with the same key, or one with a higher version, replaces.
 

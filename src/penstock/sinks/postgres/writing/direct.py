@@ -15,6 +15,7 @@ from uuid import UUID
 
 from ..rows.changed import are_kept, are_rounded
 from ..rows.numbers import shortest
+from ..rows.versions import unversioned
 from .values import statement_for_values
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ async def write_directly(
         or plan.is_converted
         or not isinstance(rows, (tuple, list))
         or scope.begins_first
+        or unversioned(rows, plan)
         or chooser.choose(plan, len(rows)) != "values"
     ):
         return False

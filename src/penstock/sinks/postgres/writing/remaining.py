@@ -17,6 +17,7 @@ from ..rows.changed import changed
 from ..rows.documents import documents
 from ..rows.lazy import LazyRows
 from ..rows.numbers import shortest
+from ..rows.versions import unversioned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -142,6 +143,10 @@ class Remaining:
             self.details[self.indices[place]] = {
                 name: row[f"v{number}"] for number, name in enumerate(names)
             }
+
+    def drop_unversioned(self, plan: TablePlan) -> None:
+        """Fail the rows without a version."""
+        self.drop(unversioned(self.rows, plan))
 
     def drop_refused(self) -> None:
         """Fail the rows of columns whose values show that the server would refuse them."""
