@@ -45,7 +45,7 @@ _COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.att
             SELECT a.atttypid
             UNION ALL SELECT t.typbasetype FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype = 'd'
         )
-        SELECT pg_catalog.format_type(t.oid, -1) AS loose, t.typtype = 'e' AS is_enum, t.typcategory IN ('A', 'C') AS is_nested,
+        SELECT pg_catalog.format_type(t.oid, -1) AS loose, t.typtype = 'e' AS is_enum, t.typcategory IN ('A', 'C', 'G', 'R') AS is_nested,
                t.typcategory IN ('A', 'C', 'R') AS has_parts,
                t.oid IN ('json'::regtype, 'jsonb'::regtype, 'xml'::regtype) AS is_read
         FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype <> 'd'
@@ -87,7 +87,7 @@ class TableColumn:
     """Only the server can parse its values, from text: JSON, XML."""
     is_enum: bool
     is_nested: bool
-    """An array or a composite, which `unnest` would split."""
+    """Its values may be lists, which `unnest` would split."""
     not_null: bool
     generated: bool
     mark: str
