@@ -15,6 +15,7 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("asyncpg")
 import numpy as np  # noqa: E402
 from asyncpg import Range  # noqa: E402
+from dateutil.relativedelta import relativedelta  # noqa: E402
 from tests.sinks.postgres_help import database, written  # noqa: E402
 
 from penstock import ArrowBatch, PermanentError, send  # noqa: E402
@@ -30,7 +31,15 @@ AT = dt.datetime(2026, 1, 2, 3, 4)
 HOUR = dt.time(3, 4)
 ZONED = HOUR.replace(tzinfo=TOKYO)
 
-COLUMNS = {"day": "date", "hour": "time", "zoned": "timetz", "size": "int", "code": "oid"}
+COLUMNS = {
+    "day": "date",
+    "hour": "time",
+    "zoned": "timetz",
+    "size": "int",
+    "code": "oid",
+    "price": "numeric",
+    "span": "interval",
+}
 BAD: list[tuple[str, Any, str]] = [
     ("day", AT, "time of day"),
     ("hour", AT, "a date"),
@@ -42,6 +51,10 @@ BAD: list[tuple[str, Any, str]] = [
     ("size", np.float32(1.5), "not a whole number"),
     ("size", Fraction(3, 2), "not a whole number"),
     ("code", 1.5, "not a whole number"),
+    ("price", Decimal("1e200000"), "131,072 digits"),
+    ("price", "-1e131072", "131,072 digits"),
+    ("span", relativedelta(months=1), "months of a relativedelta"),
+    ("span", relativedelta(hours=30), "hours of a relativedelta"),
 ]
 """Columns, values that would be changed there, and the words of their errors."""
 GOOD: list[tuple[str, Any, str]] = [
@@ -56,6 +69,11 @@ GOOD: list[tuple[str, Any, str]] = [
     ("size", Fraction(10, 2), "5"),
     ("code", 6.0, "6"),
     ("size", None, ""),
+    ("price", Decimal("0.10"), "0.10"),
+    ("price", "1e5", "100000"),
+    ("price", Decimal("NaN"), "NaN"),
+    ("span", dt.timedelta(1, 2), "1 day 00:00:02"),
+    ("span", relativedelta(days=3), "3 days"),
 ]
 WAYS: dict[str, dict[str, Any]] = {
     "parameters": {"statement": "values"},
@@ -104,6 +122,8 @@ async def test_a_value_that_would_be_changed_fails_alone(
         ("daterange", [Range(AT)], [Range(DAY), None], ["[2026-01-02,)", None]),
         ("daterange[]", [[Range(AT)]], [[Range(DAY)]], ['{"[2026-01-02,)"}']),
         ("time[]", [[AT], [ZONED]], [[HOUR, None]], ["{03:04:00,NULL}"]),
+        ("numeric[]", [[1, Decimal("1e200000")]], [[Decimal("1.0"), None]], ["{1.0,NULL}"]),
+        ("point", [(1, 2, 3)], [(1, 2), [3, 4], None], ["(1,2)", "(3,4)", None]),
     ],
 )
 @pytest.mark.parametrize("way", ["parameters", "COPY", "staging"])

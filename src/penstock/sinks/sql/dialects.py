@@ -62,6 +62,9 @@ class SqlDialect:
             rule = f"needs INSERT ... RETURNING, which this {self.shown} {told} does not have"
             raise bad("returning", target.returning, rule)
 
+    def check_conflicts(self, con: Connection, target: RowTarget) -> None:
+        """Raise `ConfigError` for a table in which the database handles no conflicts."""
+
     def set_up(self, dbapi: Any) -> None:
         """Set up a new connection of the sink's own engine."""
 
@@ -161,6 +164,20 @@ class PostgreSql(SqlDialect):
         del table, schema
         if self._is_examined:
             check_pooler(con)
+
+    def check_conflicts(self, con: Connection, target: RowTarget) -> None:
+        """Raise `ConfigError` for a table with rules."""
+        found = con.exec_driver_sql(
+            "SELECT 1 FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class "  # noqa: S608  # a parameter
+            f"WHERE c.oid = {_relation(con)} AND c.relkind <> 'v' AND r.ev_type IN ('2', '3')",
+            (qualified(target.schema, target.table),),
+        )
+        if found.first() is not None:
+            rule = (
+                f"{target.shown!r} has a rule for insertions or updates, with which PostgreSQL "
+                "handles no conflicts; replace it by a trigger"
+            )
+            raise bad("on_conflict", target.mode, rule)
 
     def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
         """The columns of the catalog."""

@@ -134,6 +134,8 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
     quoted = tuple(preparer.quote(each) for each in target.columns)
     name = preparer.format_table(table)
     names = dict(zip(target.columns, quoted, strict=True))
+    if target.mode != "error":
+        dialect.check_conflicts(con, target)
     if target.returning:
         dialect.check_returning(con, target)
     return SqlPlan(

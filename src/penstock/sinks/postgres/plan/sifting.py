@@ -13,6 +13,8 @@ from .temporary import LOOSE, RETURNED, SCHEMA, VERDICT, staging_table, temporar
 if TYPE_CHECKING:
     from .facts import PlanFacts
 
+_NO_PARENT = "23503"
+"""A foreign key was violated."""
 _VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text, field text)"
 
 
@@ -37,7 +39,8 @@ def sift(facts: PlanFacts) -> str:
     rows in the verdict.
 
     Errors that are not caused by a row end it, including a missing privilege. Row-level security,
-    which has the same code, refuses single rows.
+    which has the same code, refuses single rows. A row that refers to a later one, which a statement
+    of all rows would accept, is inserted after it.
     """
     values = ", ".join(f"r.c{place}{cast}" for place, cast in enumerate(facts.casts))
     of_all = f"SQLSTATE IN ({_texts(OF_ALL)}) OR left(SQLSTATE, 2) IN ({_texts(OF_ALL_FAMILIES)})"
@@ -46,16 +49,17 @@ def sift(facts: PlanFacts) -> str:
     if facts.returning:
         stored = f"{insert} RETURNING r.o AS o, {facts.values_of()}"
         insert = f"WITH stored AS ({stored}) INSERT INTO {SCHEMA}.{RETURNED} SELECT * FROM stored"
+    store = f"""{insert};
+            GET DIAGNOSTICS n = ROW_COUNT;
+            IF n = 0 THEN INSERT INTO {SCHEMA}.{VERDICT} (o) VALUES (r.o); END IF"""
     body = f"""
 #variable_conflict use_column
 DECLARE
-    r record; n bigint; p_message text; p_detail text; p_rule text; p_field text;
+    r record; n bigint; again boolean; p_message text; p_detail text; p_rule text; p_field text;
 BEGIN
     FOR r IN SELECT * FROM {SCHEMA}.{LOOSE} ORDER BY o LOOP
         BEGIN
-            {insert};
-            GET DIAGNOSTICS n = ROW_COUNT;
-            IF n = 0 THEN INSERT INTO {SCHEMA}.{VERDICT} (o) VALUES (r.o); END IF;
+            {store};
         EXCEPTION WHEN OTHERS THEN
             IF {of_all} THEN RAISE; END IF;
             IF {unprivileged} THEN RAISE; END IF;
@@ -64,10 +68,33 @@ BEGIN
             INSERT INTO {SCHEMA}.{VERDICT} VALUES (r.o, SQLSTATE, p_message, p_detail, p_rule, p_field);
         END;
     END LOOP;
+    SELECT EXISTS (SELECT FROM {SCHEMA}.{LOOSE} s WHERE NOT EXISTS (SELECT FROM {SCHEMA}.{VERDICT} v WHERE v.o = s.o)
+        AND s.o > (SELECT min(v.o) FROM {SCHEMA}.{VERDICT} v WHERE v.code = '{_NO_PARENT}')) INTO again;
+    WHILE again LOOP
+        again = false;
+        FOR r IN SELECT s.* FROM {SCHEMA}.{LOOSE} s JOIN {SCHEMA}.{VERDICT} v USING (o)
+            WHERE v.code = '{_NO_PARENT}'{_without_later(facts)} ORDER BY s.o LOOP
+            BEGIN
+                DELETE FROM {SCHEMA}.{VERDICT} v WHERE v.o = r.o;
+                {store};
+                again = true;
+            EXCEPTION WHEN OTHERS THEN
+                IF {of_all} THEN RAISE; END IF;
+            END;
+        END LOOP;
+    END LOOP;
 END
 """
     tag = _unused_tag(body)
     return f"DO {tag}{body}{tag}"
+
+
+def _without_later(facts: PlanFacts) -> str:
+    """A condition for rows that may be inserted after later ones: none of them has the same key."""
+    if facts.mode != "update":
+        return ""
+    same = " AND ".join(f"e.{key} = s.{key}" for key in facts.staged(facts.target or ()))
+    return f" AND NOT EXISTS (SELECT FROM {SCHEMA}.{LOOSE} e WHERE e.o > s.o AND {same})"
 
 
 def verdict(facts: PlanFacts) -> str:

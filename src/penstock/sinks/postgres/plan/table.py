@@ -24,6 +24,8 @@ READ = 1000
 _TABLE = """SELECT c.oid, c.relname, n.nspname,
            c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AND NOT (c.relhasrules AND EXISTS (
                SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3')) AS takes_copy,
+           c.relkind <> 'v' AND c.relhasrules AND EXISTS (
+               SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type IN ('2', '3')) AS has_rules,
            c.relkind = 'r' AND NOT c.relhasrules AND NOT EXISTS (
                SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgtype & 7 = 7) AS is_plain
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -119,6 +121,8 @@ class Table:
     """
     is_plain: bool = True
     """Whether each inserted row is stored or refused: no trigger or rule can suppress it."""
+    has_rules: bool = False
+    """Whether a rule rewrites insertions or updates, so that the server handles no conflicts."""
 
     @property
     def qualified(self) -> str:
@@ -157,6 +161,7 @@ async def read_table(
         tuple(tuple(key["names"]) for key in keys),
         found["takes_copy"],
         found["is_plain"],
+        found["has_rules"],
     )
     _check_columns(read, columns)
     return read

@@ -64,6 +64,12 @@ class Target(RowTarget):
                 f"unique keys: {shown}"
             )
             raise bad("conflict_columns", self.conflict, rule)
+        if self.mode != "error" and table.has_rules:
+            rule = (
+                f"{table.qualified} has a rule for insertions or updates, with which PostgreSQL "
+                "handles no conflicts; replace it by a trigger"
+            )
+            raise bad("on_conflict", self.mode, rule)
         if self.mode != "error" and key is None:
             rule = (
                 f"requires a unique index of {table.qualified} over columns that this sink writes; "

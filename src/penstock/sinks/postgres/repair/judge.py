@@ -72,7 +72,8 @@ class Judge:
             try:
                 found = self.target.plan(table, reads_text=plan.reads_text)
             except ConfigError as second:
-                repair = f"restore the unique key of {self._where(plan)} ({second})"
+                cure = "drop the rule" if table.has_rules else "restore the unique key"
+                repair = f"{cure} of {self._where(plan)} ({second})"
             else:
                 return replace(found, copies=plan.copies, json_types=plan.json_types)
         raise refusal(error, self._what(plan), repair) from error
