@@ -71,7 +71,7 @@ async def test_the_version_is_replaced_with_the_columns_that_are(
 ) -> None:
     """batcher/B38: otherwise the next version would be compared with the first one."""
     async with database(embedded_postgres.dsn, f"{SHAPE}, since int") as db:
-        options = {**VERSIONED, "update_columns": ("word",), **WAYS[way]}
+        options: dict[str, Any] = {**VERSIONED, "update_columns": ("word",), **WAYS[way]}
         async with db.sink((*COLUMNS, "since"), **options) as sink:
             for version in (1, 5, 3):
                 assert await written(sink, [(1, f"v{version}", version, version)]) == {}

@@ -88,12 +88,17 @@ def dateless(value: Any) -> Any:
 
 def duration(value: Any) -> Any:
     """Check a value for a column of intervals."""
-    lost = [name for name in _LOST if not isinstance(value, timedelta) and getattr(value, name, 0)]
+    lost = [name for name in _LOST if not isinstance(value, timedelta) and _has(value, name)]
     if lost:
         raise ChangedValue(
             f"{' and '.join(lost)} of a {type(value).__name__} for an interval; pass a timedelta"
         )
     return value
+
+
+def _has(value: object, name: str) -> bool:
+    found: object = getattr(value, name, None)
+    return bool(found)
 
 
 def decimal(value: Any) -> Any:

@@ -69,12 +69,12 @@ def of_range(bound: Check) -> Check:
     """The check of ranges."""
 
     def checked(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            bounds = cast("Sequence[Any]", value)
-        elif isinstance(value, str):
-            bounds = ()
-        else:
-            bounds = (getattr(value, "lower", None), getattr(value, "upper", None))
+        given: object = value
+        bounds: Sequence[Any] = ()
+        if isinstance(given, (list, tuple)):
+            bounds = cast("Sequence[Any]", given)
+        elif not isinstance(given, str):
+            bounds = (getattr(given, "lower", None), getattr(given, "upper", None))
         for each in bounds:
             if each is not None:
                 bound(each)

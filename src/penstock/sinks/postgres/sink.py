@@ -63,7 +63,8 @@ class PostgresSink(PositionsInTable):
             several rows with the same key in a batch, the last one takes effect.
         conflict_columns: the unique key that determines conflicts; default: any for `"ignore"`, and
             for `"update"` the primary key, or the first unique key within `columns`.
-        update_columns: the columns that `"update"` replaces; default: every other column.
+        update_columns: the columns that `"update"` replaces, besides the version; default: every
+            other column.
         version_column: with `"update"`, replace only rows with a lower version, or with none, so
             that an old row never overwrites a newer one. A row without a version is refused.
         row: a function from an item to its row.
@@ -74,8 +75,8 @@ class PostgresSink(PositionsInTable):
         statement: `"auto"`: the fastest statement for the number of rows, by the thresholds.
             `"values"`: one `INSERT` with a parameter per value; a batch with more than 32,767
             values is written as with `"insert"`. `"insert"`: one `INSERT` per row, in a pipeline.
-            `"unnest"`: one `INSERT` from an array per column; not for columns that are arrays
-            themselves. `"copy"`: `COPY`, into a staging table if conflicts are handled. Each of
+            `"unnest"`: one `INSERT` from an array per column; not for arrays, composites, ranges and
+            geometric types. `"copy"`: `COPY`, into a staging table if conflicts are handled. Each of
             them is one transaction. Repairs after bad rows or unknown outcomes choose their own
             statement.
         copy_threshold: the number of rows from which they are sent by `COPY`; default 150. If

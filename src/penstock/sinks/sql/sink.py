@@ -63,7 +63,8 @@ class SqlSink(Openable):
         conflict_columns: the unique key that determines conflicts; default: for `"update"` the
             primary key, or the first unique key within `columns`. MySQL and MariaDB always use all
             unique keys.
-        update_columns: the columns that `"update"` replaces; default: every other column.
+        update_columns: the columns that `"update"` replaces, besides the version; default: every
+            other column.
         version_column: with `"update"`, replace only rows with a lower version, or with none. A row
             without a version is refused.
         row: a function from an item to its row.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.names import qualified
@@ -171,7 +171,7 @@ async def _columns(con: PoolConnectionProxy[Any], table: int) -> tuple[TableColu
     rows = await con.fetch(_COLUMNS, table)
     has_parts = any(row["kind"] is not None for row in rows)
     kinds = types_of(await con.fetch(_TYPES, table)) if has_parts else {}
-    return tuple(TableColumn(**{**row, "kind": kinds.get(row["kind"])}) for row in rows)
+    return tuple(replace(TableColumn(**row), kind=kinds.get(row["kind"])) for row in rows)
 
 
 async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:

@@ -58,7 +58,8 @@ def _are_durations(values: Iterable[Any]) -> bool:
 
 
 def _are_points(values: Iterable[Any]) -> bool:
-    return {2}.issuperset(map(len, filter(None, values)))
+    found: list[Any] = [*filter(None, values)]
+    return {2}.issuperset(map(len, found))
 
 
 def _are_in_range(values: Iterable[Any]) -> bool:
@@ -105,7 +106,7 @@ def column_check(column: TableColumn) -> ColumnCheck | None:
     check = SCALARS.get(column.loose) if kind is None else check_of(kind)
     if check is None:
         return None
-    quick = _are_null
+    quick: Callable[[Iterable[Any]], bool] = _are_null
     if kind is None:
         quick = _QUICK.get(column.loose, _are_whole)
     elif kind.element is not None:
