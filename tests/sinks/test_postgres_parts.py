@@ -58,14 +58,17 @@ KINDS: dict[str, tuple[list[Any], list[Any], list[str | None]]] = {
 }
 WAYS: dict[str, dict[str, Any]] = {
     "parameters": {"statement": "values"},
-    "a statement per row": {"statement": "insert"},
     "COPY": {"statement": "copy"},
     "staging": {"statement": "copy", "on_conflict": "update"},
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("is_sent_again", [False, True], ids=["once", "again"])
+@pytest.mark.parametrize(
+    "is_sent_again",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["once", "again"],
+)
 async def test_parts_of_values_are_checked_by_their_own_types(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str, *, is_sent_again: bool
 ) -> None:

@@ -37,7 +37,7 @@ def sqlite(tmp_path: Path) -> SqlTable:
     return SqlTable(f"sqlite:///{tmp_path}/rows.db")
 
 
-@pytest.fixture(params=["asyncpg", "psycopg"])
+@pytest.fixture(params=["asyncpg", pytest.param("psycopg", marks=pytest.mark.long)])
 def postgres(request: pytest.FixtureRequest, embedded_postgres: EmbeddedPostgres) -> SqlTable:
     """A table of PostgreSQL."""
     url = embedded_postgres.dsn.replace("postgresql://", "postgresql+{}://")

@@ -64,14 +64,16 @@ def _are_points(values: Iterable[Any]) -> bool:
 
 def _are_in_range(values: Iterable[Any]) -> bool:
     """Whether decimals are in the range of numeric; other numbers are."""
-    found = [*values]
-    if not _NUMBERS.issuperset(map(type, found)):
-        return False
-    decimals = [value for value in found if type(value) is Decimal]
-    return max(map(Decimal.adjusted, decimals), default=0) < DECIMAL_DIGITS
+    found = [*filter(None, values)]
+    if not _DECIMALS.issuperset(map(type, found)):
+        if not _NUMBERS.issuperset(map(type, found)):
+            return False
+        found = [value for value in found if type(value) is Decimal]
+    return max(map(Decimal.adjusted, found), default=0) < DECIMAL_DIGITS
 
 
-_NUMBERS = frozenset({NoneType, bool, int, float, Decimal})
+_DECIMALS = frozenset({Decimal})
+_NUMBERS = frozenset({bool, int, float, Decimal})
 _DURATIONS = frozenset({NoneType, timedelta})
 _DAYS = frozenset({NoneType, date})
 _TIMES = frozenset({NoneType, time})
