@@ -82,7 +82,7 @@ async def read_table(ask: Ask, name: TableName) -> TableFacts:
     )
     columns = await read_columns(ask, name)
     found = _VERSION.match(str(text))
-    version = (0, 0) if found is None else (int(found[1]), int(found[2]))
+    version: tuple[int, int] = (0, 0) if found is None else (int(found[1]), int(found[2]))
     taken = types_of(columns)
     own = frozenset(settings) - (set() if version >= _VIEWS_SINCE else {VIEWS_SETTING})
     usual = tuple(each for each, _, default in columns if each in taken and default != "EPHEMERAL")
