@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -82,11 +82,15 @@ async def read_table(ask: Ask, name: TableName) -> TableFacts:
     )
     columns = await read_columns(ask, name)
     found = _VERSION.match(str(text))
-    version: tuple[int, int] = (0, 0) if found is None else (int(found[1]), int(found[2]))
+    version = (0, 0) if found is None else (int(found[1]), int(found[2]))
     taken = types_of(columns)
-    own = frozenset(settings) - (set() if version >= _VIEWS_SINCE else {VIEWS_SETTING})
     usual = tuple(each for each, _, default in columns if each in taken and default != "EPHEMERAL")
-    return TableFacts(taken, usual, version, str(text), own, columns)
+    return TableFacts(taken, usual, version, str(text), _sent(settings, version), columns)
+
+
+def _sent(known: Sequence[str], version: tuple[int, int]) -> frozenset[str]:
+    """The settings to send, of those that the server knows."""
+    return frozenset(known) - (set() if version >= _VIEWS_SINCE else {VIEWS_SETTING})
 
 
 async def read_columns(ask: Ask, name: TableName) -> ToldColumns:
