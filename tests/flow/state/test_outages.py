@@ -98,6 +98,42 @@ async def test_answers_to_commits_are_lost(
         assert await tables.stored() == (1500, expected(range(1500)))
 
 
+async def test_a_server_that_was_read_only(embedded_postgres: EmbeddedPostgres) -> None:
+    """As a former primary after a failover: its connections stay read-only, and are replaced."""
+    counting = Counting(0)
+    log = MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(3)])
+    name = embedded_postgres.dsn.rpartition("/")[2].partition("?")[0]
+    setting = f'ALTER DATABASE "{name}" SET default_transaction_read_only'
+    async with (
+        state_tables(embedded_postgres.dsn) as tables,
+        tables.state() as state,
+        Consumer(
+            state.attach(MemorySource(log)), ordering="partition", commit_every=0.01
+        ) as consumer,
+        asyncio.TaskGroup() as tasks,
+        asyncio.timeout(30.0),
+    ):
+        tasks.create_task(consumer.run_events(counting.handle, jobs=[counting.jobs], state=state))
+        while await tables.position() < 3:
+            pass
+        mine = await tables.con.fetchval("SELECT pg_backend_pid()")
+        try:
+            await tables.con.execute(f"{setting} = on")
+            await tables.con.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> $1",
+                mine,
+            )
+            log.append(Record("t", 0, 3, key_of(3), b""))
+            while consumer.stats().commit_failures < 3:
+                await LOOP_CLOCK.sleep(0.01)
+        finally:
+            await tables.con.execute(f"{setting} = off")
+        while await tables.position() < 4:
+            pass
+        consumer.stop()
+
+
 @pytest.mark.soak
 async def test_a_database_that_is_killed_again_and_again(own_postgres: EmbeddedPostgres) -> None:
     for _ in range(20):

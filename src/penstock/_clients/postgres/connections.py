@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ..._core.causes import caused
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
-from ..._core.errors import ConfigError, RefusedError
-from .errors import is_gone
+from ..._core.errors import ConfigError, ErrorClass, RefusedError
+from .errors import classify_postgres, is_gone
 from .lending import Lending
 from .refusals import for_connecting, for_opening
 from .statements import Statements, is_pooled, keeps_statements
@@ -156,7 +156,7 @@ class Connections:
             if isinstance(error, asyncio.CancelledError):
                 self._give_back_later(con)
                 return
-            if isinstance(error, RefusedError):
+            if error is not None and classify_postgres(error) is ErrorClass.REFUSED:
                 await self._replace(con)
         finally:
             self._lent.discard(con)
