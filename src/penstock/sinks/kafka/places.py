@@ -68,6 +68,16 @@ class Placing:
         self._counts: dict[str, list[int]] = {}
         self._chosen: dict[str, int] = {}
 
+    def has_unknown(self, columns: Columns) -> bool:
+        """Whether a record names a partition that is not known: it may have been added meanwhile."""
+        for place, wanted in enumerate(columns.partitions or ()):
+            topic = self._topic if columns.topics is None else columns.topics[place]
+            if topic is None or topic in self._missing or wanted is None:
+                continue
+            if wanted not in self._partitions(topic):
+                return True
+        return False
+
     def place(
         self, columns: Columns
     ) -> tuple[dict[TopicPartition, list[int]], dict[int, BaseException]]:

@@ -67,6 +67,8 @@ class KafkaWrite:
         items are settled, and those in flight are remembered.
         """
         missing = await self._session.find(topics_of(self._topic, self._columns))
+        if Placing(self._session, self._topic, missing).has_unknown(self._columns):
+            await self._session.refresh()
         self._attach()
         self._open_lanes(missing)
         for partition in sorted(self._lanes):
