@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from .clock import LOOP_CLOCK
+from .patience import asked_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,7 +19,8 @@ R = TypeVar("R")
 class RetryState:
     """The failed attempts of one operation that succeeds or fails as a whole. Pure.
 
-    All waits count towards `give_up_after`; `max_seconds` is not used.
+    A wait requested by the destination (`Retry-After`) is a minimum. All waits count towards
+    `give_up_after`; `max_seconds` is not used.
     """
 
     def __init__(
@@ -37,7 +39,8 @@ class RetryState:
         policy, kind = self._policy, self._class_of(error)
         self.failed += 1
         self._counted += kind not in policy.uncounted
-        self._wait = policy.backoff(self.failed, error, self._wait)
+        asked = asked_wait(error, policy.max_retry_after) or 0.0
+        self._wait = max(policy.backoff(self.failed, error, self._wait), asked)
         self._waited += self._wait
         limit = policy.outage_limit
         is_late = limit is not None and self._waited > limit

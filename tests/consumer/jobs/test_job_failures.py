@@ -9,7 +9,7 @@ import pytest
 from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
-from penstock import ClosedError, ConfigError, Nak, RetryPolicy
+from penstock import ClosedError, ConfigError, Nak, RetryPolicy, ThrottledError
 from penstock._core.source import Position
 from penstock.consumer import Consumer, DoublingBackoff
 from penstock.consumer.jobs import (
@@ -265,6 +265,28 @@ async def test_a_job_that_waits_for_its_next_try_is_left_with_its_claim(
         await fake_clock.advance(100.0)
         assert tries == 101
         assert jobs.stats().running == 0
+
+
+async def test_a_job_is_not_repeated_before_the_destination_allows_it(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/G6: `Retry-After` of a throttled destination, up to the policy's maximum."""
+    began: list[float] = []
+
+    async def process(key: object, value: object) -> None:
+        began.append(fake_clock.now())
+        if len(began) < 3:
+            raise ThrottledError("busy", retry_after=20.0 if len(began) == 1 else 1000.0)
+
+    policy = RetryPolicy(max_retry_after=60.0, backoff=DoublingBackoff(1.0, 1.0))
+    jobs = JobScheduler(process, retry=policy)
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, context.key, None)
+
+    async with running(MemorySource(log_of("a"), clock=fake_clock), fake_clock, handle, jobs):
+        await fake_clock.advance(200.0)
+    assert [now - began[0] for now in began] == [0.0, 20.0, 80.0]
 
 
 def test_a_bad_retry() -> None:
