@@ -5,7 +5,9 @@
 2. The ledger stores the table's oid with each position, so that a recreated table without the state
    before the position is refused.
 3. A restore streams the rows of a partition with a cursor, one page at a time.
-4. The mark of a partition is a row as well. Its partition is negative (-1 for 0, -2 for 1, and so
+4. The number of written and deleted rows is checked: a trigger or rule that leaves some out would
+   change the state without an error.
+5. The mark of a partition is a row as well. Its partition is negative (-1 for 0, -2 for 1, and so
    on), so that it is no entry.
 """
 
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..._clients.postgres.names import qualified
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.errors import ConfigError
+from ..._core.errors import ConfigError, RefusedError
 from ..._core.source import TopicPartition
 from ...sinks.postgres.transactions.ledger_shape import make_table
 from .mark import StateMark
@@ -44,6 +46,7 @@ MARK_KEY = "penstock"
 _KEY = ("consumer_group", "topic", "partition", "key")
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _RIGHTS_TO_POSITIONS = ("SELECT", "INSERT", "UPDATE")
+_THESE = "WHERE consumer_group = $1 AND topic = $2 AND partition = $3 AND key = ANY($4::text[])"
 _FACTS = """
 SELECT c.oid::int8 AS oid, c.relkind::text AS kind, n.nspname AS home,
     row_security_active(c.oid) AS hides,
@@ -184,11 +187,14 @@ class StateTable:
         partition: TopicPartition,
         changes: Mapping[str, Stored | None],
     ) -> None:
-        """Set and delete keys, in an open transaction."""
+        """Set and delete keys, in an open transaction.
+
+        Raises `RefusedError` if rows are left out, and the server's errors.
+        """
         where = (group, *partition)
         for part in _parts({key: value for key, value in changes.items() if value is not None}):
             kind = "bytea" if self.column == "bytea" else "text"
-            await con.execute(
+            answer = await con.execute(
                 f"INSERT INTO {self.qualified} ({', '.join(_KEY)}, value) "
                 f"SELECT $1, $2, $3, g.key, g.value::{self.column} "
                 f"FROM unnest($4::text[], $5::{kind}[]) AS g(key, value) "
@@ -197,14 +203,22 @@ class StateTable:
                 list(part),
                 list(part.values()),
             )
+            if answer != f"INSERT 0 {len(part)}":
+                raise self._left_out(f"wrote {answer.split()[-1]} of {len(part)} rows")
         gone = [key for key, value in changes.items() if value is None]
         for at in range(0, len(gone), PAGE):
-            await con.execute(
-                f"DELETE FROM {self.qualified} WHERE consumer_group = $1 AND topic = $2 "
-                "AND partition = $3 AND key = ANY($4::text[])",
-                *where,
-                gone[at : at + PAGE],
-            )
+            keys = gone[at : at + PAGE]
+            answer = await con.execute(f"DELETE FROM {self.qualified} {_THESE}", *where, keys)
+            if answer != f"DELETE {len(keys)}":  # some are new, or are left
+                left = await con.fetchval(
+                    f"SELECT count(*) FROM {self.qualified} {_THESE}", *where, keys
+                )
+                if left:
+                    raise self._left_out(f"did not delete {left} of {len(keys)} rows")
+
+    def _left_out(self, told: str) -> RefusedError:
+        repair = f"remove the trigger or rule on {self.qualified} that leaves rows out"
+        return RefusedError(f"the table {self.qualified} {told} of the state", repair=repair)
 
 
 def marked(partition: TopicPartition) -> TopicPartition:
