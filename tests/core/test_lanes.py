@@ -146,6 +146,15 @@ class LanesMachine(RuleBasedStateMachine):
         if item is not None:
             assert item.number == self.waiting[key].popleft()
 
+    @rule(key=keys, place=st.integers(0, 5))
+    def drop(self, key: int, place: int) -> None:
+        waiting = [*(self.lanes.lane(key) or ())]
+        item = waiting[place] if place < len(waiting) else Item(key, self.count)
+        assert self.lanes.drop(item) == (place < len(waiting))
+        assert item.behind is None
+        if place < len(waiting):
+            self.waiting[key].remove(item.number)
+
     @rule(divisor=st.integers(1, 3), dropped=st.sets(keys))
     def drop_where(self, divisor: int, dropped: set[int]) -> None:
         def matches(number: int, key: int) -> bool:

@@ -90,10 +90,14 @@ class Quiet:
         self._signals.room.fire()
 
     def end(self, claims: Collection[Claim]) -> None:
-        """Like `drop`, for claims that have ended; also cancels their errands, except those that
-        return a record to the source, which end the claim themselves.
+        """Like `drop`, for claims that have ended. Also leaves their incomplete events, whose jobs
+        are stopped, and cancels their errands, except those that return a record to the source,
+        which end the claim themselves.
         """
         self.drop(claims)
+        self._settler.drop_manual(
+            {each for each in self._schedule.completed.out if each.claim in claims}
+        )
         self._errands.cut(
             [
                 each

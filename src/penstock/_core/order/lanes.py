@@ -234,6 +234,27 @@ class Lanes(Generic[E]):
         lane = self._lanes.get(key)
         return None if lane is None or lane.first is None else self._pop(key, lane, lane.first)
 
+    def drop(self, entry: E) -> bool:
+        """Remove a waiting entry; return whether it was waiting. O(1) at the front of its lane."""
+        lane = self._lanes.get(entry.lane_key)
+        before, each = None, None if lane is None else lane.first
+        while each is not None and each is not entry:
+            before, each = each, each.behind
+        if lane is None or each is None:
+            return False
+        if before is None:
+            self._pop(entry.lane_key, lane, entry)
+            return True
+        before.behind = entry.behind
+        entry.behind = None
+        if lane.last is entry:
+            lane.last = before
+        if lane.ahead is entry:
+            lane.ahead = before
+        lane.length -= 1
+        self._left([entry])
+        return True
+
     # -- held lanes --------------------------------------------------------------------------------
 
     def hold(self, key: Hashable) -> None:

@@ -229,8 +229,9 @@ class ItemFormer:
 
     def forget(self, group: BatchItems) -> None:
         """Remove the items of a group that are not in a batch yet."""
-        gone = self._lanes.drop_where(lambda entry: entry.group is group)
-        heads = [entry for entry in self._ready if entry.group is group]
+        entries = group.items or self._placeholders(group)
+        gone = [entry for entry in entries if self._lanes.drop(entry)]
+        heads = [entry for entry in entries if entry in self._ready]
         for entry in heads:
             self._ready.remove(entry)
             following = self._lanes.leave(entry.lane_key)
@@ -238,3 +239,8 @@ class ItemFormer:
                 self._ready.append(following)
         self._formable -= sum(entry.lane_key not in self._busy for entry in gone) + len(heads)
         self.inside -= len(gone) + len(heads)
+
+    def _placeholders(self, group: BatchItems) -> list[BatchItem]:
+        lane = self._lanes.lane(identity(group.key))
+        waiting = [*self._ready, *(lane or ())]
+        return [entry for entry in waiting if entry.is_placeholder and entry.group is group]

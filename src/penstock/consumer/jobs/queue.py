@@ -138,5 +138,5 @@ class JobQueue:
         if job in self.ready:
             self.ready.remove(job)
             return self.done(job)
-        self._lanes.drop_where(lambda each: each is job)
+        self._lanes.drop(job)
         return self.admit() if self._crowd else []
