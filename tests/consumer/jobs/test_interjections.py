@@ -11,7 +11,14 @@ from consumer_help import P0, P1, log_of, records
 
 from penstock import ConfigError
 from penstock._core.source import Position
-from penstock.consumer import Consumer
+from penstock.consumer import (
+    Consumer,
+    Manual,
+    Nak,
+    ResultTypeError,
+    Terminate,
+    ToDeadLetter,
+)
 from penstock.consumer.jobs import (
     BatchItems,
     EventContext,
@@ -55,6 +62,10 @@ async def running(
 
 async def idle(context: EventContext) -> None:
     """Handle nothing."""
+
+
+async def idle_job(key: object, value: object) -> None:
+    """Process nothing."""
 
 
 async def test_the_times_are_apart_and_counted_from_the_end(fake_clock: FakeClock) -> None:
@@ -104,6 +115,33 @@ async def test_it_runs_between_events_under_load(fake_clock: FakeClock) -> None:
         assert ticks > 30
         await fake_clock.advance(10.0)
     assert handled == 500
+
+
+@pytest.mark.parametrize(
+    "result", [Nak(error=OSError("no row")), ToDeadLetter("bad"), Terminate("bad"), Manual()]
+)
+@pytest.mark.parametrize("is_later", [False, True])
+async def test_a_result_that_only_an_event_can_have_fails_an_interjection(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, result: object, *, is_later: bool
+) -> None:
+    """consumer/G34: it has no dead letter and is not retried, so it must not pass for a success. A
+    callback may serve events as well as interjections.
+    """
+
+    async def finalise(*_: object) -> object:
+        return result
+
+    jobs = JobScheduler(idle_job, finalise)
+
+    async def tick(context: EventContext) -> object:
+        return jobs.schedule(context, "k", None) if is_later else result
+
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    async with running(source, fake_clock, idle, jobs=[jobs]) as consumer:
+        with pytest.raises(ResultTypeError, match=type(result).__name__) as raised:
+            await consumer.interject(tick)
+    assert raised.value.__cause__ is getattr(result, "error", None)
+    assert "an interjection in t/0 failed" in caplog.text
 
 
 async def test_failed_items_are_parked_and_tried_again(fake_clock: FakeClock) -> None:

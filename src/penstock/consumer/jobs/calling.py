@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..._core import checks
 from ..handlers import InThread
+from ..results import Incomplete, Manual, Nak, ResultTypeError, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
 REMEMBERED = 32
 """Number of callbacks whose check is cached; usually there are only a few."""
@@ -47,3 +48,16 @@ def _as_callback(function: Any) -> Callable[..., Awaitable[object]]:
 
 
 _remembered = lru_cache(REMEMBERED)(_as_callback)
+
+
+_REFUSALS = (Nak, ToDeadLetter, Terminate, Manual, Incomplete, BaseException)
+
+
+def check_returned_nothing(returned: object, what: str, rule: str) -> None:
+    """Raise `ResultTypeError` if a function without a result has returned the result of a handler,
+    an exception, or a list with one of them: its caller expects an effect, and there is none.
+    """
+    each = returned if isinstance(returned, (list, tuple)) else (returned,)
+    for one in cast("Sequence[object]", each):
+        if isinstance(one, _REFUSALS):
+            raise ResultTypeError(f"{what} returned {one!r:.100}, which has no effect; {rule}")

@@ -157,6 +157,7 @@ class Events(SingleMessages):
             if finalise is not None:
                 message.finish_by(None)
         if isinstance(message, Interjection):
+            message.check_result(result)
             message.completed()
             return None
         return checked

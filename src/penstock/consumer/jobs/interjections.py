@@ -18,7 +18,9 @@ from ..._core import checks
 from ..._core.errors import PenstockError
 from ..._core.source import Record
 from ..message import Message
+from ..results import Manual, ResultTypeError
 from .calling import as_function
+from .turns import FAILED
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,7 +46,8 @@ class Interjector:
 
     Args:
         function: a function of an `EventContext` whose message is the interjection, async, or plain
-            to run in a thread. Returns `None`, or `Incomplete` like a handler.
+            to run in a thread. Returns `None`, or `Incomplete` like a handler. It fails with any
+            other result of a handler, as does its finaliser or callback.
         every: seconds from a completion to the next run.
         jitter: maximum number of seconds by which a run is earlier or later, at random; default 0.
         seed: the seed of the randomness; default: a new one each time.
@@ -92,6 +95,13 @@ class Interjection(Message):
     def is_unparked(self) -> bool:
         """Always false: it does not come from the park store."""
         return False
+
+    def check_result(self, result: object) -> None:
+        """Raise `ResultTypeError` for a result that only an event can have."""
+        if isinstance(result, (*FAILED, Manual)):
+            rule = "it is not an event, and is not retried: return None, or raise the error"
+            told = f"{self.coordinates} returned {result!r:.100}; {rule}"
+            raise ResultTypeError(told) from getattr(result, "error", None)
 
     def completed(self, error: BaseException | None = None) -> None:
         """Set its result."""

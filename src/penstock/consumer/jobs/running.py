@@ -1,12 +1,14 @@
 """The jobs of one scheduler while a consumer runs.
 
-As with the workers of a consumer, at most one wake-up is outstanding: the woken worker takes a job,
-and then wakes the next worker if more are ready.
+1. As with the workers of a consumer, at most one wake-up is outstanding: the woken worker takes a
+   job, and then wakes the next worker if more are ready.
+2. The error of a failed job is passed to the finaliser. Without one, it is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -16,7 +18,10 @@ from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
 from ..._core.operation import RetryState
 from ..._core.runtime.exits import Exit
+from ..._core.say import say
+from ..._core.told import for_log
 from ..results import Nak
+from .calling import check_returned_nothing
 from .queue import JobQueue
 
 if TYPE_CHECKING:
@@ -27,7 +32,15 @@ if TYPE_CHECKING:
     from .events import Events
     from .queue import Job
 
+logger = logging.getLogger("penstock.consumer")
+
 TURNS_BEFORE_YIELD = 128
+
+_FAILED = (
+    "%s: the job of %s failed (%s); its scheduler has no finaliser, so the event is complete "
+    "nevertheless"
+)
+_RULE = "raise an error, which is passed to the finaliser, and return the result there"
 
 
 class JobRun:
@@ -153,7 +166,7 @@ class JobRun:
         """
         try:
             if self._retry is None:
-                await self._process(job.key, job.value)
+                await self._process_once(job)
             else:
                 await self._tried(job, RetryState(self._retry, classified))
         except Exception as error:  # handled by the finaliser
@@ -167,13 +180,18 @@ class JobRun:
             return error
         return None
 
+    async def _process_once(self, job: Job) -> None:
+        returned = await self._process(job.key, job.value)
+        if returned is not None:
+            check_returned_nothing(returned, "process", _RULE)
+
     async def _tried(self, job: Job, state: RetryState) -> None:
         """Run the processor until it succeeds, has no more tries, or its claim has ended. Raises
         its last error.
         """
         while True:
             try:
-                await self._process(job.key, job.value)
+                await self._process_once(job)
             except Exception as error:
                 failed, wait = error, state.wait_after(error)
             else:
@@ -197,6 +215,9 @@ class JobRun:
     def _done(self, job: Job, error: BaseException | None) -> None:
         context = job.release()
         if context is not None:
+            if error is not None and self._finalise is None and not isinstance(error, Exit):
+                name, told = self._events.commons.name, for_log(error)
+                say(logger, logging.ERROR, _FAILED, name, job.message.coordinates, told)
             self._events.job_complete(context, _finish(self._finalise, job.key, job.value, error))
         self._admitted(self.queue.done(job))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ..._core.classify import classified
 from ..._core.operation import RetryState
 from ..._core.runtime.exits import Exit
+from .calling import check_returned_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from .context import EventContext
     from .events import Events
     from .items import BatchItem, BatchItems, ItemFormer
+
+_RULE = "set the error of each failed item: item.error = ..."
 
 
 class BatchRun:
@@ -129,7 +132,7 @@ class BatchRun:
     async def _call(self, items: Sequence[BatchItem]) -> None:
         try:
             if self._retry is None:
-                await self._execute([*items])
+                await self._execute_once(items)
             else:
                 await self._tried(items, RetryState(self._retry, classified))
         except asyncio.CancelledError as error:
@@ -142,13 +145,18 @@ class BatchRun:
         except Exception as error:  # handled by the callbacks
             self._failed(items, error)
 
+    async def _execute_once(self, items: Sequence[BatchItem]) -> None:
+        returned = await self._execute([*items])
+        if returned is not None:
+            check_returned_nothing(returned, "execute", _RULE)
+
     async def _tried(self, items: Sequence[BatchItem], state: RetryState) -> None:
         """Execute items until that succeeds, there are no more tries, or no item is left to
         execute. Raises the last error.
         """
         while True:
             try:
-                await self._execute([*items])
+                await self._execute_once(items)
             except Exception as error:
                 failed, wait = error, state.wait_after(error)
             else:
