@@ -13,7 +13,7 @@ from aiokafka import TopicPartition as ClientPartition
 from aiokafka.client import CoordinationType
 from aiokafka.errors import for_code
 from kafka_transaction_child import row_of
-from tests.sources.kafka.kafka_help import admin_of, new_name, new_topic
+from tests.sources.kafka.kafka_help import admin_of, new_name, new_topic, produce
 from tests.sources.kafka.storm_help import Watch
 
 from penstock import flow
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SOON: Any = {"session_timeout": 6.0, "rebalance_timeout": 10.0}
 """Membership of a test's source."""
+LAST = b'{"part": 0, "at": 60, "key": "last"}'
+"""A record behind a transaction."""
 
 
 class Made(NamedTuple):
@@ -120,6 +122,20 @@ class KeptTopic(NamedTuple):
     def at(self, number: int) -> TopicPartition:
         """A partition of the source's topic."""
         return TopicPartition(self.source_topic, number)
+
+
+async def ended(broker: EmbeddedKafka, topic: str) -> None:
+    """Wait until the broker has ended a topic's transaction, and all behind it can be read."""
+    await produce(broker, topic, (b"k", LAST))
+    consumer: Any = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=broker.bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    )
+    async with consumer:
+        while (await consumer.getone()).value != LAST:
+            pass
 
 
 async def kept_topic(broker: EmbeddedKafka, partitions: int = 1, outputs: int = 2) -> KeptTopic:

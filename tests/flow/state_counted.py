@@ -35,11 +35,14 @@ class Counted:
     @asynccontextmanager
     async def running(self, **options: Any) -> AsyncGenerator[Consumer]:
         """A consumer that counts, until the block ends."""
-        given: dict[str, Any] = {"topic": self.name, "group": self.group, **options}
-        of_source = {each: given.pop(each) for each in ("group", "commit_timeout") if each in given}
+        given: dict[str, Any] = {
+            "topic": self.name, "group": self.group, "bootstrap": self.broker.bootstrap, **options
+        }  # fmt: skip
+        names = ("group", "commit_timeout", "start")
+        of_source = {each: given.pop(each) for each in names if each in given}
         source = KafkaSource(self.topic, bootstrap=self.broker.bootstrap, **of_source)
         async with (
-            KafkaState(bootstrap=self.broker.bootstrap, **given) as state,
+            KafkaState(**given) as state,
             Consumer(state.attach(source), ordering="partition", commit_every=0.01) as consumer,
             asyncio.TaskGroup() as tasks,
         ):

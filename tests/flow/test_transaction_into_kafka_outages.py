@@ -9,12 +9,11 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 from aiokafka.protocol.transaction import EndTxnRequest
-from kept_topic import Made, assert_once_and_in_order, kept_topic, running
-from tests.sources.kafka.kafka_help import admin_of, fill, produce
+from kept_topic import Made, assert_once_and_in_order, ended, kept_topic, running
+from tests.sources.kafka.kafka_help import admin_of, fill
 from tests.sources.kafka.own_help import USER, login
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import log_lines
@@ -40,8 +39,6 @@ KINDS = [
     Api.END_TRANSACTION,
 ]
 """The requests of a transaction."""
-LAST = b'{"part": 0, "at": 60, "key": "last"}'
-"""A record behind a transaction."""
 
 
 @pytest.mark.parametrize("direction", [pytest.param("request", marks=pytest.mark.soak), "answer"])
@@ -154,26 +151,12 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_comes_again(
         sink = kept.sink(proxy.bootstrap, request_timeout=40.0, transaction_timeout=1.0)
         async with log_lines() as log, running(kept.source(), sink, seconds=90) as flow:
             await gate.arrived.wait()
-            await _ended(broker, kept.topic)
+            await ended(broker, kept.topic)
             gate.open()
             await log.wait("transaction_timeout has passed")
             await log.wait("is claimed again")
             await flow.stored({0: 60})
     assert_once_and_in_order(await kept.readable(), {0: 61})
-
-
-async def _ended(broker: EmbeddedKafka, topic: str) -> None:
-    """Wait until the broker has ended a topic's transaction, and all behind it can be read."""
-    await produce(broker, topic, (b"k", LAST))
-    consumer: Any = AIOKafkaConsumer(
-        topic,
-        bootstrap_servers=broker.bootstrap,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-    )
-    async with consumer:
-        while (await consumer.getone()).value != LAST:
-            pass
 
 
 async def test_a_slow_transform_is_outside_the_transaction(broker: EmbeddedKafka) -> None:

@@ -16,6 +16,7 @@
    claims within `fetch`, which is then also called without a claim.
 9. A source with `TakesBack` stores failed and poison records itself, so that they survive the
    process.
+10. A source with `ReplacesClaims` replaces a claim that has lost its position, on request.
 """
 
 from __future__ import annotations
@@ -386,3 +387,14 @@ class TransactionalSource(Source, Protocol):
         ones.
         """
         ...
+
+
+@runtime_checkable
+class ReplacesClaims(Protocol):
+    """A source that can replace a claim by a new one."""
+
+    def replace(self, claim: SourceClaim) -> None:
+        """End a claim, as after a loss, and begin another one of its partition at the stored
+        position, if the partition is still assigned to this process. Does not suspend; the new
+        claim begins later. No effect for a claim that has ended.
+        """

@@ -69,7 +69,7 @@ class Engine:
         letters: Letters | None,
         schedule: type[Schedule] = Schedule,
     ) -> None:
-        self._source = source
+        self.source = source
         self._settings = settings
         self.ending = RunEnd()
         observers = ConsumerObservers(settings.observers)
@@ -194,7 +194,7 @@ class Engine:
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         poller = Poller(
-            self._source,
+            self.source,
             self.claims,
             self.schedule,
             self.workers,

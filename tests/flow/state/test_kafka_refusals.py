@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiokafka.admin import NewPartitions
 from state_counted import Counted, counted
 from state_topics import settled_state
 from tests.sources.kafka.kafka_help import (
@@ -16,11 +17,12 @@ from tests.sources.kafka.kafka_help import (
     new_topic,
     produce,
     store,
+    stored,
 )
 
 from penstock import ConfigError
 from penstock._core.clock import LOOP_CLOCK
-from penstock._core.source import Position
+from penstock._core.source import Position, TopicPartition
 from penstock.flow import KafkaState
 from penstock.sources.memory import MemoryLog, MemorySource
 
@@ -102,16 +104,28 @@ async def test_a_group_that_has_run_without_state_begins_with_an_empty_one(
 
 
 async def test_too_few_partitions(broker: EmbeddedKafka) -> None:
-    """They are added by hand; the consumer goes on then."""
+    """Only the partitions without a place are refused. They are added by hand; the consumer goes on
+    then.
+    """
     made = Counted(broker, await new_topic(broker, 2))
-    await fill(broker, made.topic, 1)
-    await fill(broker, made.topic, 1, partition=1)
+    await fill(broker, made.topic, 2)
+    await fill(broker, made.topic, 3, partition=1)
     await new_topic(broker, 1, name=made.name, settings={"cleanup.policy": "compact"})
     async with made.running() as consumer, asyncio.timeout(30.0):
         while "has 1 partitions" not in (told := str(consumer.explain())):
             await LOOP_CLOCK.sleep(0.01)
         assert f"kafka-topics.sh --alter --topic {made.name} --partitions 2" in told
-        assert made.handled == []
+        while (await stored(broker, made.group)).get(made.part) is None:
+            pass
+        assert not consumer.ready
+        assert made.handled == [0, 1]
+        async with admin_of(broker) as admin:
+            await admin.create_partitions({made.name: NewPartitions(total_count=2)})
+        second = TopicPartition(made.topic, 1)
+        while (await stored(broker, made.group)).get(second) is None:
+            pass
+    found = await settled_state(broker, made.name, made.group, second)
+    assert (found.position, found.state) == (3, {"n": 3})
 
 
 async def test_another_source(broker: EmbeddedKafka) -> None:

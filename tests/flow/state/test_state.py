@@ -12,11 +12,10 @@ from state_help import state_tables
 
 from penstock import ConfigError
 from penstock._core.clock import LOOP_CLOCK
-from penstock._core.errors import PositionLost
 from penstock._core.retry_policy import RetryPolicy
 from penstock._core.source import Record
 from penstock.consumer import Consumer, Nak, WaitReason
-from penstock.consumer.jobs import Incomplete, Interjector, state_keeping
+from penstock.consumer.jobs import Incomplete, Interjector
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
@@ -350,38 +349,6 @@ async def test_interjections_of_a_quiet_partition(embedded_postgres: EmbeddedPos
             await consumer.commit()
             assert await tables.stored() == (2, {"events": 2, "ticks": 2})
             consumer.stop()
-
-
-async def test_an_owner_that_is_taken_over(
-    embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stores nothing more, begins no event, and ends if its source leaves it the partition."""
-    monkeypatch.setattr(state_keeping, "LOST_MOST", 0.5)
-    handled: list[int] = []
-
-    async def handle(context: EventContext) -> None:
-        handled.append(context.message.offset)
-        context.store.put("n", context.store.get("n", 0) + 1)
-
-    async with (
-        state_tables(embedded_postgres.dsn) as tables,
-        tables.state() as state,
-        Consumer(
-            state.attach(MemorySource(log := log_of(5))), ordering="partition", commit_every=0.01
-        ) as consumer,
-    ):
-        task = asyncio.create_task(consumer.run_events(handle, state=state))
-        while await tables.position() < 5:
-            pass
-        await run(tables, log_of(8), handle)  # another process of the group
-        assert await tables.stored() == (8, {"n": 8})
-        for at in (5, 6):
-            log.append(Record("t", 0, at, "k", b""))
-        with pytest.raises(
-            PositionLost, match=r"its position is lost.*another process took it over"
-        ):
-            await task
-        assert await tables.stored() == (8, {"n": 8})
 
 
 async def test_many_entries(

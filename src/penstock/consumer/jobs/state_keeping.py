@@ -4,8 +4,9 @@
 2. When too many changes of a partition wait to be stored, its lane is held: finalisers still begin,
    but no later event does. The events inside complete and are committed, and then the lane
    continues.
-3. If a claim has lost its position and its source does not end it within `LOST_MOST` seconds, the
-   run ends: its events would run, but their changes could not be stored.
+3. If a claim has lost its position and its source does not end it within `LOST_MOST` seconds, it is
+   replaced by a new claim, which reads the state again: the loss was an error, such as a
+   transaction that exceeded a time limit. With a source that cannot replace it, the run ends.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..._core.errors import PositionLost
 from ..._core.retry_policy import RetryPolicy
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
+from ..._core.source import ReplacesClaims
 from ..._core.told import for_log
 from ..insisting import Insisting
 
@@ -38,6 +40,10 @@ LOOK_EVERY = 1.0
 LOST_MOST = 10.0
 """Seconds: longer than a live group member takes to learn of a rebalance."""
 
+_REPLACED = (
+    "%s: %s has lost its position (%s), but is still assigned here: its state is read again, and its "
+    "events run again from the stored position"
+)
 _FAILED = "%s: a commit failed (%s), and changes of state wait for it; next try in %.3g s"
 
 
@@ -121,6 +127,14 @@ class StateKeeping:
             self._lost_at = {claim: self._lost_at.get(claim, now) for claim in lost}
             for claim, since in self._lost_at.items():
                 if now - since >= LOST_MOST:
-                    text = f"{claim.partition} is still assigned here, but its position is lost"
-                    made = PositionLost(f"{text} ({lost[claim]})")
-                    self._engine.ending.begin(caused(made, lost[claim]))
+                    self._lost_at[claim] = now
+                    self._replace(claim, lost[claim])
+
+    def _replace(self, claim: Claim, error: Exception) -> None:
+        source, name = self._engine.source, self._engine.commons.name
+        if isinstance(source, ReplacesClaims):
+            say(logger, logging.WARNING, _REPLACED, name, claim.partition, for_log(error))
+            source.replace(claim)
+            return
+        text = f"{claim.partition} is still assigned here, but its position is lost"
+        self._engine.ending.begin(caused(PositionLost(f"{text} ({error})"), error))

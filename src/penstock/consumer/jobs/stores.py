@@ -2,8 +2,7 @@
 
 1. A store whose changes are saved with the position is opened before anything is fetched for its
    claim. A failed opening is retried, and does not count as a failed try of an event.
-2. A store that has lost its position gets no further turns. If the source does not end the claim,
-   the run ends with the error.
+2. A store that has lost its position gets no further turns; see `state_keeping.py`.
 """
 
 from __future__ import annotations
@@ -90,10 +89,16 @@ class Stores:
 
     def lost(self) -> dict[Claim, Exception]:
         """Return the claims that have lost their positions, with the reasons."""
+        lost = {claim: store.lost for claim, store in self._turns.items()}
+        failed = {
+            claim: error
+            for claim, error in self._failures.items()
+            if isinstance(error, PositionLost)
+        }
         return {
-            claim: store.lost
-            for claim, store in self._turns.items()
-            if store.lost is not None and not claim.is_closed
+            claim: error
+            for claim, error in {**failed, **lost}.items()
+            if error is not None and not claim.is_closing
         }
 
     def of(self, partition: TopicPartition) -> StateStore:

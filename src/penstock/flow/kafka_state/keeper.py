@@ -97,9 +97,11 @@ class KafkaKeeper:
     ) -> AsyncGenerator[Sequence[tuple[str, Stored | None]]]:
         """Yield the records of a partition.
 
-        Raises `ConfigError` for a state of a different position.
+        Raises `ConfigError` for a state of a different position, and for a topic with too few
+        partitions.
         """
         owned = self._of(partition)
+        await self._topic.check_place(partition)
         mark = other = None
         own, offset = mark_key(self._group, partition.topic), NOTHING
         async for records in self._topic.pages(partition.partition):

@@ -74,6 +74,8 @@ class StateTopic:
         self._replication_factor = replication_factor
         self._settings = {**settings, "cleanup.policy": COMPACT}
         self._partitions = 0
+        self._needed = 0
+        """The number of partitions of the source's topic."""
         self._largest = 0
         """The most bytes of a record, if known."""
 
@@ -127,8 +129,8 @@ class StateTopic:
     async def prepare(self, partitions: Collection[TopicPartition]) -> None:
         """Create the topic if it does not exist, with as many partitions as the source's topic.
 
-        Raises `ConfigError` for partitions of several topics, for a topic with too few partitions,
-        and for a topic that cannot be created; and `UnavailableError`.
+        Raises `ConfigError` for partitions of several topics, and for a topic that cannot be
+        created; and `UnavailableError`.
         """
         topics = {each.topic for each in partitions}
         if len(topics) > 1:
@@ -139,16 +141,24 @@ class StateTopic:
             return
         (source,) = topics
         async with TopicAdmin.of(self._options) as admin:
-            count = await admin.partitions(source)
+            self._needed = max(needed, await admin.partitions(source))
             if await self._examine(admin):
                 self._partitions = await admin.partitions(self.name)
             else:
-                await self._create(admin, max(count, needed))
-                self._partitions = max(count, needed)
-        if needed > self._partitions:
+                await self._create(admin, self._needed)
+                self._partitions = self._needed
+
+    async def check_place(self, partition: TopicPartition) -> None:
+        """Raise `ConfigError` if the topic has too few partitions for the state of this one.
+
+        Its other partitions are not affected. Raises like `prepare`.
+        """
+        await self.prepare([partition])
+        if partition.partition >= self._partitions:
             rule = (
-                f"has {self._partitions} partitions, but {source} has {count}; add some: "
-                f"kafka-topics.sh --alter --topic {self.name} --partitions {count}"
+                f"has {self._partitions} partitions, but {partition.topic} has {self._needed}; add some: "
+                f"kafka-topics.sh --alter --topic {self.name} --partitions {self._needed}. The state of "
+                "a key stays in its partition: a key whose records now go to another one has none there"
             )
             raise bad("topic", self.name, rule)
 

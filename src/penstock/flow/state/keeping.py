@@ -7,6 +7,8 @@
 4. A position with another owner is *lost*: nothing more of the partition is stored here.
 5. A position moves only while the store of its claim is open: from the restore of the state to the
    end of the claim. A consumer that runs without the state stores nothing.
+6. The start of a partition without a stored position, such as the current end of a log, is stored
+   with the state as soon as that has been read: before any event, so that a crash skips none.
 """
 
 from __future__ import annotations
@@ -45,11 +47,18 @@ class HeldState:
     def __init__(self, offset: int | None) -> None:
         self.offset = offset
         """The last known stored position."""
+        self.start: int | None = None
+        """The position to store when the state has been read; `None` for a stored one."""
         self.store: KeptStore | None = None
         self.turn = asyncio.Lock()
         self.doubted: TakenChanges | None = None
         """Changes that may or may not be stored."""
         self.is_ended = False
+
+    def begin_at(self, offset: int) -> None:
+        """Store this position when the state has been read, unless it is known already."""
+        if self.store is None:
+            self.start = offset
 
     def keep(self, store: KeptStore) -> None:
         """Set the state."""
@@ -139,9 +148,12 @@ class StatePositions:
     ) -> Collection[TopicPartition]:
         """Store positions with the state before them; return the partitions known to be stored.
 
-        Raises the first error after all partitions have been tried.
+        A position whose state has not been read yet is stored afterwards. Raises the first error
+        after all partitions have been tried.
         """
         held = {each: self._held[each] for each in positions if each in self._held}
+        for each, state in held.items():
+            state.begin_at(positions[each].offset)
         there = [each for each in held if held[each].is_there(positions[each].offset)]
         moves = {
             each: store
@@ -177,22 +189,23 @@ class StatePositions:
         self, partition: TopicPartition, held: HeldState, store: KeptStore, offset: int
     ) -> None:
         async with held.turn:
-            if held.doubted is not None:
-                await self._find_out(partition, held, held.doubted, store)
-                if held.is_there(offset):
-                    return
+            await self._find_out(partition, held)
+            if held.is_there(offset):
+                return
             taken = store.log.take(offset)
             held.doubt(taken)
             await self._keeper.store(partition, taken)
             held.know(taken)
             store.log.stored(taken)
 
-    async def _find_out(
-        self, partition: TopicPartition, held: HeldState, doubted: TakenChanges, store: KeptStore
-    ) -> None:
+    async def _find_out(self, partition: TopicPartition, held: HeldState) -> None:
+        """Find out whether the last transaction is stored, if that is uncertain."""
+        if (doubted := held.doubted) is None:
+            return
         if await self._keeper.has_stored(partition, doubted):
             held.know(doubted)
-            store.log.stored(doubted)
+            if held.store is not None:
+                held.store.log.stored(doubted)
         else:
             held.know(None)
 
@@ -216,6 +229,7 @@ class StatePositions:
         Raises `PositionLost`, and the errors of its keeper.
         """
         held = self._of(partition)
+        await self._find_out(partition, held)  # whether an earlier attempt has stored its start
         reading = self._restoring[partition] = Restoring(clock)
         told = reading.began
         try:
@@ -232,6 +246,8 @@ class StatePositions:
         say(logger, logging.INFO, _RESTORED, partition, reading)
         store = made(reading.entries, held.offset or 0)
         held.keep(store)
+        if held.start is not None:
+            await self._store(partition, held, store, held.start)
         return store
 
     def progress(self, partition: TopicPartition) -> str:

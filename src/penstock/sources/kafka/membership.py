@@ -221,14 +221,24 @@ class Membership:
     def replace(self, owned: OwnedClaim, start: int) -> None:
         """Replace a claim whose log has changed by another one that begins at `start`."""
         partition = owned.claim.partition
+        self._end_one(owned)
+        moved = {partition: Position(start)}
+        if self._stored.are_elsewhere:
+            self._begin_loading([partition], moved)
+        else:
+            self.begin(moved)
+
+    def renew(self, claim: SourceClaim) -> None:
+        """Replace an open claim of this generation by another one at the stored position."""
+        if (owned := self.owned(claim)) is not None and self.is_current:
+            self._end_one(owned)
+            self._begin_loading([claim.partition])
+
+    def _end_one(self, owned: OwnedClaim) -> None:
+        partition = owned.claim.partition
         del self._held[partition]
         self._host.ended([owned.claim])
-        moved = {partition: Position(start)}
-        if not self._stored.are_elsewhere:
-            self.begin(moved)
-            return
         self._stored.release([partition])
-        self._begin_loading([partition], moved)
 
     # -- commits -----------------------------------------------------------------------------------
 

@@ -156,6 +156,11 @@ class Sessions:
         """Store positions of open claims."""
         return () if self._membership is None else await self._membership.commit(positions)
 
+    def replace(self, claim: SourceClaim) -> None:
+        """Replace an open claim by a new one of its partition."""
+        if self._membership is not None:
+            self._membership.renew(claim)
+
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
         """Return the ends of the claims' logs: current ones, or in an outage the last known ones."""
         session, membership = self._session, self._membership

@@ -162,6 +162,10 @@ class KafkaSource:
         """Return the offsets after the last records: current ones, or those of the last fetch."""
         return await self._open().ends(claims)
 
+    def replace(self, claim: SourceClaim) -> None:
+        """Replace a claim by a new one of its partition, at the stored position."""
+        self._open().replace(claim)
+
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Do nothing: Kafka sets no time limit for a record."""
 

@@ -223,6 +223,12 @@ class MemorySource:
         self._check()
         return {claim: self.log.end(claim.partition) for claim in claims}
 
+    def replace(self, claim: SourceClaim) -> None:
+        """Replace a claim by a new one of its partition, at the stored position."""
+        if claim in self._cursors:
+            self._end([claim])
+            self.assign([claim.partition])
+
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Restart the `ack_wait` of these records."""
         self._deadlines.extended(records, self._clock.now())

@@ -250,6 +250,10 @@ class PostgresStreamSource:
         """
         return await self._open().lag(positions)
 
+    def replace(self, claim: SourceClaim) -> None:
+        """End a claim and release its slot, which this or another process claims again."""
+        self._open().replace(claim)
+
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Do nothing: processing a message may take any time while the slot is held."""
 

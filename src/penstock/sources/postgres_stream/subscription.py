@@ -226,6 +226,10 @@ class OpenStream:
         """Store the positions of open claims."""
         return await self._holder.commit(positions)
 
+    def replace(self, claim: SourceClaim) -> None:
+        """End an open claim; the next check claims its slot again, unless another process does."""
+        self._holder.lose(self._book.among([claim]), "its position in the destination was lost")
+
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
         """Return the offset after the last message of each claim's slot."""
         held = self._book.among(claims)
