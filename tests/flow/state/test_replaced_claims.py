@@ -113,6 +113,7 @@ async def test_a_source_that_cannot_replace_a_claim_ends_the_run(
         assert await tables.stored() == (8, {"n": 8})
 
 
+@pytest.mark.long
 async def test_a_slot_of_a_stream(embedded_postgres: EmbeddedPostgres) -> None:
     """Its lock is released, and it is claimed again."""
     log = Log(embedded_postgres.dsn, fresh_name())
@@ -220,6 +221,7 @@ async def test_the_end_of_a_log_as_a_start_is_stored_before_any_event(
     assert [each["number"] for each in found.marks] == [*range(1, len(found.marks) + 1)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("direction", ["request", "answer"])
 async def test_a_start_whose_commit_has_no_answer(broker: EmbeddedKafka, direction: Any) -> None:
     """Whether it is stored is found out before the state is read again."""
@@ -241,6 +243,7 @@ async def test_a_start_whose_commit_has_no_answer(broker: EmbeddedKafka, directi
     assert (found.position, found.state) == (8, {"n": 3})
 
 
+@pytest.mark.long
 async def test_the_start_of_a_topic_is_stored_in_postgresql(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:

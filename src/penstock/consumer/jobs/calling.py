@@ -57,7 +57,7 @@ def check_returned_nothing(returned: object, what: str, rule: str) -> None:
     """Raise `ResultTypeError` if a function without a result has returned the result of a handler,
     an exception, or a list with one of them: its caller expects an effect, and there is none.
     """
-    each = returned if isinstance(returned, (list, tuple)) else (returned,)
-    for one in cast("Sequence[object]", each):
-        if isinstance(one, _REFUSALS):
-            raise ResultTypeError(f"{what} returned {one!r:.100}, which has no effect; {rule}")
+    several = isinstance(returned, (list, tuple))
+    for each in cast("Sequence[object]", returned) if several else (returned,):
+        if isinstance(each, _REFUSALS):
+            raise ResultTypeError(f"{what} returned {each!r:.100}, which has no effect; {rule}")
