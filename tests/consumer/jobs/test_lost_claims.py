@@ -56,7 +56,7 @@ async def test_the_key_of_a_job_that_hangs_is_free_for_the_next_claim(
 
 
 async def test_events_of_a_lost_claim_take_no_room(fake_clock: FakeClock) -> None:
-    """O4, G-T16: neither in the window nor in the scheduler, so other partitions go on."""
+    """consumer/O4, G-T16: neither in the window nor in the scheduler, so other partitions go on."""
     hanging = Hanging(2, concurrency=2, max_keys=2)
     log = MemoryLog([*records("abc"), *records("de", partition=1)])
     source = MemorySource(log, partitions=[P0], clock=fake_clock)

@@ -243,14 +243,10 @@ class Lanes(Generic[E]):
         if lane is None or each is None:
             return False
         if before is None:
-            self._pop(entry.lane_key, lane, entry)
-            return True
-        before.behind = entry.behind
-        entry.behind = None
-        if lane.last is entry:
-            lane.last = before
-        if lane.ahead is entry:
-            lane.ahead = before
+            return self._pop(entry.lane_key, lane, entry) is entry
+        before.behind, entry.behind = entry.behind, None
+        lane.last = before if lane.last is entry else lane.last
+        lane.ahead = before if lane.ahead is entry else lane.ahead
         lane.length -= 1
         self._left([entry])
         return True

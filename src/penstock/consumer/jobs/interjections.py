@@ -101,7 +101,8 @@ class Interjection(Message):
         if isinstance(result, (*FAILED, Manual)):
             rule = "it is not an event, and is not retried: return None, or raise the error"
             told = f"{self.coordinates} returned {result!r:.100}; {rule}"
-            raise ResultTypeError(told) from getattr(result, "error", None)
+            cause = None if isinstance(result, Manual) else result.error
+            raise ResultTypeError(told) from cause
 
     def completed(self, error: BaseException | None = None) -> None:
         """Set its result."""
