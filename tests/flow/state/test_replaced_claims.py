@@ -179,7 +179,7 @@ async def test_a_transaction_that_takes_longer_than_the_broker_allows(
     async with proxied(broker) as proxy:
         options: dict[str, Any] = {"request_timeout": 40.0, "transaction_timeout": 1.0}
         async with (
-            made.running(bootstrap=proxy.bootstrap, commit_timeout=60.0, **options) as consumer,
+            made.running(bootstrap=proxy.bootstrap, commit_timeout=40.0, **options) as consumer,
             asyncio.timeout(90.0),
         ):
             while not consumer.ready:
