@@ -157,7 +157,9 @@ async def check_topic(bootstrap: str, name: str, count: int) -> None:
     aiokafka: Any = importlib.import_module("aiokafka")
     part = aiokafka.TopicPartition(name, 0)
     client = aiokafka.AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, isolation_level="read_committed"
+        bootstrap_servers=bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
     )
     counts: dict[bytes, int] = {}
     async with client, asyncio.timeout(20.0):

@@ -30,7 +30,9 @@ async def committed(broker: EmbeddedKafka, topic: str, partition: int = 0) -> li
     """The committed records of a partition, up to the first open transaction."""
     key = ClientPartition(topic, partition)
     client: Any = AIOKafkaConsumer(
-        bootstrap_servers=broker.bootstrap, isolation_level="read_committed"
+        bootstrap_servers=broker.bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",  # by default the client may move to the end once more
     )
     found: list[Any] = []
     async with client:
