@@ -39,7 +39,7 @@ class RetryState:
         policy, kind = self._policy, self._class_of(error)
         self.failed += 1
         self._counted += kind not in policy.uncounted
-        asked = asked_wait(error, policy.max_retry_after) or 0.0
+        asked = asked_wait(error, policy.retry_after_limit) or 0.0
         self._wait = max(policy.backoff(self.failed, error, self._wait), asked)
         self._waited += self._wait
         limit = policy.outage_limit
