@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .clock import LOOP_CLOCK
 from .patience import asked_wait
+from .retry_policy import in_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,11 +40,11 @@ class RetryState:
         policy, kind = self._policy, self._class_of(error)
         self.failed += 1
         self._counted += kind not in policy.uncounted
-        asked = asked_wait(error, policy.retry_after_limit) or 0.0
+        asked = asked_wait(error, in_seconds(policy.max_retry_after)) or 0.0
         self._wait = max(policy.backoff(self.failed, error, self._wait), asked)
         self._waited += self._wait
-        limit = policy.outage_limit
-        is_late = limit is not None and self._waited > limit
+        limit = policy.give_up_after
+        is_late = limit is not None and self._waited > in_seconds(limit)
         return None if is_late or policy.is_over(kind, self._counted) else self._wait
 
 

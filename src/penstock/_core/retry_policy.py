@@ -52,9 +52,8 @@ class DoublingBackoff:
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
         """Return the wait in seconds after `tries` failed attempts."""
-        first = checks.seconds("first", self.first, zero=True)
-        longest = checks.seconds("longest", self.longest, zero=True)
-        return min(longest, first * 2.0 ** min(tries - 1, MOST_DOUBLINGS))
+        doubled = in_seconds(self.first) * 2.0 ** min(tries - 1, MOST_DOUBLINGS)
+        return min(in_seconds(self.longest), doubled)
 
 
 def _final() -> frozenset[ErrorClass]:
@@ -93,21 +92,6 @@ class RetryPolicy:
     final: frozenset[ErrorClass] = field(default_factory=_final)
     uncounted: frozenset[ErrorClass] = field(default_factory=_uncounted)
 
-    @property
-    def total_limit(self) -> float | None:
-        """`max_seconds` as float seconds."""
-        return checks.optional_seconds("max_seconds", self.max_seconds)
-
-    @property
-    def outage_limit(self) -> float | None:
-        """`give_up_after` as float seconds."""
-        return checks.optional_seconds("give_up_after", self.give_up_after)
-
-    @property
-    def retry_after_limit(self) -> float:
-        """`max_retry_after` as float seconds."""
-        return checks.seconds("max_retry_after", self.max_retry_after)
-
     def is_over(self, kind: ErrorClass, counted: int) -> bool:
         """Return whether an error of `kind` ends the work; `counted` includes its attempt."""
         if kind in self.final:
@@ -119,6 +103,11 @@ class RetryPolicy:
         if kind is ErrorClass.UNLISTED:
             return counted >= min(self.attempts, self.unlisted_attempts)
         return counted >= self.attempts
+
+
+def in_seconds(duration: float | timedelta) -> float:
+    """Return a checked duration in seconds."""
+    return duration if isinstance(duration, (int, float)) else duration.total_seconds()
 
 
 def checked_policy(retry: object) -> RetryPolicy:

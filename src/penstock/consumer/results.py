@@ -45,12 +45,7 @@ class Nak:
 
     def __post_init__(self) -> None:
         if self.delay is not None:
-            object.__setattr__(self, "delay", self.wait)
-
-    @property
-    def wait(self) -> float | None:
-        """`delay` as float seconds."""
-        return checks.optional_seconds("delay", self.delay, zero=True)
+            object.__setattr__(self, "delay", checks.seconds("delay", self.delay, zero=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from .._core.classify import classified
 from .._core.errors import ErrorClass, TransientError
 from .._core.patience import asked_wait
+from .._core.retry_policy import in_seconds
 from .._core.say import say
 from .._core.told import for_log
 from .results import (
@@ -127,7 +128,9 @@ class Settler:
         elif result is None or isinstance(result, Ack):
             self._ack(message, result)
         elif isinstance(result, Nak):
-            self._failed(message, result.error, result.wait)
+            self._failed(
+                message, result.error, None if result.delay is None else in_seconds(result.delay)
+            )
         elif isinstance(result, ToDeadLetter):
             self._poison.bury(message, reason_of(result))
         elif isinstance(result, Terminate):
@@ -276,7 +279,7 @@ class Settler:
 
     def _wait_after(self, tries: Attempts, error: BaseException) -> float:
         """Return the policy's backoff, or the longer wait requested by the destination."""
-        asked = asked_wait(error, self._policy.retry_after_limit)
+        asked = asked_wait(error, in_seconds(self._policy.max_retry_after))
         return max(self._policy.backoff(tries.failed, error), asked or 0.0)
 
     def _is_over(self, kind: ErrorClass, tries: Attempts, until: float) -> bool:
@@ -285,10 +288,10 @@ class Settler:
         if policy.is_over(kind, tries.counted):
             return True
         if tries.outage_since is not None:
-            limit, since = policy.outage_limit, tries.outage_since
+            limit, since = policy.give_up_after, tries.outage_since
         else:
-            limit, since = policy.total_limit, tries.first_at + tries.outages
-        return limit is not None and until - since > limit
+            limit, since = policy.max_seconds, tries.first_at + tries.outages
+        return limit is not None and until - since > in_seconds(limit)
 
 
 def _may_end(result: object) -> bool:

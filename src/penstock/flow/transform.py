@@ -23,6 +23,7 @@ from .._core import checks
 from .._core.classify import classified
 from .._core.errors import ErrorClass
 from .._core.patience import asked_wait
+from .._core.retry_policy import in_seconds
 from .._core.runtime.cuts import is_cut
 from .._core.runtime.exits import Exit
 from .._core.say import say
@@ -132,7 +133,7 @@ class Transformer:
             tries, counted = tries + 1, counted + (kind not in self._policy.uncounted)
             if kind not in _PASSING or self._policy.is_over(kind, counted):
                 return Terminate(error=error)
-            asked = asked_wait(error, self._policy.retry_after_limit) or 0.0
+            asked = asked_wait(error, in_seconds(self._policy.max_retry_after)) or 0.0
             wait = max(self._policy.backoff(tries, error), asked)
             told = for_log(error)
             say(logger, logging.WARNING, _AGAIN, self._name, message.coordinates, told, wait)

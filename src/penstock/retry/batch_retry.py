@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._core.patience import asked_wait
+from .._core.retry_policy import in_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -93,12 +94,12 @@ class BatchRetry:
 
     def give_up_at(self, since: float | None) -> float:
         """Return the time at which an outage that began at `since` exceeds `give_up_after`."""
-        most = self.settings.policy.outage_limit
-        return math.inf if since is None or most is None else since + most
+        most = self.settings.policy.give_up_after
+        return math.inf if since is None or most is None else since + in_seconds(most)
 
     def asked(self, errors: Iterable[BaseException], default: float = 0.0) -> float:
         """Return the longest `Retry-After` of the errors, in seconds."""
-        most = self.settings.policy.retry_after_limit
+        most = in_seconds(self.settings.policy.max_retry_after)
         asked = [asked_wait(error, most) for error in errors]
         return max((seconds for seconds in asked if seconds is not None), default=default)
 

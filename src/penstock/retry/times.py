@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._core.retry_policy import in_seconds
+
 if TYPE_CHECKING:
     from .._core.retry_policy import RetryPolicy
 
@@ -51,5 +53,5 @@ class TryTimes:
 
     def is_too_late(self, when: float) -> bool:
         """Return whether an attempt at that time would exceed the time limit."""
-        most = self._policy.total_limit
-        return most is not None and when > self._since + most
+        most = self._policy.max_seconds
+        return most is not None and when > self._since + in_seconds(most)
