@@ -16,6 +16,7 @@ from tests.sources.kafka.kafka_help import (
     produce,
     stored,
 )
+from tests.sources.kafka.proxy_help import Api, proxied
 
 from penstock._core.clock import LOOP_CLOCK
 from penstock.consumer.jobs import state_keeping
@@ -91,15 +92,27 @@ async def test_a_topic_that_is_deleted_while_it_is_used(
 
 @pytest.mark.long
 async def test_two_groups_that_share_a_topic(broker: EmbeddedKafka) -> None:
-    """Both began with an empty topic; neither takes the entries of the other one for its own."""
+    """Both have read an empty topic before either of them stores its start; neither takes the entries
+    of the other one for its own.
+    """
     topic, name = await new_topic(broker), new_name("shared")
     await fill(broker, topic, 5)
     first, second = Counted(broker, topic), Counted(broker, topic)
     first.name = second.name = name
-    async with first.running(), second.running(), asyncio.timeout(30.0):
-        for each in (first, second):
-            while len(each.handled) < 5:
-                await LOOP_CLOCK.sleep(0.01)
+    async with proxied(broker) as left, proxied(broker) as right:
+        starts = [each.hold(Api.END_TRANSACTION, "request") for each in (left, right)]
+        async with (
+            first.running(bootstrap=left.bootstrap),
+            second.running(bootstrap=right.bootstrap),
+            asyncio.timeout(30.0),
+        ):
+            for start in starts:
+                await start.arrived.wait()
+            for start in starts:
+                start.open()
+            for each in (first, second):
+                while len(each.handled) < 5:
+                    await LOOP_CLOCK.sleep(0.01)
     for each, other in ((first, second), (second, first)):
         assert f"for the group '{other.group}'" in await each.refused()
 
