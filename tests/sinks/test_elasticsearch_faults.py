@@ -96,7 +96,7 @@ async def test_an_index_whose_shard_is_on_no_node_loses_nothing(
         first, there.name = there.name, f"red-{there.name}"
         created = await there.client.put(
             f"/{there.name}",
-            json={"settings": settings},
+            json={"settings": settings, "mappings": {"dynamic": False}},
             params={"wait_for_active_shards": "0"},
         )
         created.raise_for_status()

@@ -126,10 +126,10 @@ def test_a_row_that_staging_refuses_is_named_though_rows_before_it_were_left_out
     async def work() -> tuple[list[int], list[Any]]:
         con = await asyncpg.connect(embedded_postgres.dsn)
         try:
-            await con.execute("DROP TABLE IF EXISTS moods, dated; DROP DOMAIN IF EXISTS small")
+            await con.execute("DROP TABLE IF EXISTS moods, dated; DROP DOMAIN IF EXISTS hundreds")
             await con.execute(
-                "CREATE DOMAIN small AS integer CHECK (value < 100); CREATE TABLE dated (id "
-                "integer PRIMARY KEY, v small)"
+                "CREATE DOMAIN hundreds AS integer CHECK (value < 100); CREATE TABLE dated (id "
+                "integer PRIMARY KEY, v hundreds)"
             )
             async with PostgresSink(
                 embedded_postgres.dsn, table="dated", columns=("id", "v"), on_conflict="update"

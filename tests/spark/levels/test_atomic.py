@@ -152,8 +152,12 @@ class CrashedOnce(PostgresSink):
         self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
     ) -> Committed | None:
         if is_first(self.note):
-            connection = await asyncpg.connect(self.dsn)
-            os.kill(await connection.fetchval("SELECT pg_backend_pid()"), signal.SIGKILL)
+            killed, other = [await asyncpg.connect(self.dsn) for _ in range(2)]
+            crashed = asyncio.Event()
+            other.add_termination_listener(lambda _: crashed.set())
+            os.kill(await killed.fetchval("SELECT pg_backend_pid()"), signal.SIGKILL)
+            await crashed.wait()  # the server ends all processes when it notices the loss of one
+            killed.terminate()
         return await super().publish(epoch, stages, counts, mark)
 
 

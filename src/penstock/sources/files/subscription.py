@@ -124,7 +124,9 @@ class OpenFiles:
             await self._look()
         await self._balance()
         self._note_troubles()
-        self._is_over = self._options.ends and was_exhausted and self._is_exhausted()
+        if self._options.ends and was_exhausted and self._is_exhausted():
+            await self._holder.finish()  # files whose end was found during this round
+            self._is_over = True
 
     def _is_exhausted(self) -> bool:
         """Whether no known row remains to be delivered, by this process or others."""
