@@ -243,7 +243,8 @@ class Lanes(Generic[E]):
         if lane is None or each is None:
             return False
         if before is None:
-            return self._pop(entry.lane_key, lane, entry) is entry
+            self._pop(entry.lane_key, lane, entry)
+            return True
         before.behind, entry.behind = entry.behind, None
         lane.last = before if lane.last is entry else lane.last
         lane.ahead = before if lane.ahead is entry else lane.ahead
