@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import NotFoundError
 from tests.sources.jetstream.local_help import Running, running
 from tests.sources.jetstream.streams_help import Stream, new_stream, plain
 
 from penstock import ConfigError
-from penstock.sources.jetstream import channel
+from penstock.sources.jetstream import channel, moves
 from penstock.testing import embedded_nats as start_nats
 from penstock.testing.servers.require import there_or_skip
 
@@ -255,6 +256,22 @@ async def test_a_consumer_that_is_deleted_is_made_again_where_it_stood(
             await here.handled(*held, *await stream.publish("b", ""))
             await stream.until_unsettled(0)
             assert [each for each in here.ended if each in done] == done
+
+
+async def test_a_deleted_consumer_is_not_made_again_before_its_files_are_removed(
+    embedded_nats: EmbeddedNats, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """consumer/C:C7: the new one would take over an older state of them."""
+    monkeypatch.setattr(moves, "REMOVED_WITHIN", 3_600.0)
+    async with new_stream(embedded_nats) as stream:
+        async with running(embedded_nats, stream.name) as here:
+            await here.handled(*await stream.publish("a", ""))
+            await stream.until_unsettled(0)
+            await stream.js.delete_consumer(stream.name, "d")
+            await here.until(lambda: "was deleted" in caplog.text)
+            for _ in range(50):
+                with pytest.raises(NotFoundError):
+                    await stream.js.consumer_info(stream.name, "d")
 
 
 @pytest.mark.parametrize("is_running", [False, True])
