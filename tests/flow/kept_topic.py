@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ from aiokafka import TopicPartition as ClientPartition
 from aiokafka.client import CoordinationType
 from aiokafka.errors import for_code
 from kafka_transaction_child import row_of
-from tests.sources.kafka.kafka_help import admin_of, new_name, new_topic, produce
+from tests.sources.kafka.kafka_help import admin_of, end_of, new_name, new_topic, produce
 from tests.sources.kafka.storm_help import Watch
 
 from penstock import flow
@@ -46,7 +46,9 @@ class Made(NamedTuple):
 async def readable(
     broker: EmbeddedKafka, topic: str, isolation: str = "read_committed"
 ) -> list[Made]:
-    """All records of a topic that readers of this level see, partition by partition."""
+    """All records of a topic that readers of this level see, partition by partition, once no
+    transaction is open: the ends of transactions are written after their commits.
+    """
     consumer: Any = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap,
         isolation_level=isolation,
@@ -58,7 +60,7 @@ async def readable(
         numbers = sorted(consumer.partitions_for_topic(topic) or await _numbers(consumer, topic))
         keys = [ClientPartition(topic, number) for number in numbers]
         consumer.assign(keys)
-        ends = await consumer.end_offsets(keys)
+        ends = {key: await end_of(broker, topic, key.partition) for key in keys}
         await consumer.seek_to_beginning(*keys)
         for key in keys:
             while await consumer.position(key) < ends[key]:
@@ -101,7 +103,7 @@ class KeptTopic(NamedTuple):
         return KafkaSink(self.topic, bootstrap=bootstrap or self.broker.bootstrap, **options)
 
     async def readable(self, isolation: str = "read_committed") -> list[Made]:
-        """The records of the sink's topic."""
+        """The records of the sink's topic, once no transaction is open."""
         return await readable(self.broker, self.topic, isolation)
 
     async def stored(self) -> dict[int, Position]:
@@ -150,9 +152,12 @@ async def kept_topic(broker: EmbeddedKafka, partitions: int = 1, outputs: int = 
 
 def assert_once_and_in_order(made: list[Made], counts: dict[int, int]) -> None:
     """One record was made of each of the source's, and those of a key are in order."""
-    assert sorted((each.part, each.at) for each in made) == [
-        (part, at) for part, count in sorted(counts.items()) for at in range(count)
-    ]
+    due = Counter((part, at) for part, count in counts.items() for at in range(count))
+    found = Counter((each.part, each.at) for each in made)
+    assert {"missing": [*due - found], "repeated": [*found - due]} == {
+        "missing": [],
+        "repeated": [],
+    }
     by_key: defaultdict[tuple[int, str | None], list[int]] = defaultdict(list)
     for each in made:
         by_key[each.part, each.key].append(each.at)
