@@ -131,7 +131,9 @@ class KeptTopic(NamedTuple):
 
 
 async def ended(broker: EmbeddedKafka, topic: str) -> None:
-    """Wait until the broker has ended the topic's transaction and everything behind it is readable."""
+    """Wait until the broker has ended the topic's transaction and everything behind it is
+    readable.
+    """
     await produce(broker, topic, (b"k", LAST))
     consumer: Any = AIOKafkaConsumer(
         topic,

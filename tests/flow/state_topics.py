@@ -45,7 +45,9 @@ async def committed(broker: EmbeddedKafka, topic: str, partition: int = 0) -> li
 
 
 async def all_committed(broker: EmbeddedKafka, topic: str, partition: int = 0) -> list[Any]:
-    """The same once no transaction is open: their end markers are written after the commit returns."""
+    """The same once no transaction is open: their end markers are written after the commit
+    returns.
+    """
     async with asyncio.timeout(20.0):
         while True:
             found = await committed(broker, topic, partition)

@@ -1,4 +1,6 @@
-"""A pipe that forwards records to another topic: its position follows what the broker has stored."""
+"""A pipe that forwards records to another topic: its position follows what the broker has
+stored.
+"""
 
 from __future__ import annotations
 

@@ -232,7 +232,9 @@ def test_a_write_that_outlasts_the_drain_repeats_only_its_own_rows(broker: Embed
 
 
 def test_rows_of_a_lost_partition_are_neither_begun_nor_committed(broker: EmbeddedKafka) -> None:
-    """The group removes the member while a write is in flight and other rows wait. consumer/C:R2."""
+    """The group removes the member while a write is in flight and other rows wait.
+    consumer/C:R2.
+    """
 
     async def scenario() -> None:
         topic, group, truth = await new_topic(broker), new_name("group"), Applied()

@@ -169,7 +169,9 @@ async def test_a_rejected_row_under_block_holds_its_key_and_the_position(
 async def test_a_row_of_unknown_outcome_is_never_given_up(
     fake_clock: FakeClock, on_rejected: Any
 ) -> None:
-    """After the last attempt it blocks its key, whatever the strategy, until an operator decides."""
+    """After the last attempt it blocks its key, whatever the strategy, until an operator
+    decides.
+    """
     log, sink, is_down = MemoryLog(records("aab")), Destination(), True
 
     async def before(batch: Batch[Any]) -> None:

@@ -104,7 +104,9 @@ async def test_a_transaction_ends_by_count_bytes_or_age(
 async def test_a_spoiled_record_has_its_letter_before_the_offset_passes_it(
     broker: EmbeddedKafka,
 ) -> None:
-    """A record whose transform fails, one sent to the dead letters, and one whose row is refused."""
+    """A record whose transform fails, one sent to the dead letters, and one whose row is
+    refused.
+    """
     kept = await kept_topic(broker)
     await fill(broker, kept.source_topic, 100)
     letters = Letters(kept)

@@ -52,7 +52,9 @@ async def test_many_kills_at_random_moments(broker: EmbeddedKafka) -> None:
 
 
 async def _kill_at_random(broker: EmbeddedKafka, kills: int, chance: random.Random) -> None:
-    """Kill the process after a number of acknowledged records; the last process finishes the work."""
+    """Kill the process after a number of acknowledged records; the last process finishes the
+    work.
+    """
     kept = await kept_topic(broker)
     await fill(broker, kept.source_topic, COUNT)
     options = options_of(kept, pause=0.02)

@@ -61,7 +61,9 @@ class Flowing(NamedTuple):
 async def flowing(
     broker: EmbeddedKafka, postgres: EmbeddedPostgres, bootstrap: str = ""
 ) -> AsyncIterator[Flowing]:
-    """A flow from a new topic into a new table; at the end each record is present once, in order."""
+    """A flow from a new topic into a new table; at the end each record is present once, in
+    order.
+    """
     topic, group = await new_topic(broker), new_name("group")
     source = kafka_source(
         topic, group, bootstrap or broker.bootstrap, session_timeout=30, rebalance_timeout=30

@@ -172,7 +172,9 @@ async def test_a_broker_that_is_killed(own_broker: OwnKafka) -> None:
 
 @pytest.mark.long
 async def test_a_broker_that_is_frozen(own_broker: OwnKafka) -> None:
-    """G-T24: transaction requests hang, and may or may not take effect when the broker continues."""
+    """G-T24: transaction requests hang, and may or may not take effect when the broker
+    continues.
+    """
     count = 4000
     topic, group, name = await new_topic(own_broker), new_name("state"), new_name("changes")
     await fill(own_broker, topic, count)

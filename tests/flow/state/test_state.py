@@ -275,7 +275,9 @@ async def running(work: Any) -> AsyncGenerator[asyncio.Task[Any]]:
 
 
 async def test_a_partition_full_of_changes_waits(embedded_postgres: EmbeddedPostgres) -> None:
-    """The changes behind an incomplete event are limited; its finaliser lets everything continue."""
+    """The changes behind an incomplete event are limited; its finaliser lets everything
+    continue.
+    """
     held: list[EventContext] = []
     behind = [0] * 4
 
