@@ -37,7 +37,7 @@ def limits(**given: Any) -> Limits:
     return Limits(**{**most, **given})
 
 
-# -- what is due -----------------------------------------------------------------------------------
+# -- due batches -----------------------------------------------------------------------------------
 
 
 async def test_what_follows_a_dropped_item_of_its_key_is_due_in_time(fake_clock: FakeClock) -> None:

@@ -66,7 +66,7 @@ def tenants_inside(batcher: Batcher[Item]) -> int:
     return len(batcher._dispatcher.gathering.gatherer)  # type: ignore[arg-type]
 
 
-# -- what is held, and what is not -----------------------------------------------------------------
+# -- held and other keys ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_what_tenants_hold_is_handed_back_by_a_shutdown(policy: Any) -> None:
     on_virtual_time(main)
 
 
-# -- a tenant full of what it holds ----------------------------------------------------------------
+# -- a tenant full of held items -------------------------------------------------------------------
 
 
 def full_of_held(

@@ -192,7 +192,7 @@ class Chaos(Observer):
         await asyncio.wait([first])
         return report
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def _check(self, report: ShutdownReport[Row]) -> None:
         assert self.broken == []

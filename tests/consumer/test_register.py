@@ -352,7 +352,7 @@ def test_parameters_that_nothing_provides_are_refused() -> None:
     HandlerRegister(call=lambda handler, argument, message: None).register(needs)
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refused handlers and classes ------------------------------------------------------------------
 
 
 async def place_again(event: Placed) -> None:

@@ -1,4 +1,4 @@
-"""The pages on consumers show what their programs print."""
+"""The pages on consumers show the output of their programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on handlers by type hint shows what its program prints."""
+"""The page on handlers by type hint shows the output of its program."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ async def test_what_a_handler_answers_counts_as_in_a_consumer(
         assert pipe.stats().counts.skipped == 1
 
 
-# -- what a handler may do with the connection -----------------------------------------------------
+# -- uses of the connection by a handler -----------------------------------------------------------
 
 
 async def test_savepoints_cursors_and_prepared_statements_are_the_handlers_own(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 REQUIRED = {"tenacity"}
 
-# Imports inside functions that reach a module of our own, and why.
+# Imports of the package's own modules inside functions, with reasons.
 DEFERRED = {
     (
         "penstock.sinks.clickhouse.opened",

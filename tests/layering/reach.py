@@ -46,7 +46,8 @@ NODES = dict.fromkeys(
     "a lane is a linked list: an item leaves its middle in constant time, and `Lanes` relinks it",
 )
 
-# Attributes of objects that are not ours: private ones that are reached, and any that are written.
+# Attributes of objects from outside the package: private ones that are reached, and any that are
+# written.
 STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
     ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",

@@ -215,7 +215,7 @@ class Member:
             assert not covered, f"{message} was committed when its claim began"
             seen.add(place)
 
-    # -- what an ended handler means ---------------------------------------------------------------
+    # -- the effect of an ended handler ------------------------------------------------------------
 
     def end(self, run: Run, results: list[Any]) -> None:
         """End a handler, and record what it settles."""

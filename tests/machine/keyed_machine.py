@@ -90,7 +90,7 @@ class KeyedMachine(BatcherMachine):
         if count != len(held):
             self.lines.broken.append(f"stopped: {count} were let go, and {held} were held")
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def check_order(self) -> None:
         """Check the order whenever a batch is taken."""

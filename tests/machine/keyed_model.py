@@ -133,7 +133,7 @@ class KeyedModel(Model):
     passed: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
     """The amount that each other tenant has sent since this one was able to send."""
 
-    # -- what is known -----------------------------------------------------------------------------
+    # -- the present state -------------------------------------------------------------------------
 
     def lines(self, items: Sequence[int]) -> set[Line]:
         """The lines of some items."""
@@ -195,7 +195,7 @@ class KeyedModel(Model):
             found.append(item)
         return found
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def accept(self, items: Sequence[int]) -> None:
         super().accept(items)
@@ -303,7 +303,7 @@ class KeyedModel(Model):
                     )
                 self.end(item, Outcome.REJECTED)
 
-    # -- what follows ------------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def check_law(self) -> None:
         super().check_law()

@@ -212,7 +212,7 @@ def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("stopped", kind="keys", policy="pause")
 def a_key_goes_on_behind_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the policy."""
+    """Later items of the key are sent whatever the policy."""
     monkeypatch.setattr(Bookkeeper, "stopping", lambda self, flight, indices, outcome: ())
 
 

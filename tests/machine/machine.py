@@ -245,7 +245,7 @@ class BatcherMachine(RuleBasedStateMachine):
     def settle_down(self) -> None:
         self.run_for(0.0)
 
-    # -- whoever flushes or shuts down -------------------------------------------------------------
+    # -- flushes and shutdowns ---------------------------------------------------------------------
 
     @precondition(lambda self: len(self.flushes) < 10)
     @rule(timeout=waits, rest=rests)
@@ -288,7 +288,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.deadline = when if self.deadline is None else min(when, self.deadline)
         return await self.batcher.shutdown(deadline, admit_waiting=admit_waiting)
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     @invariant()
     def holds(self) -> None:

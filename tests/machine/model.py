@@ -90,7 +90,7 @@ class Model:
     """The items that each running flush waits for."""
     broken: list[str] = field(default_factory=list[str])
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def numbers(self, count: int) -> tuple[int, ...]:
         """The numbers of the next items."""
@@ -149,7 +149,7 @@ class Model:
                 f"a flush says that {report.remaining} items remain; these do: {left}"
             )
 
-    # -- what follows ------------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def waiting(self) -> list[Producer]:
         """Waiting producers, in order of arrival."""

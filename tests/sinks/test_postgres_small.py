@@ -111,7 +111,7 @@ async def test_many_sizes_do_not_fill_the_cache_of_a_connection(
         assert len(await db.rows()) == 40 * 41
 
 
-# -- what they store -------------------------------------------------------------------------------
+# -- the stored rows -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ async def test_a_list_that_cannot_be_trimmed_is_told_in_the_log(
     assert "NOPERM" in caplog.text
 
 
-# -- values, connections, what is shown ------------------------------------------------------------
+# -- values, connections, repr ---------------------------------------------------------------------
 
 
 async def test_large_and_binary_values_arrive_as_they_are(store: Store) -> None:

@@ -1,7 +1,7 @@
 """`SqlSink` with a frozen server, and in processes that are killed.
 
-Proven here: batcher/B38. `PENSTOCK_KILLS=100 pytest -m soak tests/sinks/sql/test_sql_kills.py` kills so
-many processes.
+Proven here: batcher/B38. `PENSTOCK_KILLS=100 pytest -m soak tests/sinks/sql/test_sql_kills.py`
+kills 100 processes.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class Audited:
         for each in self._readers:
             each.cancel()
 
-    # -- what it says ------------------------------------------------------------------------------
+    # -- the content of the audit ------------------------------------------------------------------
 
     def read(self) -> None:
         """Process the lines written since."""
@@ -236,7 +236,7 @@ class Audited:
         told += [each.read_text()[-1500:] for each in sorted(self._folder.glob("log-*"))]
         return "\n--\n".join(told)
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def repeats(self) -> int:
         """The number of repeated handlings of handled messages."""

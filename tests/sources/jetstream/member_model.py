@@ -119,7 +119,7 @@ class MemberModel:
                 self.intake.restart()
             self.begin(arriving)
 
-    # -- what arrives ------------------------------------------------------------------------------
+    # -- arrivals ----------------------------------------------------------------------------------
 
     def receive(self, most: int) -> None:
         """Process up to this many arrivals."""
@@ -144,7 +144,7 @@ class MemberModel:
         if intake.is_astray:
             self.is_leaving = True
 
-    # -- what is asked for -------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def look(self, state: ConsumerState) -> None:
         """Compare with the server's state; release waiting messages if another member is pinned."""

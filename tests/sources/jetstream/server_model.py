@@ -172,7 +172,7 @@ class ServerModel:
         if (wire := self.wires.get(request.member)) is not None:
             wire.append(Arrival(reply, self.keys[sequence - 1], self.pinned))
 
-    # -- what members send -------------------------------------------------------------------------
+    # -- calls of members --------------------------------------------------------------------------
 
     def ack(self, reply: str) -> bool:
         """Settle a message; return whether it was pending."""

@@ -78,7 +78,7 @@ class Stream:
         for key in keys:
             await self.publish(key, payload)
 
-    # -- what the server says ----------------------------------------------------------------------
+    # -- the server's state ------------------------------------------------------------------------
 
     async def info(self) -> StreamInfo:
         return await self.js.stream_info(self.name)

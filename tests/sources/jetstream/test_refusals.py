@@ -79,7 +79,7 @@ async def refused(server: EmbeddedNats, stream: str, **source: Any) -> str:
         return str(error)
 
 
-# -- what is not there -----------------------------------------------------------------------------
+# -- missing streams and consumers -----------------------------------------------------------------
 
 
 async def test_a_missing_stream_is_told_and_read_once_it_is_created(
@@ -129,7 +129,7 @@ async def test_a_server_without_jetstream_is_told() -> None:
             await here.trouble("enable JetStream")
 
 
-# -- what is of another kind -----------------------------------------------------------------------
+# -- unsuitable streams and consumers --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ async def test_a_user_who_is_removed_and_allowed_again_goes_on(own: EmbeddedNats
             assert here.ended[: len(held)] == held or held[0] in here.ended
 
 
-# -- what changes under it -------------------------------------------------------------------------
+# -- changes under an open source ------------------------------------------------------------------
 
 
 async def test_a_consumer_that_is_deleted_is_made_again_where_it_stood(

@@ -270,7 +270,7 @@ class Killed:
             f"{kill.nth}, row {kill.row})"
         )
 
-    # -- what there is, and what has to be ---------------------------------------------------------
+    # -- actual and expected content ---------------------------------------------------------------
 
     def prepare(self) -> None:
         """Create the table with the old rows, and the notes."""
