@@ -119,8 +119,8 @@ def measured(**seconds: float) -> list[Measured]:
 
 
 def test_the_example_of_the_worksheet() -> None:
-    """batcher/B51: a knee at 500, 1,000 items a second, 50 ms: size 400, the delay equal to the
-    budget, two seconds of peak load in the ledger.
+    """batcher/B51: a knee at 500, 1,000 items a second and 50 ms give size 400, the delay equal to
+    the budget, and two seconds of peak load in the ledger.
     """
     needs = Needs(rate=1000, latency=0.05)
     limits = worksheet(Measured(500, (0.3,)), needs)

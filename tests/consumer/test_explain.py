@@ -37,7 +37,7 @@ RUNNING, READY = WaitReason.RUNNING, WaitReason.READY
 
 
 def told(consumer: Consumer) -> list[str]:
-    """The reason for which the first partition waits, as text."""
+    """The reasons for which the first partition waits, as text."""
     return [str(cause) for cause in causes_of(consumer)]
 
 

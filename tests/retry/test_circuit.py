@@ -128,7 +128,7 @@ def test_a_cancelled_call_counts_nowhere_and_a_cancelled_probe_gives_its_place_b
     assert ticket is not None
     machine.cancelled(ticket, seconds)
     call(machine, 2.0, FAIL)
-    assert where(machine) == "open"  # the row was not interrupted
+    assert where(machine) == "open"  # the failures still count as consecutive
     probe = machine.admit(7.0)
     assert probe is not None
     assert machine.admit(7.0) is None

@@ -42,7 +42,7 @@ async def running(
 
 
 def told(consumer: Consumer) -> list[str]:
-    """The reason for which the first partition waits."""
+    """The reasons for which the first partition waits."""
     return [str(cause) for cause in causes_of(consumer)]
 
 

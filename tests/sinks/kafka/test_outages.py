@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Counts(Observer):
-    """The outcomes so far, and an event for each count."""
+    """The outcomes so far; tests can wait for a number of them."""
 
     def __init__(self) -> None:
         self.delivered = 0

@@ -37,7 +37,7 @@ STREAMS = ["a", "b", "c", "d"]
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that share evenly look for changes at short intervals."""
+    """Make processes that share evenly look for changes at short intervals."""
     monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
 
 
