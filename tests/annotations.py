@@ -1,4 +1,4 @@
-"""The names in the annotations of public signatures, and which of them are not public.
+"""The names in the annotations of public signatures, and those that are not public.
 
 Annotations are text, and many of their names are imported for type checkers only; so each name is
 looked up in the source of the module that contains it, through its imports. An alias for values
@@ -35,8 +35,8 @@ class Place(NamedTuple):
 
 @cache
 def bound(module: str) -> dict[str, Place | ast.expr | None]:
-    """What the top level of a module of ours binds, also for type checkers only: imported names,
-    assigned expressions, and `None` for classes and functions.
+    """The names bound at the top level of a module of the package, including those for type
+    checkers only: imported names, assigned expressions, and `None` for classes and functions.
     """
     path = importlib.import_module(module).__file__
     assert path is not None
@@ -94,7 +94,7 @@ def _chain(place: Place) -> Iterator[Place]:
 
 
 def hidden(annotation: str | ast.expr, module: str) -> set[str]:
-    """The names of ours in an annotation of this module that are not public."""
+    """The package's names in an annotation of this module that are not public."""
     tree = ast.parse(annotation, mode="eval") if isinstance(annotation, str) else annotation
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -126,7 +126,7 @@ def _is_of_functions(alias: ast.expr) -> bool:
 
 
 def signatures() -> Iterator[tuple[str, str, str]]:
-    """Each annotation of a public name: what it belongs to, its text, and its module."""
+    """Each annotation of a public name: its owner, its text, and its module."""
     for path in PUBLIC:
         module = importlib.import_module(path)
         for name in sorted(getattr(module, "__all__", ())):
@@ -169,7 +169,9 @@ def _of_function(where: str, function: FunctionType) -> Iterator[tuple[str, str,
 
 @cache
 def _classes() -> dict[type, str]:
-    """The module of ours that defines each class; `__module__` is its public home instead."""
+    """The module of the package that defines each class; `__module__` is its public home
+    instead.
+    """
     return {
         value: name
         for name, module in [*sys.modules.items()]

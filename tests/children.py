@@ -1,4 +1,4 @@
-"""Programs that a test runs as processes of their own."""
+"""Programs that a test runs as separate processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tests share, and how they are shared out where several processes run them, as `make test` has it."""
+"""Shared fixtures, and the distribution of tests to several processes by `make test`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["broker", "own_broker"]
 
-# Servers of tests are on loopback, and names that end so do not resolve: no proxy of the environment takes part.
+# The servers of tests are on loopback, and names with this ending do not resolve: proxies of the
+# environment do not apply.
 DIRECT = "127.0.0.1,localhost,::1,.invalid"
 _direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{_direct},{DIRECT}" if _direct else DIRECT
@@ -32,11 +33,11 @@ WITH_A_SPARK_OF_THEIR_OWN = {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """A file at a time; the files that share the session of Spark stay together.
+    """Schedule file by file; files that share the Spark session stay together.
 
-    One process takes the files from the end of their order, the others from its beginning. The
-    last folders mostly wait for servers and the first ones mostly compute, so they run side by
-    side, and fewer processes start the servers of a folder.
+    One process takes files from the end of their order, the others from its beginning. The last
+    folders mostly wait for servers and the first ones mostly compute, so they run side by side, and
+    fewer processes start the servers of a folder.
     """
     from xdist.scheduler import LoadFileScheduling
     from xdist.workermanage import NodeManager
@@ -63,7 +64,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """A report may show names of files that are no Unicode, and xdist sends none of them."""
+    """A report may contain file names that are not Unicode, which xdist cannot send."""
     return _encodable((yield))
 
 
@@ -78,16 +79,18 @@ def _encodable(part: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Spark comes first where the tests are shared, so that nobody waits for it in the end."""
+    """With several processes Spark comes first, so that the others do not wait for it at the
+    end.
+    """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.path.is_relative_to(SPARK))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """The tests and all that they imported stay until the end: the garbage collector passes over
-    them. While they are loaded, its runs would take a third of the time; in the tests, each would
-    take ten times as long.
+    """Freeze the collected tests and their imports: they stay until the end, so the garbage
+    collector skips them. Otherwise its runs take a third of the collection time, and each run
+    during the tests takes ten times as long.
     """
     gc.disable()
     try:

@@ -1,5 +1,5 @@
-"""Programs from Debian's packages, fetched once into the user's cache folder and unpacked there: nothing
-is installed.
+"""Programs from Debian packages, fetched once into the user's cache folder and unpacked there
+without installation.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def unpacked(
 ) -> Path:
     """The folder with these packages. Raises `EmbeddedUnavailable` with the reason.
 
-    `libraries` are theirs, by their names in different releases; some may be installed. `program` is
-    run with `--version` to see that it can be; a program without that option ends with `status`.
+    `libraries` are their libraries, by their names in different releases; some may already be
+    installed. `program` is run with `--version` to check that it works; a program without that
+    option exits with `status`.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
     folder = cache / f"{name}-debian"
@@ -46,13 +47,13 @@ def unpacked(
 
 
 def command(folder: Path, program: str) -> list[str]:
-    """The beginning of a command that runs a program of the folder."""
+    """The first words of a command that runs a program of the folder."""
     libraries = os.pathsep.join(map(str, folder.glob("**/*-linux-gnu")))
     return ["env", f"LD_LIBRARY_PATH={libraries}", str(folder / program)]
 
 
 def run(args: Sequence[str], folder: Path, status: int = 0) -> None:
-    """Run a command to its end. Raises `EmbeddedUnavailable` if it ends with another status."""
+    """Run a command. Raises `EmbeddedUnavailable` if it exits with another status."""
     try:
         done = subprocess.run(
             args,

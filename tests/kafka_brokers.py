@@ -1,4 +1,4 @@
-"""Two brokers of Kafka for all tests of a process; each takes seconds to start, and much memory."""
+"""Two Kafka brokers for all tests of a process; each takes seconds to start and much memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SETTINGS = {
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": "3000",
 }
-"""The broker tells members with the newer protocol how often they report; 5 s by default."""
+"""The broker's report interval for members with the newer protocol; 5 s by default."""
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[EmbeddedKafka]:
-    """Shared: tests that stop, pause or kill a broker use `own_broker`.
+    """A shared broker: tests that stop, pause or kill a broker use `own_broker`.
 
     Skips without Java, unless `PENSTOCK_REQUIRE` names `kafka`.
     """
@@ -42,7 +42,9 @@ def broker() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="session")
 def own_broker() -> Iterator[OwnKafka]:
-    """One that may be killed and frozen, and that asks for passwords; tests leave it running."""
+    """A broker that may be killed and frozen, and that requires passwords; tests leave it
+    running.
+    """
     from tests.sources.kafka.own_help import own_kafka
 
     with there_or_skip("kafka", own_kafka()) as broker:
@@ -53,5 +55,5 @@ def own_broker() -> Iterator[OwnKafka]:
 def _make_ready(broker: EmbeddedKafka) -> None:
     from tests.sources.kafka.kafka_help import make_groups_ready
 
-    with ThreadPoolExecutor(1) as beside:  # a test's loop may run here already
+    with ThreadPoolExecutor(1) as beside:  # a test's loop may already run here
         beside.submit(asyncio.run, make_groups_ready(broker)).result()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("redis-server", "redis-tools")
 LIBRARIES = ("libjemalloc2", "liblzf1", "libatomic1", "libhiredis0.14", "libhiredis1.1.0")
-"""Its libraries, by their names in different releases; some may be installed."""
+"""Its libraries, by their names in different releases; some may already be installed."""
 PROGRAM = "usr/bin/redis-server"
 LOOK_EVERY = 0.01
 
@@ -33,8 +33,8 @@ def program() -> list[str]:
 
 
 class RedisServer:
-    """One server, whose data survive `kill` and `start`: each change is in its file before its
-    answer. `options` are those of `redis.conf`.
+    """A server whose data survive `kill` and `start`: each change is in its file before the reply.
+    `options` are those of `redis.conf`.
     """
 
     def __init__(self, **options: str) -> None:
@@ -54,11 +54,11 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Its address; stays the same over restarts."""
+        """Its URL; stays the same across restarts."""
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it, and return when it answers."""
+        """Start it, and return once it responds."""
         self._server.start()
 
     def kill(self) -> None:
@@ -70,7 +70,7 @@ class RedisServer:
         self._server.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._server.resume()
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class RedisServer:
 
 
 class RedisSentinel(RedisServer):
-    """A Sentinel that watches a server under the name `main`, and never promotes another one."""
+    """A Sentinel that watches a server under the name `main` and never promotes a replica."""
 
     def __init__(self, watched: RedisServer) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A server of object storage on loopback, with buckets as Amazon has them: moto, which keeps its objects in memory."""
+"""An object storage server on loopback with S3 buckets: moto, which keeps its objects in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET = "s3-SECRET-key"
 
 
 class S3Server:
-    """One server. Whatever it holds is gone when it is killed."""
+    """A server. Its content is lost when it is killed."""
 
     def __init__(self) -> None:
         if importlib.util.find_spec("moto") is None:
@@ -36,7 +36,7 @@ class S3Server:
 
     @property
     def url(self) -> str:
-        """Its address; stays the same over restarts."""
+        """Its URL; stays the same across restarts."""
         return f"http://127.0.0.1:{self.port}"
 
     def config(self, endpoint: str | None = None) -> dict[str, str]:
@@ -49,7 +49,7 @@ class S3Server:
         }
 
     def client(self) -> Any:
-        """Amazon's own client, to look at the objects with."""
+        """Amazon's own client, to read the objects."""
         import boto3
 
         return boto3.client(
@@ -61,12 +61,12 @@ class S3Server:
         )
 
     def bucket(self, name: str) -> str:
-        """Make a bucket; return its URL."""
+        """Create a bucket; return its URL."""
         self.client().create_bucket(Bucket=name)
         return f"s3://{name}"
 
     def start(self) -> None:
-        """Start it, and return when it answers."""
+        """Start it, and return once it responds."""
         self._server.start()
 
     def kill(self) -> None:
@@ -78,7 +78,7 @@ class S3Server:
         self._server.pause()
 
     def resume(self) -> None:
-        """Continue it."""
+        """Resume it."""
         self._server.resume()
 
     def close(self) -> None:

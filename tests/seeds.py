@@ -1,4 +1,4 @@
-"""Runs from a seed say how to run them again."""
+"""Errors of seeded runs say how to repeat the run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def run_by(command: str) -> Iterator[None]:
-    """Whatever is raised gets a note with the statement that raises it again, to be given to Python
-    in the folder of the project.
+    """Add a note to any raised error, with the statement that repeats the run in a Python started
+    in the project's folder.
     """
     try:
         yield

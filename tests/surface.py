@@ -1,7 +1,7 @@
-"""The public names of the package and their signatures, as text: one line each, to compare with the
-stored list.
+"""The public names of the package and their signatures as text, one line each, for comparison with
+the stored list.
 
-`python tests/surface.py` prints the list. `tests/surface.txt` holds the one that was promised.
+`python tests/surface.py` prints the list. `tests/surface.txt` contains the stored one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 
 def public_packages() -> tuple[str, ...]:
-    """The packages that are the home of a name they export; programs import it from there.
+    """The packages that are the home of an exported name; programs import it from there.
 
     A package may also collect names of another home, such as `penstock.sinks.http`: that is how the
     code is divided.
@@ -46,7 +46,7 @@ PUBLIC = public_packages()
 
 
 def signature(thing: object) -> str:
-    """The signature, with the annotations as they are written."""
+    """The signature, with the annotations as written."""
     try:
         return str(inspect.signature(thing))  # type: ignore[arg-type]  # refused at run time by what has none
     except (TypeError, ValueError):
@@ -54,7 +54,7 @@ def signature(thing: object) -> str:
 
 
 def members(kind: type) -> Iterator[str]:
-    """The public members that a class of ours has, its own and inherited ones."""
+    """The public members of a class of the package, including inherited ones."""
     names = sorted(
         {
             name
@@ -81,7 +81,7 @@ def members(kind: type) -> Iterator[str]:
 
 
 def surface() -> list[str]:
-    """Every public name, and what it takes."""
+    """Every public name with its signature."""
     lines: list[str] = []
     for path in PUBLIC:
         module = importlib.import_module(path)

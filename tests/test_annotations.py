@@ -24,7 +24,7 @@ OURS = {
     r"penstock\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
     r"pyspark_penstock\.DefaultSource\.\w+": "called by Spark",
 }
-"""Signatures that only the library uses, by their beginning, and why."""
+"""Beginnings of signatures that only the library uses, with reasons."""
 
 
 @cache
@@ -37,7 +37,9 @@ def found() -> list[tuple[str, str]]:
 
 
 def test_every_type_of_a_public_signature_is_public() -> None:
-    """Export it from its natural package, with a line in the API reference."""
+    """If this fails, export the type from its natural package, and add a line to the API
+    reference.
+    """
     assert [
         (where, name) for where, name in found() if not any(re.match(own, where) for own in OURS)
     ] == []
@@ -51,7 +53,7 @@ def test_each_exception_is_needed() -> None:
 
 
 def test_a_private_type_is_found_where_a_public_one_is_not() -> None:
-    """Imported for type checkers only, in a module that names both."""
+    """Both are imported for type checkers only, in a module that names them."""
     module = "penstock.sinks.postgres.sink"
     assert hidden("dict[str, PoolFactory | RowFunction] | None", module) == set()
     assert hidden("tuple[OpenTable, ...]", module) == {

@@ -1,6 +1,7 @@
-"""The rules of the sources: imports go down, nothing outgrows a reader, objects keep their own.
+"""The rules of the sources: imports go downwards, files and classes stay small, objects change
+their own state.
 
-The rules stand in `tests/layering`, by idea, each beside its planted violations:
+The rules are in `tests/layering`, by subject, each with its planted violations:
 
 - `imports`: what a part may import, cycles, imports inside functions, the one door to a sink;
 - `later`: what loads on first access is declared in plain sight;
@@ -31,7 +32,7 @@ PLANTED = [*imports.PLANTED, *later.PLANTED, *sizes.PLANTED, *reach.PLANTED]
 HARMLESS = [*imports.HARMLESS, *later.HARMLESS, *sizes.HARMLESS, *reach.HARMLESS]
 
 SIGNPOSTS = {"pyspark_penstock": {"penstock.spark.source"}}
-"""Top-level modules beside the package, and the one thing of ours that each may import."""
+"""Top-level modules besides the package, and the one module of the package that each may import."""
 
 CLIENTS = [
     "aiokafka", "asyncpg", "confluent_kafka", "httpx", "hypothesis", "nats", "numpy", "opentelemetry", "pandas", "prometheus_client",
@@ -40,7 +41,7 @@ CLIENTS = [
 
 
 def loaded_by(statement: str, *suspects: str) -> list[str]:
-    """Which of `suspects` a clean interpreter has loaded after `statement`."""
+    """Those of `suspects` that a new interpreter has loaded after `statement`."""
     program = (
         f"{statement}\nimport sys\nprint(*sorted({{n.split('.')[0] for n in "
         f"sys.modules}} & {set(suspects)!r}))"
@@ -100,7 +101,7 @@ def test_the_wheel_owns_one_name_and_signposts_to_it() -> None:
 
 
 def test_the_public_names_and_signatures_are_those_that_were_stored() -> None:
-    """Whoever changes one on purpose stores the new list: `python tests/surface.py >
+    """After an intended change store the new list: `python tests/surface.py >
     tests/surface.txt`.
     """
     stored = (Path(__file__).parent / "surface.txt").read_text(encoding="utf-8").splitlines()

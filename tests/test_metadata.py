@@ -1,4 +1,4 @@
-"""The wheel's metadata with an address of the project, and without one."""
+"""The wheel's metadata with and without an address of the project."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project with the real metadata, and as little code as has a version."""
+    """A project with the real metadata, and the minimal code that has a version."""
     project = tmp_path / "project"
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         target = project / name
@@ -43,7 +43,7 @@ def release(project: Path, version: str) -> None:
 
 
 def metadata(project: Path) -> Message:
-    """The `METADATA` of a wheel that is built now."""
+    """The `METADATA` of a newly built wheel."""
     (path,) = WheelBuilder(str(project)).build(directory=str(project / "dist"))
     with zipfile.ZipFile(path) as wheel:
         (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
@@ -57,7 +57,7 @@ def described(found: Message) -> str:
 
 
 def test_without_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain text in place of links that lead nowhere; all else as in the README."""
+    """Plain text in place of broken links; everything else as in the README."""
     monkeypatch.delenv("PENSTOCK_REPOSITORY", raising=False)
     monkeypatch.delenv("PENSTOCK_SITE", raising=False)
     found = metadata(folder)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """The `number`-th row of a key, from a claim."""
+    """Row `number` of a key, from a claim."""
 
     claim: str
     key: str
@@ -110,7 +110,7 @@ class Told:
 
 
 async def steps(count: int = 10) -> None:
-    """Let the batcher's tasks run."""
+    """Let the batcher's tasks run for some loop steps."""
     for _ in range(count):
         await asyncio.sleep(0)
 

@@ -3,7 +3,7 @@
 1. No write begins with a row of a lost claim.
 2. Per key the rows are first applied in the order of submission, and none is applied again once a
    later row of its key is delivered.
-3. Every accepted row resolves its slip once; the tally adds up at all times; in the end nothing is
+3. Every accepted row resolves its slip once; the tally adds up at all times; at the end nothing is
    inside, held or busy.
 """
 
@@ -165,7 +165,7 @@ class Source:
         self, random: Random, clock: FakeClock, feed: Feed[Row], truth: Truth, *, keyed: bool
     ) -> None:
         self.slips: dict[MachineSlip, int] = {}
-        """How often each was accepted."""
+        """The number of times each row was accepted."""
         self.tasks: set[asyncio.Task[None]] = set()
         self._random, self._clock, self._feed, self._truth = random, clock, feed, truth
         self._keyed = keyed

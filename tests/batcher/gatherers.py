@@ -1,4 +1,4 @@
-"""Gatherers alone, each on a ledger of its own, for tests of their decisions."""
+"""Gatherers alone, each on its own ledger, for tests of their decisions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROOMY = 1 << 40
 
 
 class OneByOne:
-    """The methods that tests call on any of them."""
+    """The methods of a gatherer that tests call."""
 
     offer: Any
     seal: Any
@@ -58,7 +58,7 @@ class OneByOne:
         return failed
 
     def resize(self, max_items: int, now: float) -> None:
-        """As adaptive control does."""
+        """Resize, as adaptive control does."""
         self.shape.resize(max_items)
         self.seal(Reason.SIZE, now)
 
@@ -184,7 +184,7 @@ class OfTenants(OneByOne, TenantGatherer[T]):
 
 
 class Moment:
-    """A clock that stands still."""
+    """A clock that does not advance."""
 
     clock: Clock = FakeClock()
 

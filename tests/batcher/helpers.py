@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """Keeps every batch; optionally takes `seconds` per write, and returns `answer`."""
+    """Keeps every batch; optionally takes `seconds` per write and returns `answer`."""
 
     def __init__(
         self, seconds: float = 0.0, answer: Callable[[Batch[Any]], WriteResult | None] | None = None
@@ -59,7 +59,7 @@ class Gated:
 
 
 class Deaf:
-    """Swallows every cancellation for `seconds`, then applies the batch all the same."""
+    """Swallows every cancellation for `seconds`, then applies the batch anyway."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -23,7 +23,7 @@ class Lane(NamedTuple):
 
 
 class Item(NamedTuple):
-    """The `number`-th of its key; with tenants, of its lane."""
+    """Item `number` of its key; with tenants, of its lane."""
 
     key: Any
     number: int
@@ -97,7 +97,7 @@ class Destination:
 
 
 class Gate(Destination):
-    """Writes wait until each is let through, oldest first."""
+    """Writes wait until each is released, oldest first."""
 
     def __init__(self, *, prefix_safe: bool = False) -> None:
         super().__init__(type(self).wait, prefix_safe=prefix_safe)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SizedWrites(Writes):
-    """Logs bytes as well."""
+    """Logs bytes, too."""
 
     async def write(self, batch: Batch[Thing]) -> None:
         assert batch.size_bytes == sum(map(size_in, batch))
@@ -29,7 +29,7 @@ def size_in(item: Thing) -> int:
 
 
 class SizedProgram(Program):
-    """As `Program`, with bounds on bytes, and with or without keys."""
+    """Like `Program`, with limits on bytes, and with or without keys."""
 
     measured = 0
     """Calls of `size_of`."""
@@ -90,7 +90,7 @@ class SizedProgram(Program):
         return 2.5 if item.fault == "type" else size_in(item)
 
     def _meddle(self, item: Thing) -> None:
-        """The function may read and use its own batcher."""
+        """Let the function read and use its own batcher."""
         super()._meddle(item)
         if item.number % 11 == 0 and item.fault != "inner":
             self.batcher.try_add(item._replace(number=-item.number, fault="inner"))
@@ -99,7 +99,7 @@ class SizedProgram(Program):
         return super()._key(item) if item.number % 3 else (1, item.key)
 
     def look(self, what: str) -> None:
-        """Log everything that is counted, and the bytes inside."""
+        """Log all counts, and the bytes inside."""
         super().look(what)
         ledger = self.batcher._dispatcher.ledger
         assert ledger.bytes >= ledger.queued_bytes >= 0

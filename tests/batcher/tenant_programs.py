@@ -34,7 +34,7 @@ class Thing(NamedTuple):
     key: Any
     number: int
     fault: str = ""
-    """Which function of it raises."""
+    """The name of the function that raises for it."""
 
 
 class LookupFailed(Exception):
@@ -42,7 +42,7 @@ class LookupFailed(Exception):
 
 
 class Writes:
-    """A sink that takes time and sometimes fails; it logs every attempt."""
+    """A slow sink that sometimes fails and logs every attempt."""
 
     def __init__(self, log: list[Any], rng: random.Random, clock: FakeClock, *, safe: bool) -> None:
         self.key_prefix_safe = safe
@@ -133,13 +133,13 @@ class Program:
         return 2.0 if tenant == 1 else 1.0
 
     def _meddle(self, item: Thing) -> None:
-        """The tenant function may read its own batcher; the first call for an item is logged."""
+        """Log the first call for an item; the tenant function may read its own batcher."""
         if item.number % 5 == 0 and item.number not in self._looked:
             self._looked.add(item.number)
             self.look("inside")
 
     def look(self, what: str) -> None:
-        """Log everything that is counted."""
+        """Log all counts."""
         stats = self.batcher.stats()
         stats.tally.verify()
         self.log.append((what, self.clock.now(), str(stats), str(self.batcher.tally())))
@@ -152,7 +152,7 @@ class Program:
         return Thing(self.rng.choice(self._names), self.rng.randint(0, 6), self._number, fault)
 
     async def run(self) -> list[Any]:
-        """Run it; return the log."""
+        """Run the program; return the log."""
         await self.batcher.__aenter__()
         producers = [asyncio.create_task(self._produce()) for _ in range(self.rng.randint(0, 2))]
         for _ in range(self.rng.randint(5, 60)):
@@ -238,5 +238,5 @@ def log_of(seed: int) -> list[Any]:
 
 
 def _by_number(*columns: Iterable[Thing]) -> list[list[int]]:
-    """Independent of the order of flights that end at the same time."""
+    """Sort by number, independently of the order of flights that end at the same time."""
     return [sorted(thing.number for thing in column) for column in columns]

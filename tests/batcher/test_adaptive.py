@@ -1,5 +1,5 @@
-"""Adaptive control, decided without a clock: the batch size, the workers, and the attempts that
-change neither.
+"""Adaptive control without a clock: the batch size, the workers, and attempts that change
+neither.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def items_after(start: int, tries: Iterable[Try], *, least: int = 1, most: int =
 
 
 def ten(items: int, *, seconds: float = 0.1, one: Load = Load.FINE, at: float = 0.0) -> list[Try]:
-    """Ten tries of one size, the last of them as `one`."""
+    """Ten attempts of one size, the last of them as `one`."""
     fine = [
         Try(ended=at + number + seconds, seconds=seconds, items=items)
         for number in range(TRIES - 1)
@@ -140,7 +140,7 @@ def test_a_size_that_was_too_large_is_approached_and_not_tried_again_at_once() -
 
 
 def test_tries_that_began_before_the_size_was_halved_do_not_halve_it_again() -> None:
-    """B-T29: a hundred concurrent writes that all time out count as one signal."""
+    """B-T29: a hundred concurrent writes that time out count as one signal."""
     flood = [
         Try(ended=5.0 + number / 100, seconds=5.0, items=100, load=Load.TOO_MUCH)
         for number in range(100)
@@ -163,7 +163,7 @@ def test_a_ceiling_holds_and_holds_longer_when_it_is_hit_again() -> None:
     for _ in range(HOLD):
         ceiling.passes()
     ceiling.objected(50)
-    ceiling.objected(40)  # during a hold: lower, and no longer
+    ceiling.objected(40)  # during a hold the size is lower, for the same time
     assert ceiling.now == 39
     for _ in range(HOLD):
         ceiling.passes()
@@ -171,7 +171,7 @@ def test_a_ceiling_holds_and_holds_longer_when_it_is_hit_again() -> None:
 
 
 class Steady:
-    """Feeds a control one round trip after another, with a decision for each."""
+    """Feeds a control one round trip after another, with one decision per round trip."""
 
     def __init__(self, control: WorkersControl, items: int = 100) -> None:
         self.control = control
@@ -180,7 +180,7 @@ class Steady:
 
     def trips(self, *seconds: float, load: Load = Load.FINE, in_flight: int | None = None) -> int:
         for length in seconds:
-            self.time += length + 10.0  # so that each is a decision of its own
+            self.time += length + 10.0  # so that each is a separate decision
             busy = self.control.now if in_flight is None else in_flight
             self.control.heard(
                 self.time,
@@ -194,7 +194,7 @@ class Steady:
 
 
 def grown(to: int, most: int = 64) -> Steady:
-    """A control that has grown to so many workers by round trips of a second."""
+    """A control that has grown to this many workers in round trips of one second."""
     steady = Steady(WorkersControl(start=1, least=1, most=most))
     assert steady.trips(*[1.0] * to) == to
     return steady
@@ -230,8 +230,8 @@ def test_a_slower_round_trip_takes_a_tenth_and_a_little_slower_one_waits() -> No
 
 
 def test_variation_is_not_slowness() -> None:
-    """2.5 standard deviations: if round trips always vary by half, one that takes half as long
-    again is not slow.
+    """2.5 standard deviations: if round trips always vary by half, one that takes 1.5 times as long
+    is not slow.
     """
     steady = grown(20)
     steady.trips(*[0.7, 1.3] * 20)
@@ -248,8 +248,8 @@ def test_half_as_long_again_as_at_best_halves() -> None:
 
 
 def test_variation_is_not_half_as_long_again() -> None:
-    """The best of several varying means is low by chance; an excess within the variation halves
-    nothing.
+    """The best of several varying means is low by chance; an excess within the variation does not
+    halve.
     """
     steady = grown(20)
     for _ in range(30):
@@ -258,11 +258,11 @@ def test_variation_is_not_half_as_long_again() -> None:
 
 @pytest.mark.parametrize(("silent", "after"), [(0, 22), (2, 22), (3, 21), (5, 21)])
 def test_errors_that_say_nothing_freeze(silent: int, after: int) -> None:
-    """decisions 0.3: no decision is made if at least half of its attempts ended so; with fewer, the
-    others decide.
+    """decisions 0.3: no decision is made if at least half of its attempts ended like this;
+    otherwise the others decide.
     """
     control = grown(20).control
-    for number in range(7):  # the first is due, and the last is: five in between
+    for number in range(7):  # decisions are due at the first and at the last one: five in between
         ended = 1000.0 + number / 6
         control.heard(
             ended, ended - 1.0, 100, control.now, fine=not 1 <= number <= silent, too_much=False
@@ -294,7 +294,7 @@ def test_a_larger_batch_is_not_a_slower_destination() -> None:
     """Each doubling of the size has its own reference round trips."""
     steady = grown(20)
     steady.items = 1000
-    assert steady.trips(7.0) == 20  # nothing to compare it with
+    assert steady.trips(7.0) == 20  # no reference yet
     assert steady.trips(7.0) == 21
     steady.items = 100
     assert steady.trips(1.0) == 22
@@ -413,8 +413,8 @@ def test_what_an_error_says_about_load(error: Exception, load: Load) -> None:
 
 
 def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting:
-    """The setting after one attempt that follows a pause, and ten more without a pause. Each has
-    one item.
+    """The settings after one attempt that follows a pause, and ten more without a pause, of one
+    item each.
     """
     governor = Governor(Adaptive(), Limits(max_items=100, workers=8), MemorySink())
     for number in range(1 + TRIES):
@@ -425,7 +425,7 @@ def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting
 
 
 def test_which_tries_are_told() -> None:
-    """batcher/4b.10: an attempt that only waited does not count, nor does a shutdown."""
+    """batcher/4b.10: an attempt that only waited does not count, and neither does a shutdown."""
     throttled: list[BaseException] = [ThrottledError("slow down")]
     assert governed(rests=False, told=True, errors=[]) == Setting(2, 75)
     assert governed(rests=True, told=True, errors=[]) == Setting(1, 100)
@@ -435,7 +435,7 @@ def test_which_tries_are_told() -> None:
 
 def test_what_a_tenant_tells() -> None:
     """batcher/4b.6: throttles and sparse batches of a tenant affect only that tenant; its timeouts
-    and full batches count.
+    and full batches count for all.
     """
     for error, full, after in (
         (ThrottledError("slow down"), True, Setting(1, 100)),

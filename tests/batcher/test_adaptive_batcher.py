@@ -1,4 +1,4 @@
-"""An adaptive batcher: the signals of its writes, and how a new setting is applied."""
+"""An adaptive batcher: the signals of its writes, and the effect of new settings."""
 
 from __future__ import annotations
 
@@ -159,8 +159,8 @@ async def test_half_of_the_shortest_timeout_is_how_long_a_growing_batch_may_take
 
 
 async def test_bad_items_change_nothing(fake_clock: FakeClock) -> None:
-    """decisions 0.3: an error that says nothing about load freezes, whether or not the dead letters
-    take it.
+    """decisions 0.3: an error unrelated to load freezes the size, whether or not the dead letters
+    accept the item.
     """
 
     def answer(batch: Batch[Any]) -> WriteResult:
@@ -175,7 +175,7 @@ async def test_bad_items_change_nothing(fake_clock: FakeClock) -> None:
 
 
 async def test_too_large_is_heard_though_the_batch_is_saved(fake_clock: FakeClock) -> None:
-    """batcher/B45: a decorator that splits the batch reports the original error too."""
+    """batcher/B45: a decorator that splits the batch also reports the original error."""
 
     def answer(batch: Batch[Any]) -> None:
         if len(batch) > 30:
@@ -264,7 +264,7 @@ def test_bad_arguments_are_refused() -> None:
 
 
 async def test_a_drain_is_not_held_to_the_workers_found_so_far(fake_clock: FakeClock) -> None:
-    """batcher/4b.3: a shutdown right after the start may use all workers; with one it would take 20
+    """batcher/4b.3: a shutdown right after the start may use all workers; one worker would take 20
     s.
     """
     sink = Recording(0.1)

@@ -37,7 +37,7 @@ LIMITS = Limits(max_items=100, max_delay=0.05, workers=16, max_pending_items=400
 
 
 class Settings(Observer):
-    """Every setting that was in force."""
+    """Records every setting that was in force."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int, int]] = []
@@ -56,7 +56,7 @@ async def add_all(batcher: Batcher[Any], tenant: str, items: int) -> None:
 
 
 async def trickle(batcher: Batcher[Any], tenants: int, seconds: float, clock: FakeClock) -> None:
-    """One item of each of many tenants, every 20 ms."""
+    """Add one item of each of many tenants, every 20 ms."""
     for number in range(int(seconds / 0.02)):
         for tenant in range(tenants):
             await batcher.add((f"small {tenant}", number))
@@ -122,8 +122,8 @@ async def test_a_key_that_backs_off_is_no_round_trip_either(fake_clock: FakeCloc
 async def test_a_throttled_tenant_costs_the_others_neither_workers_nor_size(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4b.6: a throttle of one tenant affects only that tenant, for the workers and the size
-    as for the retry.
+    """batcher/4b.6: a throttle of one tenant affects only that tenant, in the workers, the size and
+    the retry.
     """
     throttled = 0
 
@@ -165,8 +165,8 @@ async def test_timeouts_of_a_tenant_are_everybodys(fake_clock: FakeClock) -> Non
 async def test_many_small_tenants_do_not_make_the_batches_of_a_large_one_small(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4c: most batches have three items, since most tenants send little; full ones stay
-    full.
+    """batcher/4c: most batches have three items, because most tenants send little; full batches
+    stay full.
     """
     sink = Recording(0.1)
     async with Batcher[Any](sink, limits=LIMITS, tenant=tenant_of, adaptive=Adaptive()) as batcher:
@@ -181,7 +181,7 @@ async def test_many_small_tenants_do_not_make_the_batches_of_a_large_one_small(
 async def test_a_smaller_size_holds_for_tenants_that_have_items_inside(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4a.11: batches that a tenant had queued before are cut too."""
+    """batcher/4a.11: batches that a tenant queued earlier are cut, too."""
     taken: list[tuple[int, int]] = []
 
     def answer(batch: Batch[Any]) -> None:
@@ -208,7 +208,7 @@ async def test_a_smaller_size_holds_for_tenants_that_have_items_inside(
 async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(
     fake_clock: FakeClock,
 ) -> None:
-    """A write of one takes ten times as long as the other's: varying round trips are not
+    """Writes of one tenant take ten times as long as the other's: varying round trips are not
     congestion.
     """
     written: Counter[str] = Counter()
@@ -240,7 +240,7 @@ async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(
 
 
 class Chaotic:
-    """Fails randomly in every way, and keeps the applied items per key and tenant."""
+    """Fails randomly in every way, and records the applied items per key and tenant."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -289,7 +289,7 @@ COMPANY = ["nothing", "key", "tenant", "both"]
 @pytest.mark.parametrize("of", COMPANY)
 def test_nothing_is_lost_or_out_of_order_in_any_company(of: str) -> None:
     """B-T29, B-T14, batcher/4b.1: with keys, tenants or both, behind a full stack that fails in
-    every way: conservation, order, limits.
+    every way: no item lost, order, limits.
     """
     with FakeClock() as clock:
         clock.run(_chaos(of, 1))
@@ -353,4 +353,4 @@ async def _chaos(of: str, seed: int) -> None:
         for taken in sink.taken.values():
             assert list(dict.fromkeys(taken)) == sorted(
                 set(taken)
-            )  # a write that was cut off may have been taken, and comes again
+            )  # a write that was cut off may have been applied and is repeated

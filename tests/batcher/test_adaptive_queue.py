@@ -1,7 +1,7 @@
-"""The workers' control before a queueing station: `servers` that each handle one write at a time,
-with a queue in front.
+"""The control of workers in front of a queueing station with `servers` that each handle one write
+at a time.
 
-By Little's law, as many writes as servers use its full capacity, and each further one only waits.
+By Little's law, as many writes as servers use the full capacity, and each further one only waits.
 The control sees only round trips, and must settle near that number for every seed.
 """
 
@@ -23,7 +23,7 @@ SEEDS = range(1, 4)
 
 @dataclass
 class Seen:
-    """One write that has ended."""
+    """A write that has ended."""
 
     at: float
     workers: int
@@ -31,7 +31,7 @@ class Seen:
 
 
 def exponential(variation: float) -> Callable[[random.Random], float]:
-    """A service time of a tenth of a second and an excess."""
+    """A service time of 0.1 s plus an exponential excess."""
     return lambda chance: SERVICE * (1 + (chance.expovariate(1 / variation) if variation else 0.0))
 
 
@@ -100,7 +100,7 @@ def test_workers_settle_near_the_number_of_servers(servers: int, variation: floa
 
 @pytest.mark.parametrize("servers", [1, 2])
 def test_before_one_or_two_servers_a_few_writes_wait(servers: int) -> None:
-    """One more worker is twice as many there, so the range is wider."""
+    """One more worker is twice as many, so the range is wider."""
     for seed in SEEDS:
         seen = run(lambda _: servers, seed=seed, service=exponential(0.3))
         assert servers <= workers(seen, 10.0, 40.0) <= servers + 6, seed
@@ -130,8 +130,8 @@ VARYING: dict[str, Callable[[random.Random], float]] = {
 def test_round_trips_that_vary_by_much_do_not_starve_the_destination(
     service: Callable[[random.Random], float],
 ) -> None:
-    """Twice the best of a few means is chance here, and no reason to halve: at least seven tenths
-    of the capacity are used.
+    """Here twice the best of a few means is chance and no reason to halve: at least seven tenths of
+    the capacity are used.
     """
     mean = statistics.fmean(service(random.Random(seed)) for seed in range(20_000))
     used = [
@@ -150,8 +150,8 @@ def test_errors_that_say_nothing_do_not_hold_up_the_others() -> None:
 
 
 def test_fewer_writes_time_out_than_with_fixed_workers() -> None:
-    """batcher/4a.11: with 32 workers and two servers writes wait longer than the timeout; with the
-    control, hardly any do, for any seed.
+    """batcher/4a.11: with 32 workers and two servers, writes wait longer than the timeout; under
+    control hardly any do, for any seed.
     """
     for seed in SEEDS:
         seen = run(lambda _: 2, seed=seed, timeout=1.0, service=exponential(0.3), most=32)

@@ -31,16 +31,16 @@ def program() -> Any:
 
 @dataclass(frozen=True)
 class Expected:
-    """Ranges for the samples of some seconds."""
+    """Expected ranges of the samples of some seconds."""
 
     start: float
     end: float
     workers: tuple[float, float]
-    """Of the mean."""
+    """Range of the mean."""
     max_items: tuple[float, float]
-    """Of every sample."""
+    """Range of every sample."""
     written: tuple[float, float]
-    """Of the mean, in items per second."""
+    """Range of the mean, in items per second."""
 
 
 ORDINARY = (2_850.0, 3_100.0)
@@ -82,7 +82,7 @@ def test_each_load_keeps_to_its_ranges(program: Any, name: str, expected: Expect
 
 
 def as_rows() -> list[str]:
-    """The ranges as the page has them."""
+    """The ranges as the page shows them."""
 
     def between(ends: tuple[float, float]) -> str:
         return f"{ends[0]:,g}" if ends[0] == ends[1] else f"{ends[0]:,g} to {ends[1]:,g}"
@@ -95,7 +95,7 @@ def as_rows() -> list[str]:
 
 
 def test_the_page_has_the_ranges() -> None:
-    """batcher/4b.13: published."""
+    """batcher/4b.13: they are published."""
     page = (DOCS / PAGE).read_text()
     assert "\n".join(["|---|---|---|---|---|", *as_rows(), ""]) in page
 
@@ -118,8 +118,8 @@ def test_every_item_is_accounted_for(program: Any) -> None:
 
 
 def test_a_flood_of_timeouts_is_not_made_worse(program: Any) -> None:
-    """B-T29: fewer writes time out than with fixed limits, fewer items are given up, and after it
-    all of the traffic is carried again.
+    """B-T29: fewer writes time out than with fixed limits, fewer items are given up, and afterwards
+    all traffic is carried again.
     """
     adaptive, fixed = (program.run("timeouts", adaptive=kind) for kind in (True, False))
     assert adaptive.writes["cut_off"] * 10 < fixed.writes["cut_off"]
@@ -129,8 +129,8 @@ def test_a_flood_of_timeouts_is_not_made_worse(program: Any) -> None:
 
 
 def trouble(seed: int) -> Scenario:
-    """Six seconds in which writes time out, with a cause and a load that the seed chooses, after
-    all workers were in use.
+    """Six seconds in which writes time out, with a cause and a load chosen by the seed, after all
+    workers were in use.
     """
     chance = random.Random(seed)
     usual = Destination(seconds=0.05, per_item=0.00025, jitter=chance.choice((0.05, 0.5)))
@@ -171,8 +171,8 @@ def test_no_flood_of_timeouts_is_made_worse(seed: int) -> None:
 
 
 def test_what_it_is_for(program: Any) -> None:
-    """Where fixed limits overload the destination, more is written and less fails; elsewhere
-    nothing is lost by it.
+    """If fixed limits overload the destination, it writes more and fewer items fail; otherwise it
+    costs nothing.
     """
     for name in ("knee", "halved", "throttled"):
         adaptive, fixed = (program.run(name, adaptive=kind) for kind in (True, False))
@@ -219,7 +219,7 @@ def test_the_pictures_are_of_these_runs(program: Any) -> None:
 def test_the_example_of_a_load_of_ones_own(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It prints the output on the page, and its plot is the one on the page."""
+    """It prints the output on the page, and draws the plot on the page."""
     pytest.importorskip("matplotlib")
     program = load("my_load")
     program.main(tmp_path / "out.svg")

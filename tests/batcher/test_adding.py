@@ -53,7 +53,7 @@ async def test_an_add_cancelled_at_any_moment_is_in_once_or_not_at_all(
     fake_clock: FakeClock, steps: int
 ) -> None:
     """B-T48: cancelled after every number of loop steps while the add waits, gets capacity, and
-    finishes.
+    returns.
     """
     sink = Recording(seconds=0.5)
     async with Batcher(sink, limits=SMALL) as batcher:
@@ -92,7 +92,7 @@ async def test_newcomers_do_not_overtake_waiters(fake_clock: FakeClock) -> None:
 async def test_a_full_ledger_blocks_producers_and_a_free_worker_never_waits(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T13, batcher/B20: two workers take batches at once; adding blocks only when the ledger is
+    """B-T13, batcher/B20: two workers take batches at once; adding waits only when the ledger is
     full; shutdown waits for all.
     """
     sink = Recording(seconds=0.1)
@@ -238,8 +238,8 @@ async def test_waiting_producers_are_told_of_the_shutdown(fake_clock: FakeClock)
 async def test_accepting_takes_no_time_whatever_the_sink_takes_until_the_ledger_is_full(
     fake_clock: FakeClock, seconds: float
 ) -> None:
-    """B-T55: one worker and a ledger of 100; the first batch goes after `max_delay`, and only the
-    101st item waits for a write.
+    """B-T55: one worker and a ledger of 100; the first batch is sent after `max_delay`, and only
+    the 101st item waits for a write.
     """
     sink = Recording(seconds=seconds)
     async with Batcher(

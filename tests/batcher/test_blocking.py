@@ -47,7 +47,7 @@ PATIENCE = 20.0
 
 
 class Plain:
-    """A plain function as a sink, so it runs in a thread of its own; writes wait while the gate is
+    """A plain function as a sink, which runs in its own thread; writes wait while the gate is
     shut.
     """
 
@@ -71,7 +71,7 @@ class Plain:
 
 @contextmanager
 def full(sink: Plain, **options: Any) -> Iterator[BlockingBatcher[Any]]:
-    """A batcher with 2 items at the destination, 2 behind them, and no room."""
+    """A full batcher, with 2 items at the destination and 2 behind them."""
     with BlockingBatcher(
         sink, limits=Limits(max_items=2, max_pending_items=4, max_delay=60.0), **options
     ) as batcher:
@@ -192,7 +192,7 @@ def test_an_item_may_come_in_between_any_two_steps(operation: str) -> None:
 
 @contextmanager
 def interrupted(step: int, interrupt: Callable[[], object]) -> Iterator[list[int]]:
-    """Interrupt the inbox once, before its n-th line."""
+    """Interrupt the inbox once, before its line number n."""
     seen = 0
     interruptions: list[int] = []
 
@@ -218,7 +218,7 @@ def interrupted(step: int, interrupt: Callable[[], object]) -> Iterator[list[int
 
 @pytest.mark.parametrize("admit", [True, False])
 def test_an_add_that_races_a_shutdown_is_written_or_refused(admit: bool) -> None:
-    """B-T7 with threads: every accepted item is in the sink, and none is in twice."""
+    """B-T7 with threads: every accepted item is in the sink exactly once."""
     for _ in range(20):
         sink = Plain()
         accepted: list[tuple[int, int]] = []
@@ -294,8 +294,8 @@ def test_add_waits_for_room_and_its_timeout_leaves_nothing_behind() -> None:
 async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(
     fake_clock: FakeClock,
 ) -> None:
-    """It has checked the capacity; an item accepted before its append would exceed the ledger's
-    limit.
+    """The slow-path item has its capacity; an item accepted before its append would exceed the
+    ledger's limit.
     """
     beside: list[bool] = []
 
@@ -427,7 +427,7 @@ def test_a_receipt_blocks_until_the_outcome() -> None:
 
 @pytest.mark.parametrize("timeout", ["1", True, -1.0, float("nan")])
 def test_a_bad_timeout_of_a_result_is_refused(timeout: Any) -> None:
-    """B-T30, batcher/B47: also if the item has its outcome."""
+    """B-T30, batcher/B47: also if the item already has its outcome."""
     with BlockingBatcher(Plain()) as batcher:
         receipt = batcher.submit("item")
         with pytest.raises(ConfigError, match=r"timeout=.*: must be at least 0 seconds"):
@@ -466,7 +466,7 @@ def test_use_before_opening_and_after_closing_says_so() -> None:
 
 
 def test_it_may_be_opened_again() -> None:
-    """As a `Batcher`: with a tally that starts anew."""
+    """Like a `Batcher`: with a new tally."""
     sink = Plain()
     batcher: BlockingBatcher[int] = BlockingBatcher(sink)
     for item in range(2):
@@ -603,7 +603,7 @@ async def test_it_refuses_to_block_an_event_loop(real_clock: Clock) -> None:
 
 
 def test_a_bad_argument_is_told_at_once() -> None:
-    """As with `Batcher`: nothing has been started."""
+    """Like a `Batcher`: nothing has been started."""
     with pytest.raises(ConfigError, match="overflow='wait': must be one of"):
         BlockingBatcher(Plain(), overflow="wait")  # type: ignore[arg-type]  # that is the point
 
@@ -612,7 +612,7 @@ def test_a_bad_argument_is_told_at_once() -> None:
 
 
 def script(text: str) -> str:
-    """Run a program and return its output. Any output on stderr is a failure."""
+    """Run a program and return its output. Any output on stderr fails the test."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
         capture_output=True,
@@ -716,7 +716,7 @@ def test_an_item_that_finds_no_older_one_to_replace_is_dropped_once() -> None:
     limits = Limits(max_items=1, max_pending_items=4, max_pending_bytes=10)
     with BlockingBatcher[bytes](write, limits=limits, overflow="drop_oldest") as batcher:
         batcher.add(b"x" * 10)
-        assert batcher.try_add(b"y")  # announced; what becomes of it the loop decides
+        assert batcher.try_add(b"y")  # announced; the loop decides its outcome
         tally = batcher.tally()
         assert (tally.accepted, tally.dropped, tally.inside) == (2, 1, 1)
         release.set()

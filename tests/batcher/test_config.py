@@ -1,4 +1,4 @@
-"""Bad arguments: each named, with its value and the rule, and nothing started."""
+"""Bad arguments: each error names the argument, its value and the rule, and nothing is started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 
-make: Any = Batcher  # wrong types are the point here
+make: Any = Batcher  # wrong types are intended here
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_decorator_that_was_not_called_is_named() -> None:
 
 
 async def test_a_bad_timeout_is_refused_at_the_call(fake_clock: FakeClock) -> None:
-    """And nothing was accepted."""
+    """No item was accepted."""
     async with Batcher(Recording(), limits=Limits(max_items=1, max_pending_items=2)) as batcher:
         with pytest.raises(ConfigError, match="deadline=-1"):
             await batcher.shutdown(deadline=-1)
@@ -129,7 +129,7 @@ async def test_an_item_that_cannot_be_measured_is_refused_alone(fake_clock: Fake
 
 
 async def test_entering_twice_is_refused(fake_clock: FakeClock) -> None:
-    """One object, one opening; share it."""
+    """One object can be open once; share it."""
     async with Batcher(Recording()) as batcher:
         with pytest.raises(ConfigError, match="enter it once"):
             await batcher.__aenter__()

@@ -1,7 +1,7 @@
-"""The cost of a batch and of an item, counted in calls and objects, not in seconds.
+"""The cost of a batch and of an item, counted in calls and objects instead of seconds.
 
-One table has the ceilings, a little above the counts when they were set. A change that makes the
-work cheaper should lower them; one that needs more has to justify it.
+One table has the ceilings, slightly above the counts when they were set. A change that makes the
+work cheaper should lower them; a change that needs more has to justify it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
 WARM_UP = 5
-"""Batches before those that are counted."""
+"""Batches before the counted ones."""
 
 
 class CountingSink:
-    """Counts, and keeps nothing. While `gate` is closed, writes wait."""
+    """Counts, and keeps no batch. While `gate` is closed, writes wait."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -52,7 +52,7 @@ class CountingSink:
 
 
 class FailingTwice(CountingSink):
-    """Every third write succeeds."""
+    """Only every third write succeeds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def retried(sink: Sink[int]) -> Sink[int]:
 
 @dataclass(frozen=True)
 class Work:
-    """Batches of `size` items by one way in."""
+    """Batches of `size` items, added in one way."""
 
     size: int
     submits: bool = False
@@ -84,12 +84,12 @@ class Work:
 
     @property
     def batches(self) -> int:
-        """Batches that are counted."""
+        """The number of counted batches."""
         return 100 if self.size < 100 else 10
 
     @property
     def items(self) -> int:
-        """Items of all batches."""
+        """The number of items in all batches."""
         return (WARM_UP + self.batches) * self.size
 
     async def feed(self, batcher: Batcher[int], batches: int) -> None:
@@ -100,8 +100,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Most:
-    """Ceilings for a batch: calls of Python functions and into C from adding to its end; objects
-    known to the collector while it waits; and those that only the collector can free afterwards.
+    """Ceilings for a batch: calls of Python and C functions from adding to its end; objects known
+    to the collector while it waits; and those that only the collector can free afterwards.
     """
 
     python: float
@@ -137,9 +137,9 @@ CEILINGS: dict[str, tuple[Work, Most]] = {
         Most(1328, 2002, 3.2, garbage_312=50),
     ),
 }
-"""By the way in and the items of a batch; of 500 items, one costs a five-hundredth of it.
+"""By the way of adding and the batch size; in a batch of 500, an item costs a five-hundredth of it.
 
-One call into C for each item tells the thread: an item of another one is always refused.
+One C call per item determines the thread: an item from another thread is always refused.
 """
 
 
@@ -153,7 +153,7 @@ def opened(work: Work, sink: CountingSink) -> Batcher[int]:
 
 
 async def calls(work: Work) -> tuple[float, float]:
-    """Calls of Python functions, and into C, for a batch."""
+    """Calls of Python and C functions for a batch."""
     counts = {"call": 0, "c_call": 0}
 
     def count(_frame: FrameType, event: str, _argument: object) -> None:
@@ -166,7 +166,7 @@ async def calls(work: Work) -> tuple[float, float]:
         await batcher.flush()
         before = sys.getprofile()
         gc.collect()
-        gc.disable()  # what other tests have left behind may have finalizers
+        gc.disable()  # objects left by other tests may have finalizers
         sys.setprofile(count)
         try:
             await work.feed(batcher, work.batches)
@@ -179,7 +179,7 @@ async def calls(work: Work) -> tuple[float, float]:
 
 
 async def objects(work: Work) -> tuple[float, float]:
-    """Objects known to the collector, for a batch: while it waits, and after its end."""
+    """Objects known to the collector for a batch: while it waits, and after its end."""
     sink = work.sink()
     async with opened(work, sink) as batcher:
         await work.feed(batcher, WARM_UP - 1)
@@ -262,7 +262,7 @@ def test_an_object_that_stays_behind_is_seen() -> None:
     assert garbage > most.garbage
 
 
-if __name__ == "__main__":  # what is counted now, for whoever lowers the ceilings
+if __name__ == "__main__":  # the present counts, for lowering the ceilings
     for name, (work, _) in CEILINGS.items():
         counted = (*asyncio.run(calls(work)), *asyncio.run(objects(work)))
         sys.stdout.write(f"{name:32}|" + "|".join(f"{each:10.2f}" for each in counted) + "\n")

@@ -41,7 +41,7 @@ FAULTS: dict[str, Exception] = {
 
 
 class Letters:
-    """Takes every record."""
+    """Accepts every record."""
 
     def __init__(self) -> None:
         self.items: list[int] = []
@@ -51,7 +51,7 @@ class Letters:
 
 
 class Destination:
-    """Fails from `begins` to `ends`; a try takes `seconds`."""
+    """Fails from `begins` to `ends`; an attempt takes `seconds`."""
 
     def __init__(
         self, clock: FakeClock, begins: float, ends: float, error: Exception, seconds: float
@@ -75,7 +75,7 @@ class Destination:
 async def drained(
     clock: FakeClock, destination: Destination, *, workers: int, deadline: float = 8.0
 ) -> tuple[ShutdownReport[int], Letters]:
-    """Shut down with 200 pending items, when the fault begins."""
+    """Shut down with 200 pending items when the fault begins."""
     letters = Letters()
     limits = Limits(max_items=50, workers=workers, max_delay=5.0)
     sink = stack(destination, Retry(attempts=1_000), DeadLetter(letters))
@@ -94,7 +94,7 @@ async def drained(
 async def test_what_a_fault_delays_is_delivered_while_time_is_left(
     fake_clock: FakeClock, fault: str, lasts: float, workers: int
 ) -> None:
-    """batcher/4b.3: a connection is terminated as the drain begins, and the destination is back
+    """batcher/4b.3: a connection is terminated as the drain begins, and the destination recovers
     before the deadline.
     """
     destination = Destination(fake_clock, 10.0, 10.0 + lasts, FAULTS[fault], 0.01)
@@ -125,9 +125,7 @@ async def test_the_time_is_used_to_its_end_and_then_what_is_left_has_its_verdict
     left = report.tally.unsent + report.tally.unknown
     assert (report.tally.delivered, left) == (200, 200)
     if fault == "unknown":
-        assert (
-            report.tally.unknown == 50 * workers
-        )  # of each batch that was tried; the others never left
+        assert report.tally.unknown == 50 * workers  # attempted batches; others were never sent
     else:
         assert sorted(report.unsent) == list(range(200, 400))
     assert report.spent.drain > 6.9
@@ -150,7 +148,7 @@ async def test_what_was_tried_early_for_a_shutdown_is_not_used_up_by_it(
     fake_clock: FakeClock,
 ) -> None:
     """Five attempts a hundred seconds apart are not ten attempts in eight seconds: the item is
-    returned, and not dead-lettered.
+    returned instead of dead-lettered.
     """
     letters = Letters()
 
@@ -223,7 +221,7 @@ def test_a_shortened_wait_ends_in_time_for_a_try(
 
 
 def test_the_number_of_shortened_waits_is_bounded() -> None:
-    """As the module says: 24 waits fit into 24 seconds."""
+    """24 waits fit into 24 seconds, as the module states."""
     now, waits = 0.0, 0
     while (when := next_try(now, 1e9, 24.0)) is not None:
         now, waits = when, waits + 1

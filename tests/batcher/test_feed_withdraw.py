@@ -237,7 +237,7 @@ def test_a_branch_does_not_send_a_withdrawn_item_again() -> None:
                 await clock.sleep(1.05)
                 feed.withdraw(of_claim("lost"))
                 if other and not other.applied:
-                    assert outcomes(slips) == [[]] * 2  # a write has them
+                    assert outcomes(slips) == [[]] * 2  # they are in a write
                 await clock.sleep(10)  # the branch would sleep for longer
                 assert is_empty(batcher)
                 assert not batcher._dispatcher.flights

@@ -73,7 +73,7 @@ def test_a_sink_that_logs_and_fails_does_not_feed_its_own_batcher(
     sink: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """batcher/4b.14: records of the program are batched, those of the writes and of Penstock are
-    not; other handlers get all of them.
+    not; other handlers receive all of them.
     """
     batcher: BlockingBatcher[str] = BlockingBatcher(
         sink, limits=Limits(max_items=2, max_pending_items=100), name="logs"

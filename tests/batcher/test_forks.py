@@ -1,4 +1,4 @@
-"""Nothing of a parent process runs in its forked child: batchers raise, and sinks may be opened
+"""Forked children run no part of their parent's work: batchers raise, and sinks may be opened
 again.
 """
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks h
 
 
 def script(text: str) -> str:
-    """Run a program and return its output. Any output on stderr is a failure."""
+    """Run a program and return its output. Any output on stderr fails the test."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
         capture_output=True,
@@ -117,7 +117,7 @@ def test_a_batcher_used_in_a_forked_child_says_so() -> None:
 
 @pytest.mark.parametrize("mode", ["lazy", "eager"])
 def test_a_fork_while_the_sink_is_being_opened_leaves_that_to_the_parent(mode: str) -> None:
-    """The child opens nothing, and may use the same sink in a batcher of its own."""
+    """The child opens nothing, and may use the same sink in its own batcher."""
     out = script(
         PARENT
         + f"""

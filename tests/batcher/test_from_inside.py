@@ -161,7 +161,7 @@ async def test_a_write_that_ends_after_the_report_reports_no_state(fake_clock: F
 async def test_a_failure_handler_runs_in_the_context_that_opened_the_batcher(
     fake_clock: FakeClock,
 ) -> None:
-    """Also behind a batch that has landed in the task of its own write, whose context is empty and
+    """Also after a batch that has landed in the task of its own write, whose context is empty and
     marked as the batcher's own work.
     """
     seen: list[str] = []

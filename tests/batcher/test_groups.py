@@ -58,8 +58,8 @@ keyed = pytest.mark.parametrize(
 async def test_nothing_handed_in_is_no_batch_and_waits_for_nobody(
     fake_clock: FakeClock, options: Any
 ) -> None:
-    """G-T7, for batches: the sink is not called for it, even behind other items and with a full
-    ledger.
+    """G-T7, for batches: the sink is not called for an empty group, even behind other items and
+    with a full ledger.
     """
     sink: BlockingSink[Item] = BlockingSink()
     batcher = Batcher(
@@ -184,7 +184,7 @@ ANSWERS: dict[str, Callable[[Batch[Item]], Any]] = {
 async def test_an_answer_that_fits_no_batch_leaves_it_unknown_and_its_keys_free(
     fake_clock: FakeClock, options: Any, answer: str
 ) -> None:
-    """B-T44, batcher/4a.4: it is not sent again by itself, and later items continue."""
+    """B-T44, batcher/4a.4: it is not resent automatically, and later items continue."""
     calls: list[int] = []
 
     async def write(batch: Batch[Item]) -> Any:

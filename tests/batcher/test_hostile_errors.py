@@ -55,7 +55,7 @@ class Unspeakable(Exception):
 
 
 class UnspeakableSinkError(PermanentError):
-    """The same, as a subclass of a Penstock error."""
+    """The same as a subclass of a Penstock error."""
 
     summary: Any = property(lambda self: 1 / 0)
 
@@ -99,7 +99,7 @@ async def test_an_error_that_cannot_be_shown_fails_its_item_only(
 
 
 async def test_a_batcher_that_such_an_error_broke_still_says_so(fake_clock: FakeClock) -> None:
-    """In the error that producers get."""
+    """In the error that producers receive."""
     async with Batcher(
         ScriptedSink[int]([fail(Unspeakable())]), limits=ONE, on_failure="crash"
     ) as batcher:
@@ -149,7 +149,7 @@ def test_a_filter_that_raises_does_not_reach_the_batcher(
 async def test_an_unlisted_exception_is_logged_once_per_kind_with_its_traceback(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is probably a bug; the same one a thousand times would bury the log."""
+    """It is probably a bug; a thousand copies would bury the log."""
 
     async def write(batch: Batch[str]) -> None:
         if batch[0] == "key":
@@ -174,7 +174,7 @@ async def test_an_unlisted_exception_is_logged_once_per_kind_with_its_traceback(
 async def test_an_unlisted_exception_is_logged_though_a_retry_gets_over_it(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would be visible nowhere otherwise."""
+    """Otherwise it would be visible nowhere."""
     sink = stack(ScriptedSink[int]([fail(KeyError("k"))]), Retry(backoff=Backoff()))
     async with Batcher(sink, limits=ONE) as batcher:
         assert await batcher.deliver(1) is Outcome.DELIVERED
@@ -184,7 +184,9 @@ async def test_an_unlisted_exception_is_logged_though_a_retry_gets_over_it(
 async def test_an_exception_that_the_sink_lists_has_no_traceback(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor has one of the network's, or one of ours with a cause that is a client library's."""
+    """The same applies to network errors, and to Penstock errors caused by an error of a client
+    library.
+    """
 
     class Listing(ScriptedSink[int]):
         def classify(self, error: BaseException) -> Any:
@@ -206,7 +208,7 @@ async def test_an_exception_that_the_sink_lists_has_no_traceback(
 async def test_what_a_function_of_an_item_raised_inside_the_stack_is_logged(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The item's error is permanent; its cause is a bug, and would remain hidden in a receipt."""
+    """The item's error is permanent; its cause is a bug and would remain hidden in a receipt."""
 
     def key(item: dict[str, int]) -> int:
         return item["id"]
@@ -245,7 +247,7 @@ async def test_what_key_tenant_or_size_raises_reaches_the_producer_and_the_log_o
 
 
 def test_the_kinds_that_are_remembered_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """Classes made as a program runs would fill the memory and the log."""
+    """Classes created at run time would fill the memory and the log."""
     unlisted = log.Unlisted("audit", object())
     for number in range(log.MOST_KINDS + 50):
         unlisted.look_at([type(f"Error{number}", (Exception,), {})()])
@@ -260,7 +262,7 @@ def test_the_kinds_that_are_remembered_are_bounded(caplog: pytest.LogCaptureFixt
 async def test_what_a_failure_handler_raises_stops_the_batcher_and_reaches_nobody_else(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    """As with an `Exception`: producers get the error, and the shutdown ends with a true report."""
+    """Like an `Exception`: producers get the error, and the shutdown ends with a correct report."""
     given: list[Any] = []
 
     def handler(items: list[Any], cause: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""`sys.exit()` and Ctrl-C at bad moments: nothing hangs, and every count stays true."""
+"""`sys.exit()` and Ctrl-C at bad moments: nothing hangs, and every count stays correct."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXITS = [SystemExit(3), KeyboardInterrupt()]
 def exits_on(
     item: int, error: BaseException
 ) -> tuple[list[int], Callable[[Batch[int]], Any], Callable[[Batch[int]], Any]]:
-    """What was applied, and a sink as an async function and as a plain one."""
+    """The applied items, and a sink as an async function and as a plain one."""
     applied: list[int] = []
 
     def write(batch: Batch[int]) -> None:
@@ -84,7 +84,9 @@ def test_a_sink_that_exits_on_a_batchers_own_thread_ends_only_its_write(
 def test_a_sink_that_exits_ends_the_loop_and_every_item_is_accounted_for(
     runner: Callable[[Any], Any], error: BaseException
 ) -> None:
-    """On the program's own loop the program ends, and its batchers are shut down first."""
+    """If it exits on the program's own loop, the program ends, and its batchers are shut down
+    first.
+    """
     applied, _, write = exits_on(1, error)
     batcher = Batcher(write, limits=Limits(max_items=1, workers=2))
 
@@ -120,7 +122,7 @@ class Exiting(Observer):
 def test_a_callback_that_exits_ends_the_loop_when_the_batchers_step_is_done(
     runner: Callable[[Any], Any], error: BaseException, where: str
 ) -> None:
-    """The batch of that callback has its outcome, and the shutdown on the way out is exact."""
+    """The batch of that callback has its outcome, and the shutdown during the exit is exact."""
 
     async def write(batch: Batch[int]) -> None:
         if 1 in batch:
@@ -151,7 +153,7 @@ def test_a_callback_that_exits_ends_the_loop_when_the_batchers_step_is_done(
 def test_a_callback_that_exits_on_a_batchers_own_thread_hangs_nobody(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread survives, so producers get a result and the shutdown its report."""
+    """The thread survives, so producers get a result, and the shutdown returns its report."""
 
     async def write(batch: Batch[int]) -> None:
         if 1 in batch:
@@ -186,7 +188,7 @@ OWN = ("inbox.py", "blocking.py", "threads.py", "receipt.py", "indoors.py")
 
 
 def is_with(frame: FrameType) -> bool:
-    """Whether a `with` begins or ends here: Python handles no signal between a block and the
+    """Whether a `with` block begins or ends here: Python handles no signal between a block and the
     release of its lock.
     """
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
@@ -194,8 +196,8 @@ def is_with(frame: FrameType) -> bool:
 
 @contextmanager
 def interrupted(step: int) -> Iterator[list[int]]:
-    """Raise `KeyboardInterrupt` in this thread once, before its n-th line or call in the files used
-    by threads.
+    """Raise `KeyboardInterrupt` in this thread once, before line or call number n in the files that
+    threads use.
     """
     seen = 0
     strikes: list[int] = []
@@ -243,7 +245,7 @@ def calls(batcher: BlockingBatcher[int]) -> dict[str, Callable[[], object]]:
 def test_an_interrupt_between_any_two_steps_of_a_call_leaves_nothing_stuck(
     call: str, overflow: Any, is_full: bool
 ) -> None:
-    """In a call with capacity, and in one with a full ledger. The batcher continues, and its report
+    """In a call with capacity and in one with a full ledger. The batcher continues, and its report
     is exact.
     """
     for step in itertools.count():
@@ -288,7 +290,7 @@ def test_an_interrupt_between_any_two_steps_of_a_call_leaves_nothing_stuck(
 
 @pytest.mark.parametrize("call", ["add", "try_add", "submit", "add_many"])
 def test_what_an_interrupted_call_has_put_in_is_written_at_the_next_wake_up(call: str) -> None:
-    """At the latest with the next item: after an interrupt, no batcher waits for a wake-up that was
+    """No later than with the next item: after an interrupt, no batcher waits for a wake-up that was
     not sent.
     """
     for step in itertools.count():
@@ -302,8 +304,8 @@ def test_what_an_interrupted_call_has_put_in_is_written_at_the_next_wake_up(call
 
 @pytest.mark.parametrize("step", range(0, 80, 2))
 def test_an_interrupt_as_a_batcher_starts_leaves_none_running(step: int) -> None:
-    """Opened parts are closed again, unless the batcher is open: then it can be shut down, and is
-    at exit.
+    """Opened parts are closed again unless the batcher is open: then it can be shut down, and is at
+    exit.
     """
     events: list[str] = []
 
@@ -417,8 +419,8 @@ STORM = """
 def test_a_storm_of_interrupts_leaves_no_call_stuck_and_no_item_uncounted(
     seed: int, overflow: str
 ) -> None:
-    """A timer's signal raises `KeyboardInterrupt` in the main thread thousands of times a second,
-    at any line.
+    """A timer signal raises `KeyboardInterrupt` in the main thread thousands of times a second, at
+    any line.
     """
     program = [sys.executable, "-c", textwrap.dedent(STORM), str(seed), overflow]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""A sink and producers with random behaviour from a seed: the accounts of every item stay true.
+"""A sink and producers with random behaviour from a seed: the outcome of every item stays correct.
 
 The ground truth is the set of items that the sink applied, its consistent answers, and the items
 with an inconsistent one. At every step the tally adds up; every receipt resolves; an item succeeds
@@ -246,7 +246,7 @@ async def hostile_run(seed: int) -> None:
                 if rng.random() < 0.7:
                     receipts[item] = await batcher.submit(
                         item, timeout=rng.choice([9.0, 0.5])
-                    )  # what is paused may fill the ledger
+                    )  # paused items may fill the ledger
                 elif rng.random() < 0.5:
                     batcher.try_add(item)
                 else:

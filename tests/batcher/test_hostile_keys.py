@@ -1,5 +1,5 @@
-"""Keys and tenants with their own hash or equality: refused by `add` or kept apart, and never a
-problem of another one.
+"""Keys and tenants with their own hash or equality: refused by `add` or kept apart, without effect
+on other items.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ REFUSED = [
 async def test_what_cannot_be_told_from_others_is_refused_at_add(
     fake_clock: FakeClock, name: str, value: object
 ) -> None:
-    """With a clear error, and no item is accepted."""
+    """The error is clear, and no item is accepted."""
     sink: FakeSink[Any] = FakeSink()
     arguments: Any = {name: lambda item: value if item == "odd" else item}
     async with Batcher(sink, limits=Limits(max_items=5), **arguments) as batcher:
@@ -134,7 +134,7 @@ async def test_what_cannot_be_told_from_others_is_refused_at_add(
 async def test_one_whose_hash_changes_while_its_items_are_inside_hurts_nobody(
     fake_clock: FakeClock, name: str, arguments: dict[str, Any]
 ) -> None:
-    """It counts as another key from then on; pending items of the first one leave as usual."""
+    """It counts as another key from then on; pending items of the first key leave as usual."""
     if "tenants" in arguments and name == "key":
         pytest.skip("tenants need tenant=")
     sink: BlockingSink[tuple[Changing, int]] = BlockingSink()
@@ -213,7 +213,7 @@ async def test_a_key_that_changes_while_it_is_held_stays_held(
 async def test_the_last_resort_is_given_one_tenant_at_a_time_though_they_cannot_be_compared(
     fake_clock: FakeClock,
 ) -> None:
-    """It would not end otherwise."""
+    """Otherwise it would not end."""
     several = [Quarrelsome() for _ in range(3)]
     taken: list[list[int]] = []
 
@@ -239,7 +239,7 @@ async def test_the_last_resort_is_given_one_tenant_at_a_time_though_they_cannot_
 
 
 def test_keys_that_only_look_alike_lead_no_other_in_a_write() -> None:
-    """`1` and `True` are two keys, as everywhere. A key that has changed precedes itself."""
+    """`1` and `True` are two keys, as everywhere. A changed key precedes itself."""
     changed = Changing("one")
     keys = [1, True, 1, changed, NoEquality(), changed]
     batch = RowBatch(range(6), keys=keys, delivery=Delivery(6, keeps_prefix=True))
@@ -249,7 +249,7 @@ def test_keys_that_only_look_alike_lead_no_other_in_a_write() -> None:
 
 
 def test_an_odd_key_is_one_object_for_as_long_as_it_is_known() -> None:
-    """So that no entry stored by it has to be compared; no entry remains afterwards."""
+    """So no entry stored by it is ever compared; no entry remains afterwards."""
     known = identity(Changing("one"))
     assert identity(Changing("one")) is known
     assert identity(Changing("two")) is not known

@@ -120,7 +120,7 @@ def test_a_hot_key_fills_whole_batches_beside_others() -> None:
 
 
 def test_as_many_batches_as_workers_are_on_their_way() -> None:
-    """G-T9: and no batch is longer than `max_items`."""
+    """G-T9: no batch is longer than `max_items`."""
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
@@ -315,7 +315,7 @@ def test_what_was_cut_off_keeps_its_key_until_its_write_has_ended() -> None:
 
 
 def test_a_flush_covers_what_waits_behind_its_keys_and_nothing_later() -> None:
-    """batcher/4b.4, batcher/B55: generation after generation, without linger; later items linger."""
+    """batcher/4b.4, batcher/B55: generation by generation, without linger; later items linger."""
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
@@ -367,7 +367,7 @@ def test_a_flush_that_is_late_tells_how_many_remain() -> None:
 
 
 def test_the_oldest_item_that_no_worker_has_taken_is_dropped_wherever_it_waits() -> None:
-    """B-T9: in a lane, in a sealed batch, in the open one; the next of its key takes its place."""
+    """B-T9: in a lane, a sealed batch or the open one; the next item of its key takes its place."""
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
@@ -397,7 +397,7 @@ def test_the_oldest_item_that_no_worker_has_taken_is_dropped_wherever_it_waits()
 
 
 def test_a_shutdown_writes_what_waits_behind_its_keys() -> None:
-    """batcher/B12, batcher/4a.10: accepted items are not cancelled by a close before the deadline."""
+    """batcher/B12, batcher/4a.10: a shutdown cancels no accepted item before the deadline."""
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
@@ -420,8 +420,8 @@ def test_a_shutdown_writes_what_waits_behind_its_keys() -> None:
 
 
 def test_what_comes_after_an_item_that_is_handed_back_is_handed_back_too() -> None:
-    """I4: the last attempt of a stopping batcher fails, and no later item of the key overtakes it;
-    other keys continue.
+    """I4: the last attempt of a stopping batcher fails, and no later item of the key overtakes the
+    item; other keys continue.
     """
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult | None:
@@ -453,7 +453,9 @@ def test_what_comes_after_an_item_that_is_handed_back_is_handed_back_too() -> No
 
 
 def test_an_item_whose_key_cannot_be_one_is_refused_alone() -> None:
-    """consumer/C:O3: on every path, it leaves no trace, and its receipt goes to no other item."""
+    """consumer/C:O3: on every path it leaves no trace, and its receipt is not assigned to another
+    item.
+    """
     sink = Destination()
 
     async def main(clock: FakeClock) -> None:
@@ -511,7 +513,7 @@ def test_a_key_function_is_looked_at_before_anything_starts(kind: Any) -> None:
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
 def test_what_waits_behind_its_key_takes_room(prefix_safe: bool) -> None:
-    """batcher/I1: items of one key fill the ledger like any others."""
+    """batcher/I1: items of one key fill the ledger like any other items."""
     sink = Gate(prefix_safe=prefix_safe)
 
     async def main(clock: FakeClock) -> None:
@@ -588,7 +590,7 @@ def _many_keys(count: int) -> None:
             await batcher.flush()
             await clock.run_until_idle()
             gc.collect()
-            assert len(gc.get_objects()) <= before + 100  # 10,000 keys would show
+            assert len(gc.get_objects()) <= before + 100  # 10,000 keys would be visible
             gatherer: Any = batcher._dispatcher.gathering.gatherer
             assert not gatherer.active
             assert not gatherer._eras._waiting
@@ -672,7 +674,7 @@ class Looked(Waiting[Any]):
 def test_a_hot_key_has_at_most_three_items_looked_at_for_each(
     count: int, repeats: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """consumer/4.5: in any batches, and however many wait."""
+    """consumer/4.5: in batches of any size, whatever the number of waiting items."""
     monkeypatch.setattr(penstock.batcher.gathering.keyed, "Waiting", Looked)
     Looked.looks = 0
     gatherer = Keyed[Item](key=key_of, max_items=50, repeats=repeats, evicts=False)

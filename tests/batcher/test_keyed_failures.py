@@ -1,4 +1,4 @@
-"""The state of a key after one of its items has failed for good."""
+"""The state of a key after one of its items has failed permanently."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_skip_goes_on_with_the_next(*, prefix_safe: bool) -> None:
 @pytest.mark.parametrize("prefix_safe", [False, True])
 @pytest.mark.parametrize("dead_letters", [False, True])
 def test_pause_holds_the_key_until_it_is_resumed(*, prefix_safe: bool, dead_letters: bool) -> None:
-    """batcher/4a.10: whether the item was dead-lettered or rejected, including later items of its
-    batch; other keys flow.
+    """batcher/4a.10: whether the item was dead-lettered or rejected, and including later items of
+    its batch; other keys continue.
     """
     setting = Setting(Item("a", 1), prefix_safe=prefix_safe, dead_letters=dead_letters)
 
@@ -110,8 +110,8 @@ def test_a_paused_key_without_items_is_remembered() -> None:
 
 
 def test_park_holds_so_many_and_spills_the_oldest_in_order() -> None:
-    """batcher/4a.10, consumer/C:N4: the dead letters have the earlier items, the ledger the later
-    ones; unparking continues with those.
+    """batcher/4a.10, consumer/C:N4: the earlier items become dead letters, the later ones stay in
+    the ledger; unparking continues with those.
     """
     setting = Setting(Item("a", 0))
 
@@ -146,7 +146,7 @@ def test_park_holds_so_many_and_spills_the_oldest_in_order() -> None:
 @pytest.mark.parametrize("policy", ["park", "pause"])
 def test_a_flush_does_not_wait_for_what_went_back_out_of_its_own_batch(policy: Any) -> None:
     """batcher/4b.1: all items of a key were in one batch; those behind the bad one are held now,
-    and the flush says so.
+    and `flush` says so.
     """
     setting = Setting(Item("a", 1), prefix_safe=True)
 
@@ -269,7 +269,7 @@ def test_what_is_held_is_handed_back_by_a_shutdown(policy: Any) -> None:
 
 
 def test_what_waits_behind_an_item_that_is_handed_back_is_not_parked() -> None:
-    """batcher/4b.1: no item has failed for good."""
+    """batcher/4b.1: no item has failed permanently."""
 
     async def refuse(sink: Destination, batch: Batch[Item]) -> None:
         raise TransientError("not now")
@@ -307,7 +307,7 @@ def test_threads_let_keys_go() -> None:
 
 
 def test_threads_are_told_that_a_key_has_failed() -> None:
-    """batcher/4a.10: like producers on the loop, and the refusal is counted."""
+    """batcher/4a.10: the same as on the loop, and the refusal is counted."""
     setting = Setting(Item("a", 0), seconds=0.0)
     with BlockingBatcher(
         setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="fail"

@@ -1,4 +1,4 @@
-"""Groups of items with keys: they land in the batches in which their items would land individually."""
+"""Groups of items with keys: they enter the batches that their items would enter individually."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Row = tuple[int, int]
 
 
 def gathered(seed: int, max_bytes: int | None) -> list[Any]:
-    """Every batch of a random run, with its receipts, and the snapshots in between."""
+    """Every batch of a random run, with its receipts and the snapshots in between."""
     rng = random.Random(seed)
     gatherer: Keyed[Row] = Keyed(
         key=lambda row: row[0],
@@ -82,7 +82,7 @@ def compared(first: int, count: int) -> None:
 
 
 def test_a_group_makes_the_batches_that_its_items_would_make() -> None:
-    """As with a limit on bytes, where each item is examined individually, also after a landing."""
+    """Also with a limit on bytes, where each item is examined individually, and after a landing."""
     compared(0, 400)
 
 
@@ -90,7 +90,7 @@ def test_a_group_makes_the_batches_that_its_items_would_make() -> None:
 async def test_keys_of_a_group_are_told_apart_as_single_ones(
     fake_clock: FakeClock, kind: Any
 ) -> None:
-    """Keys of any type, mixed with those that represent themselves."""
+    """Keys of any type, mixed with keys that represent themselves."""
 
     def key(item: int) -> object:
         return {0: 1, 1: True, 2: 1.0}.get(item % 4, ("1", kind(str(item % 2))))

@@ -1,5 +1,5 @@
-"""Planted bugs in the code that keeps a key in order: each is a small change, and is detected
-within some hundred seeds.
+"""Planted bugs in the code that keeps a key in order: each is a small change, detected within some
+hundred seeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEEDS = 400
 
 
 def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All keys of a batch are released as soon as one of them backs off."""
+    """All keys of a batch are released once one of them backs off."""
 
     def backs_off(self: Dispatcher[Any], flight: Any) -> None:
         self.window.close()
@@ -38,7 +38,7 @@ def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although the write is still running."""
+    """A key is released although its write is still running."""
     real = Dispatcher.settled
 
     def settled(
@@ -76,7 +76,7 @@ def what_is_put_back_comes_back_turned_round(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no prefix rule: each error counts for its own item."""
+    """The prefix rule is missing: each error counts for its own item only."""
     monkeypatch.setattr(penstock.batcher.landing, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(penstock.retry.retrying, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(RetrySeries, "leave_behind", lambda self, tried: None)
@@ -86,7 +86,7 @@ def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPat
 
 
 def a_key_goes_on_behind_what_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And behind an item that failed for good, whatever the policy."""
+    """It also continues behind a permanently failed item, whatever the policy."""
     monkeypatch.setattr(KeyHolds, "stop", lambda self, batch, indices: None)
 
 
@@ -134,7 +134,7 @@ def complaints() -> Iterator[AssertionError]:
         (a_key_is_free_while_it_backs_off, f"{TWO_WRITES}|{OUT_OF_ORDER}"),
         pytest.param(
             a_key_is_free_once_its_write_is_cut, TWO_WRITES, marks=pytest.mark.soak
-        ),  # the machine finds it sooner
+        ),  # the machine detects it sooner
         (a_lane_is_a_stack, OUT_OF_ORDER),
         (what_is_put_back_comes_back_turned_round, OUT_OF_ORDER),
         (what_stands_behind_a_failed_item_fails_with_it, f"{OUT_OF_ORDER}|behind one that failed"),

@@ -1,4 +1,4 @@
-"""Order per key under every event that can affect a batch, over many seeds."""
+"""Order per key under every event that affects a batch, over many seeds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MANY = 5_000
 
 
 class Chaos:
-    """A destination with random behaviour; item by item if it claims to be safe for prefixes."""
+    """A destination with random behaviour; item by item if it is safe for prefixes."""
 
     def __init__(self, rng: random.Random, *, prefix_safe: bool) -> None:
         self._rng = rng
@@ -121,7 +121,7 @@ async def _deaf(seconds: float) -> None:
 
 
 class Run(Observer):
-    """One batcher, its producers, its destination and its end, all from one seed."""
+    """One batcher, its producers, its destination and its shutdown, all from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -138,15 +138,17 @@ class Run(Observer):
         self.buried: list[Item] = []
         self.policy = rng.choice(["skip", "skip", "pause", "park", "fail"])
         self.stopped: set[Any] = set()
-        """Lanes of which an item has failed for good, and that nobody has let go since."""
+        """Lanes with a permanently failed item that have not been released since."""
         self.spilled: set[Item] = set()
         self.last: dict[Any, int] = {}
         self.at_rest: int | None = None
-        """How many were held when nothing else was inside, if it was ever waited for that."""
+        """The number of held items when nothing else was inside; `None` if that state was not
+        awaited.
+        """
         self.broken: list[str] = []
 
     def some_lanes(self) -> list[Any]:
-        """Keys, or keys within tenants, the same ones in each."""
+        """Keys, or the same keys within each tenant."""
         keys = range(self.rng.randint(1, 8))
         return (
             [Lane(tenant, key) for tenant in "abc"[: self.tenants] for key in keys]
@@ -258,7 +260,7 @@ class Run(Observer):
             let_go(lane)
 
     def check_caps(self, batcher: Batcher[Item]) -> None:
-        """I10: no tenant exceeds its limit, nor do all together."""
+        """I10: no tenant exceeds its limit, and their sum does not either."""
         self.inside = [item for item in self.inside if not self.receipts[item].done]
         most = (self.tenants and self.caps.max_pending_items) or batcher.limits.ledger_items
         each = Counter(map(tenant_of, self.inside))
@@ -303,11 +305,11 @@ class Run(Observer):
         await clock.advance(100.0)
 
     async def come_to_rest(self, batcher: Batcher[Item]) -> None:
-        """All items pending at the end are held, and every tenant with pending items is known."""
+        """Check that all items pending at the end are held, and that every tenant with pending
+        items is known.
+        """
         await batcher.flush(timeout=10_000.0)
-        await asyncio.sleep(
-            100.0
-        )  # writes that were cut off end, and lanes that hold too much have spilled
+        await asyncio.sleep(100.0)  # writes that were cut off end, and overfull lanes have spilled
         report = await batcher.flush(timeout=0.0)
         stats = batcher.stats()
         if not report.remaining == stats.held_items == stats.tally.inside:
@@ -395,7 +397,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("block", range(4))
 def test_no_seed_breaks_the_order_of_a_key(block: int) -> None:
     """batcher/4a.10, I4, I5, I10, B-T14, B-T28, G-T8: failures, retries, partial answers, outages,
-    cuts, cancellations and shutdowns; with tenants or without, and with caps for them.
+    cuts, cancellations and shutdowns; with and without tenants and their limits.
     """
     run_all(range(block * SOME // 4, (block + 1) * SOME // 4))
 

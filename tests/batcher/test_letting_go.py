@@ -1,4 +1,4 @@
-"""Delivered items are freed at once: they do not wait for the garbage collector."""
+"""Delivered items are freed at once, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class Item:
-    """An item that can have a weak reference."""
+    """An item that supports weak references."""
 
 
 class Forgetful:
-    """Keeps no batch."""
+    """A sink that keeps no batch."""
 
     async def write(self, batch: Batch[Item]) -> None:
         return None
@@ -70,7 +70,7 @@ async def test_a_delivered_batch_is_freed_while_the_batcher_runs_on(
 async def test_a_delivered_batch_of_a_tenant_is_freed(
     fake_clock: FakeClock, *, keyed: bool, held: bool
 ) -> None:
-    """Although the tenant's fast path appended to it, and while the tenant still exists."""
+    """Although the tenant's fast path appended to it, and the tenant still exists."""
     bad = Item()
 
     async def write(batch: Batch[Item]) -> WriteResult:
@@ -91,6 +91,6 @@ async def test_a_delivered_batch_of_a_tenant_is_freed(
         del items
         await batcher.flush()
         await fake_clock.advance(1.0)
-        gc.collect()  # errors and their tracebacks are in cycles
+        gc.collect()  # errors and their tracebacks form cycles
         assert batcher.stats().held_keys == (held and keyed)
         assert [each() for each in watched] == [None] * 5

@@ -26,7 +26,7 @@ from penstock import (
 )
 from penstock.testing import FakeClock
 
-new: Any = Batcher  # wrong types are the point here
+new: Any = Batcher  # wrong types are intended here
 new_blocking: Any = BlockingBatcher
 new_limits: Any = Limits
 
@@ -72,7 +72,7 @@ async def with_two(batch: Batch[Any], more: object) -> None: ...
 def test_a_wrong_argument_is_named_with_the_right_one(
     kind: Any, arguments: dict[str, Any], message: str
 ) -> None:
-    """batcher/B46: the argument, its value, and the rule."""
+    """batcher/B46: the error names the argument, its value and the rule."""
     with pytest.raises(ConfigError, match=message):
         kind(write, **arguments)
 
@@ -123,7 +123,7 @@ async def test_a_bad_timeout_is_refused_though_there_is_room(fake_clock: FakeClo
 
 
 async def test_a_plain_function_that_blocks_does_not_hold_the_loop(real_clock: LoopClock) -> None:
-    """It runs in a thread: the loop continues, and only so can open the gate."""
+    """It runs in a thread: the loop continues and can open the gate."""
     gate, called = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -192,7 +192,7 @@ async def test_a_write_that_is_not_async_is_told(fake_clock: FakeClock) -> None:
 
 
 async def test_entering_twice_is_refused(fake_clock: FakeClock) -> None:
-    """And leaves the batcher unchanged."""
+    """The batcher does not change."""
     async with Batcher(write, name="audit") as batcher:
         with pytest.raises(
             ConfigError, match="batcher 'audit' is open; enter it once, and share the object"
@@ -204,7 +204,7 @@ async def test_entering_twice_is_refused(fake_clock: FakeClock) -> None:
 
 
 async def test_use_before_opening_and_after_closing_is_refused(fake_clock: FakeClock) -> None:
-    """With what to do."""
+    """The error says what to do."""
     batcher: Batcher[int] = Batcher(write, name="audit")
     for call in (
         lambda: batcher.add(1),
@@ -250,7 +250,7 @@ async def test_another_event_loop_is_refused(fake_clock: FakeClock) -> None:
 
 
 async def test_a_forgotten_await_is_named(fake_clock: FakeClock) -> None:
-    """Python warns; nothing was added."""
+    """Python warns; no item was added."""
     async with Batcher(write) as batcher:
         with pytest.warns(RuntimeWarning, match=r"coroutine 'Batcher\.add' was never awaited"):
             batcher.add(1)  # type: ignore[unused-coroutine]  # that is the point
@@ -258,7 +258,7 @@ async def test_a_forgotten_await_is_named(fake_clock: FakeClock) -> None:
 
 
 def test_run_takes_a_coroutine_outside_any_loop() -> None:
-    """And leaves no coroutine that was never awaited."""
+    """It leaves no coroutine that was never awaited."""
     run_anything: Any = run
 
     async def main() -> None:

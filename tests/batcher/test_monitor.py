@@ -56,7 +56,7 @@ class Seen(Observer):
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
-    """The monitor's lines with their levels."""
+    """The lines of the monitor with their levels."""
     return [
         (record.levelno, record.getMessage())
         for record in caplog.records
@@ -93,8 +93,8 @@ async def test_an_outage_is_told_of_at_once_each_minute_and_when_it_ends(
     told: str,
     state: str,
 ) -> None:
-    """One line at its beginning, with the cause and the number of waiting items, one per minute,
-    and one with the duration at its end.
+    """One line at its beginning, with the cause and the number of waiting items, one line per
+    minute, and one at its end with the duration.
     """
     caplog.set_level(logging.INFO, "penstock")
     seen = Seen()
@@ -168,7 +168,7 @@ def test_throttling_that_comes_and_goes_is_told_of_once_a_minute() -> None:
 
 
 def test_a_trouble_that_comes_back_at_once_is_told_of_again_only_if_it_lasts() -> None:
-    """As with one item that is refused alone: ten times in a second."""
+    """For example an item that is refused alone ten times in a second."""
     conditions = Conditions()
     refused = Condition(DestinationState.REFUSED, "403")
     told = [now for now in range(10) if _flicker(conditions, refused, now * 0.1, 0.05)]
@@ -272,7 +272,7 @@ async def test_the_last_error_is_known_also_where_nothing_is_tried_again(
 async def test_two_batchers_on_one_sink_both_hear_of_its_outage(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of them probes; the other one waits, and reports the outage as well."""
+    """One of them probes; the other one waits and also reports the outage."""
     caplog.set_level(logging.INFO, "penstock")
     sink = stack(down_until(fake_clock, 30.0, DOWN), Retry())
     async with (

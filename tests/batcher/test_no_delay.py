@@ -53,7 +53,7 @@ async def test_items_of_one_step_go_together_and_no_time_passes(
 async def test_while_no_worker_is_free_items_gather_up_to_max_items(
     fake_clock: FakeClock, kind: str
 ) -> None:
-    """And leave as soon as a worker is free, whatever the size of the batch."""
+    """They leave as soon as a worker is free, whatever the size of the batch."""
     sink = Recording(seconds=1.0)
     async with batcher_of(sink, fake_clock, kind) as batcher:
         await batcher.add(0)

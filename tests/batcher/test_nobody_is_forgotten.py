@@ -1,5 +1,5 @@
-"""Every waiter of a batcher resumes in the end, even if the batcher stops for good or ends with a
-last resort.
+"""Every waiter of a batcher resumes eventually, even if the batcher breaks or ends with a last
+resort.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Steady(Backoff):
 
 
 async def test_a_flush_of_a_batcher_that_breaks_is_told_at_once(fake_clock: FakeClock) -> None:
-    """B-T50: although another write never ends."""
+    """B-T50: even if another write never ends."""
     sink: ScriptedSink[str] = ScriptedSink([hang(), fail(PermanentError("no"))])
     async with Batcher(sink, limits=SINGLES, on_failure="crash", shutdown_deadline=0.0) as batcher:
         await batcher.add("a")
@@ -52,7 +52,7 @@ async def test_a_flush_of_a_batcher_that_breaks_is_told_at_once(fake_clock: Fake
 async def test_a_batch_that_backs_off_comes_back_to_a_batcher_that_broke_meanwhile(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T50: batches in flight continue; no other one starts."""
+    """B-T50: batches in flight continue; no new one starts."""
     sink: ScriptedSink[str] = ScriptedSink(
         [fail(TransientError("once")), fail(PermanentError("no"))]
     )
@@ -69,7 +69,7 @@ async def test_a_batch_that_backs_off_comes_back_to_a_batcher_that_broke_meanwhi
 
 @pytest.mark.parametrize("takes", [True, False])
 async def test_a_flush_ends_with_the_last_resort(fake_clock: FakeClock, takes: bool) -> None:
-    """batcher/4b.4: and not before the items of a batch that was cut in its backoff have their
+    """batcher/4b.4: not before the items of a batch that was cut in its backoff have their
     outcome.
     """
     outage: ScriptedSink[str] = ScriptedSink(default=fail(TransientError("down")))
@@ -89,7 +89,7 @@ async def test_a_flush_ends_with_the_last_resort(fake_clock: FakeClock, takes: b
 
 async def test_a_deaf_last_resort_does_not_hold_the_shutdown(fake_clock: FakeClock) -> None:
     """batcher/4b.2: the deadline holds, the items are returned, and later results of the last
-    resort change nothing.
+    resort have no effect.
     """
     rest = Deaf(100.0)
     batcher = Batcher(Gated(), limits=Limits(max_items=1, max_pending_items=10), last_resort=rest)
@@ -107,7 +107,7 @@ async def test_a_deaf_last_resort_does_not_hold_the_shutdown(fake_clock: FakeClo
 async def test_a_shutdown_wanted_now_does_not_wait_for_the_last_resort(
     fake_clock: FakeClock,
 ) -> None:
-    """design 4: the earliest deadline wins, in every phase of the shutdown."""
+    """design 4: the earliest deadline applies, in every phase of the shutdown."""
     called = asyncio.Event()
 
     async def rest(batch: Batch[str]) -> None:

@@ -41,7 +41,7 @@ FOREVER = 10**9
 
 
 class Destination:
-    """Raises `error` for the first `down` openings; counts them, and keeps what is written."""
+    """Raises `error` for the first `down` openings; counts them, and keeps the written items."""
 
     def __init__(self, down: int = 0, error: Callable[[], BaseException] | None = None) -> None:
         self.down = down
@@ -364,7 +364,7 @@ async def test_an_empty_batcher_that_is_not_open_ends_at_once(fake_clock: FakeCl
 
 
 async def test_a_cancelled_opening_breaks_the_batcher_and_is_told(fake_clock: FakeClock) -> None:
-    """A program may cancel all tasks at its end; then nothing would open the sink."""
+    """A program may cancel all tasks at its end; afterwards nothing would open the sink."""
     sink = Destination(down=FOREVER)
     batcher = Batcher(sink, open="lazy", clock=fake_clock)
     await batcher.__aenter__()

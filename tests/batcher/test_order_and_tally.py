@@ -1,4 +1,4 @@
-"""Order, and the law that the tally adds up at every moment."""
+"""Order, and the rule that the tally adds up at every moment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     seed=st.integers(0, 2**32),
 )
 def test_one_worker_writes_in_arrival_order(counts: list[int], max_items: int, seed: int) -> None:
-    """B-T14, batcher/B22: and each producer's items in that producer's order."""
+    """B-T14, batcher/B22: each producer's items stay in that producer's order."""
     rng = random.Random(seed)
     arrived: list[tuple[int, int]] = []
     sink = Recording()

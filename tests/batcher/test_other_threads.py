@@ -1,4 +1,4 @@
-"""A batcher belongs to the loop on which it is open: calls from other threads and loops are always
+"""A batcher belongs to the event loop on which it is open: calls from other threads and loops are
 refused.
 """
 
@@ -38,7 +38,7 @@ class Rows:
 
 
 def intrude(batcher: Batcher[str], start: threading.Barrier, calls: int) -> int:
-    """Try each method from this thread, which has a loop of its own; return the number of accepted
+    """Try each method from this thread, which has its own loop; return the number of accepted
     items.
     """
     got_in = 0
@@ -97,7 +97,7 @@ async def hammered(calls: int, **given: Any) -> None:
     ids=["plain", "keys", "tenants"],
 )
 def test_no_item_of_another_thread_gets_in(given: dict[str, Any]) -> None:
-    """batcher/B18, I2: while the batcher's own thread adds all the time, and its counts stay exact."""
+    """batcher/B18, I2: the batcher's own thread adds items meanwhile, and its counts stay exact."""
     asyncio.run(hammered(CALLS, **given))
 
 
@@ -123,8 +123,8 @@ async def by(way: str, batcher: Batcher[str]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_another_loop_of_the_same_thread_is_refused(way: str) -> None:
-    """batcher/B18: although no other loop runs then: without its own loop nothing would write the
-    item.
+    """batcher/B18: although no other loop runs at that time: without its own loop nothing would
+    write the item.
     """
     rows = Rows()
     batcher = Batcher[str](rows, limits=Limits(max_delay=60.0))
@@ -141,7 +141,7 @@ def test_another_loop_of_the_same_thread_is_refused(way: str) -> None:
 
 
 def test_a_coroutine_that_a_thread_starts_on_the_batchers_loop_is_taken() -> None:
-    """The way that the error recommends."""
+    """This is the way that the error recommends."""
     rows = Rows()
 
     async def main() -> None:
@@ -158,7 +158,7 @@ def test_a_coroutine_that_a_thread_starts_on_the_batchers_loop_is_taken() -> Non
 
 
 def test_a_loop_of_another_library_is_told_apart_as_well() -> None:
-    """A loop that is unknown to its thread: the stand-in checks whether it runs."""
+    """A loop unknown to its thread: the stand-in checks whether it runs."""
 
     class Loop:
         running = True

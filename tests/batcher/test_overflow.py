@@ -1,4 +1,4 @@
-"""Dropping instead of waiting: which items survive, and that every loss is counted."""
+"""Dropping instead of waiting: the surviving items, and the count of every loss."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_drop_newest_keeps_the_old(fake_clock: FakeClock) -> None:
 
 
 async def test_drop_oldest_keeps_the_new(fake_clock: FakeClock) -> None:
-    """B-T9: among items that no worker has taken; items in flight stay."""
+    """B-T9: only items that no worker has taken are dropped; items in flight stay."""
     sink, drops = Gated(), Drops()
     async with Batcher(sink, limits=SMALL, overflow="drop_oldest", observers=[drops]) as batcher:
         receipts = [await batcher.submit(i) for i in range(8)]

@@ -1,4 +1,4 @@
-"""The classes that decide: without loop, clock or I/O."""
+"""The deciding classes, without loop, clock or I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def drained(gatherer: Plain[int], now: float) -> list[Sealed[int]]:
 def test_batches_hold_every_item_once_in_order_within_the_limits(
     sizes: list[int], max_items: int, max_bytes: int | None
 ) -> None:
-    """Including items larger than the limit: each is alone."""
+    """An item larger than the limit is alone in its batch."""
     gatherer: Plain[int] = Plain(
         max_items=max_items, max_bytes=max_bytes, max_delay=1.0, sized=True
     )
@@ -47,7 +47,7 @@ def test_batches_hold_every_item_once_in_order_within_the_limits(
 
 
 def test_the_oldest_item_can_be_given_up_without_confusing_the_receipts() -> None:
-    """Sealed batches first, then the open one; the other items keep their receipts."""
+    """Sealed batches first, then the open one; the remaining items keep their receipts."""
     gatherer: Plain[int] = Plain(max_items=2, max_bytes=None, max_delay=1.0, sized=True)
     receipts = [Receipt() for _ in range(5)]
     for item in range(5):

@@ -85,7 +85,7 @@ async def test_cancelling_one_waiter_touches_nobody_else(fake_clock: FakeClock) 
 
 
 async def test_a_cancelled_deliver_leaves_the_item_on_its_way(fake_clock: FakeClock) -> None:
-    """B-T32: a producer's cancellation never cancels a write with others' items."""
+    """B-T32: a producer's cancellation never cancels a write that contains other items."""
     sink = Gated()
     async with Batcher(sink, limits=Limits(max_items=2)) as batcher:
         first = asyncio.create_task(batcher.deliver("a"))

@@ -136,7 +136,9 @@ def test_adds_racing_a_shutdown_are_written_or_in_the_report(
 async def test_a_sink_that_ignores_cancellation_cannot_hold_the_shutdown(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4b.2: it ends exactly at its deadline, and later results of the sink change nothing."""
+    """batcher/4b.2: it ends exactly at its deadline, and later results of the sink have no
+    effect.
+    """
     sink = Deaf(seconds=100.0)
     batcher = Batcher(sink, limits=SINGLES)
     async with batcher:
@@ -347,7 +349,7 @@ penstock.run(main(), patience=0.1)
 @pytest.mark.parametrize("kind", ["plain", "deaf"])
 def test_a_script_drains_on_sigterm_and_ends_even_with_a_deaf_sink(kind: str) -> None:
     """B-T49."""
-    child = subprocess.Popen(  # our own script
+    child = subprocess.Popen(  # this test's own script
         [sys.executable, "-c", textwrap.dedent(SCRIPT), kind],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -391,7 +393,7 @@ def test_a_second_signal_means_now(first: str, second: str) -> None:
     """design 4: the first signal begins a drain, here with an hour of time; the second ends it, and
     the tally is still reported.
     """
-    child = subprocess.Popen(  # our own script
+    child = subprocess.Popen(  # this test's own script
         [sys.executable, "-c", textwrap.dedent(SLOW)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -409,8 +411,8 @@ def test_a_second_signal_means_now(first: str, second: str) -> None:
 
 
 async def test_a_shutdown_can_let_in_who_was_waiting(fake_clock: FakeClock) -> None:
-    """B-T12, batcher/B5: the open batch is written at once with a reason of its own, and the
-    waiting items follow as `shutdown`.
+    """B-T12, batcher/B5: the open batch is written at once with its own reason, and the waiting
+    items follow as `shutdown`.
     """
     sink = Recording(seconds=1.0)
     async with Batcher(
@@ -436,7 +438,7 @@ async def test_a_shutdown_can_let_in_who_was_waiting(fake_clock: FakeClock) -> N
 
 
 async def test_who_was_waiting_is_turned_away_at_the_deadline(fake_clock: FakeClock) -> None:
-    """`admit_waiting` is bounded by the deadline too."""
+    """The deadline also limits `admit_waiting`."""
     async with Batcher(Gated(), limits=Limits(max_items=2, max_pending_items=4)) as batcher:
         await batcher.add_many(range(4))
         late = asyncio.create_task(batcher.add("late"))
@@ -493,7 +495,7 @@ async def test_a_last_resort_that_hangs_does_not_hold_the_shutdown(fake_clock: F
 
 
 async def test_the_error_says_what_ended_the_shutdown(fake_clock: FakeClock) -> None:
-    """Not the deadline, if the batcher had failed or the shutdown was cancelled before it."""
+    """This is not the deadline if the batcher had failed before, or the shutdown was cancelled."""
     sink = Gated()
     batcher = Batcher(sink, limits=Limits(max_items=1), clock=fake_clock)
     with pytest.raises(
@@ -529,7 +531,7 @@ async def test_the_error_says_what_ended_the_shutdown(fake_clock: FakeClock) -> 
 
 
 async def test_a_flush_is_true_only_if_every_item_is_safe(fake_clock: FakeClock) -> None:
-    """Not after rejects, nor if something remained."""
+    """It is false after rejections and while items remain."""
 
     async def sink(batch: Batch[int]) -> WriteResult | None:
         if 2 in batch:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Opening(Openable, MemorySink[Any]):
-    """Gets a signal while it is opening; opens a resource before."""
+    """Opens a resource, then gets a signal while it is opening."""
 
     def __init__(self, how: str = "ends") -> None:
         super().__init__()
@@ -52,7 +52,7 @@ async def written_by(batcher: Callable[[], Batcher[int]], events: list[str]) -> 
 def test_a_batcher_that_opens_its_sink_is_ended_by_a_signal(
     options: dict[str, Any], how: str
 ) -> None:
-    """B-T49: the status is 0, since nothing was accepted; what is open so far is closed."""
+    """B-T49: the exit code is 0 because nothing was accepted; opened parts are closed."""
     sink = Opening(how)
     stacked = stack(sink, Retry(attempts=3))
     main = written_by(lambda: Batcher(stacked, limits=Limits(max_items=3), **options), sink.events)
@@ -63,7 +63,9 @@ def test_a_batcher_that_opens_its_sink_is_ended_by_a_signal(
 
 
 def test_a_batcher_that_opens_in_the_background_tells_its_items() -> None:
-    """B-T49: it drains until its deadline, since the sink may still open; then the status is 1."""
+    """B-T49: it drains until its deadline, because the sink may still open; then the exit code is
+    1.
+    """
     sink = Opening()
     main = written_by(
         lambda: Batcher(sink, limits=Limits(max_items=3), open="lazy", shutdown_deadline=0.2),

@@ -82,7 +82,7 @@ def compared(first: int, count: int) -> int:
 
 
 def test_programs_have_the_same_batches_bytes_counts_and_errors_on_either_path() -> None:
-    """See above; also, `size_of` is called equally often."""
+    """See above; `size_of` is also called equally often."""
     assert compared(0, COUNT) > 10 * COUNT
 
 
@@ -143,7 +143,7 @@ async def test_size_of_is_called_once_per_accepted_item(
 async def test_an_odd_size_is_judged_as_on_the_slow_path(
     fake_clock: FakeClock, given: dict[str, Any], size: Any
 ) -> None:
-    """Anything but a whole number of at least 0 is refused; the next item is not affected."""
+    """Anything but an integer of at least 0 is refused; the next item is not affected."""
     sizes: list[Any] = [3, size, 4]
     sink: FakeSink[int] = FakeSink()
     async with batcher_of(sink, fake_clock, size_of=lambda _: sizes.pop(0), **given) as batcher:
@@ -179,7 +179,7 @@ async def test_an_item_whose_function_raises_takes_no_bytes(
         with pytest.raises(ItemFunctionError, match=f"{name}= raised"):
             batcher.try_add(-2)
         assert batcher._dispatcher.ledger.bytes == 3
-        await batcher.add(3)  # takes the place that the receipt had
+        await batcher.add(3)  # takes the receipt's place
         good.append(await batcher.submit(4))
         await batcher.flush()
         assert [receipt.outcome for receipt in good] == [Outcome.DELIVERED] * 4
@@ -188,7 +188,7 @@ async def test_an_item_whose_function_raises_takes_no_bytes(
 
 @pytest.mark.parametrize("inner", ["add", "submit", "fill", "flush"])
 async def test_size_of_may_use_its_batcher(fake_clock: FakeClock, inner: str) -> None:
-    """The items that it adds come first, and have their own receipts."""
+    """The items that it adds come first, with their own receipts."""
     receipts: list[Any] = []
 
     def add(item: int) -> Any:
@@ -230,7 +230,7 @@ async def test_size_of_may_use_its_batcher(fake_clock: FakeClock, inner: str) ->
 
 
 async def test_an_item_that_fills_max_bytes_ends_its_batch(fake_clock: FakeClock) -> None:
-    """At once, as without the fast path; an item that exceeds it begins the next batch."""
+    """At once, as on the slow path; an item that exceeds it begins the next batch."""
     sink: FakeSink[int] = FakeSink()
     async with batcher_of(sink, fake_clock, max_bytes=10) as batcher:
         for size in (4, 6, 4, 5, 2, 3, 11, 1):
@@ -255,7 +255,7 @@ async def test_the_ledgers_bytes_bound_the_fast_path(fake_clock: FakeClock) -> N
 async def test_a_measured_item_costs_a_few_calls(
     fake_clock: FakeClock, given: dict[str, Any], ceiling: float
 ) -> None:
-    """Of Python functions, including the share of its batch; the slow path needs about fifty."""
+    """Python function calls, including the share of its batch; the slow path needs about fifty."""
     needed = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:

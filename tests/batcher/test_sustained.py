@@ -31,7 +31,7 @@ RATE = 1000
 
 
 class Hiccups:
-    """Takes a moment per write, and sometimes fails or refuses an item."""
+    """A slow sink that sometimes fails or refuses an item."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -51,7 +51,7 @@ class Hiccups:
 
 
 def items() -> Iterator[bytes]:
-    """Small ones, with occasional bursts of large ones."""
+    """Small items, with occasional bursts of large ones."""
     for number in itertools.count():
         yield bytes(4000 if number % 5000 < 200 else 20)
 
@@ -88,7 +88,7 @@ async def load(clock: FakeClock, seconds: int) -> tuple[list[int], list[int], Hi
 
 @pytest.mark.parametrize("seconds", [60, pytest.param(3600, marks=pytest.mark.soak)])
 def test_tasks_and_memory_stay_flat(seconds: int, caplog: pytest.LogCaptureFixture) -> None:
-    """B-T54, B-T36: with asyncio's debug mode on in the short run, so that its complaints are
+    """B-T54, B-T36: the short run has asyncio's debug mode on, so that its complaints are
     errors.
     """
     caplog.set_level(logging.CRITICAL, "penstock")  # pytest would keep every record

@@ -1,4 +1,6 @@
-"""Tenants in one batcher: no batch mixes them, none is starved, and limits apply to each by itself."""
+"""Tenants in one batcher: no batch mixes them, none is starved, and limits apply to each
+separately.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,7 @@ async def test_a_flush_covers_every_tenant_and_nothing_later(fake_clock: FakeClo
 
 
 async def delays(clock: FakeClock, *, flood: int) -> list[float]:
-    """The delays of B's items, one per second, beside A's flood."""
+    """The delays of B's items, sent once per second during A's flood."""
     sink = Watched(clock, seconds=0.05)
     accepted: dict[Item, float] = {}
     most = limits(max_items=100, max_delay=0.1, max_pending_items=200_000)
@@ -156,8 +158,8 @@ async def delays(clock: FakeClock, *, flood: int) -> list[float]:
 
 
 def test_a_flood_of_one_tenant_does_not_delay_another() -> None:
-    """batcher/4b.6: A floods 100,000 items, B sends one a second; B's p99 is within 2x of running
-    alone.
+    """batcher/4b.6: A floods 100,000 items, B sends one a second; B's p99 is at most twice that
+    without A.
     """
     found: dict[int, float] = {}
 
@@ -225,7 +227,7 @@ async def test_a_full_tenant_waits_for_its_own_room_and_others_do_not(
 
 
 async def test_a_tenant_that_waits_does_not_linger(fake_clock: FakeClock) -> None:
-    """A limit below the batch size would otherwise make every producer wait for `max_delay`."""
+    """Otherwise a limit below the batch size would make every producer wait for `max_delay`."""
     sink: FakeSink[Item] = FakeSink()
     caps = Tenants(max_pending_items=3)
     began = fake_clock.now()
@@ -301,7 +303,7 @@ async def test_what_a_full_tenant_does_instead_of_waiting(
 async def test_nothing_is_dropped_for_what_does_not_get_in_all_the_same(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/B10: no older item of one tenant is dropped if the other has none to drop."""
+    """batcher/B10: no item of one tenant is dropped if the other tenant has none to drop."""
     sink: BlockingSink[Any] = BlockingSink()
     caps = Tenants(max_pending_items=4)
     most = limits(max_items=2)
@@ -455,7 +457,7 @@ async def test_a_weight_that_cannot_be_refuses_all_of_what_comes_in_together(
 async def test_what_finds_no_room_leaves_no_tenant_behind(
     fake_clock: FakeClock, overflow: Any
 ) -> None:
-    """Its own part had capacity, but the ledger had none."""
+    """Its own limit had capacity, but the ledger had none."""
     sink: BlockingSink[Item] = BlockingSink()
     most = limits(workers=1, max_pending_items=10)
     caps = Tenants(max_pending_items=10)
@@ -474,8 +476,8 @@ async def test_what_finds_no_room_leaves_no_tenant_behind(
 async def test_a_cap_holds_for_who_waits_for_several_tenants(
     fake_clock: FakeClock, tries: int
 ) -> None:
-    """At every moment: a tenant may have gone and returned while the producer waited for the other
-    one.
+    """At every moment: a tenant may have disappeared and returned while the producer waited for the
+    other one.
     """
     sink = Watched(fake_clock, seconds=0.3)
     batcher = Batcher(

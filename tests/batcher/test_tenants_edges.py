@@ -37,7 +37,7 @@ def limits(**given: Any) -> Limits:
     return Limits(**{**most, **given})
 
 
-# -- what is due -----------------------------------------------------------------------------------
+# -- due batches -----------------------------------------------------------------------------------
 
 
 async def test_what_follows_a_dropped_item_of_its_key_is_due_in_time(fake_clock: FakeClock) -> None:
@@ -68,7 +68,7 @@ async def test_what_follows_a_dropped_item_of_its_key_is_due_in_time(fake_clock:
 async def test_whoever_waits_behind_one_that_comes_in_does_not_linger(
     fake_clock: FakeClock,
 ) -> None:
-    """Newly admitted items are sent at once, since more wait for their capacity."""
+    """Newly admitted items are sent at once because more items wait for their capacity."""
     sink: FakeSink[Item] = FakeSink()
     began = fake_clock.now()
     caps = Tenants(max_pending_items=5)
@@ -152,7 +152,7 @@ async def test_nothing_is_dropped_for_what_finds_no_room_all_the_same(
         clock=fake_clock,
     ) as batcher:
         await batcher.add_many(some("b", 5))
-        await fake_clock.run_until_idle()  # they are with the worker
+        await fake_clock.run_until_idle()  # the worker has them
         await batcher.add_many(some("a", 4))
         await batcher.add_many([*some("a", 2, 4), ("b", 5)])
         assert batcher.tally().dropped == 3
@@ -196,7 +196,7 @@ async def test_a_batch_far_larger_than_a_turn_is_paid_for_at_once(fake_clock: Fa
 async def test_a_weight_that_has_changed_for_the_worse_is_refused(
     fake_clock: FakeClock, weight: Any
 ) -> None:
-    """B-T30: it would stop the turns."""
+    """B-T30: otherwise it would stop the turns."""
     weights: dict[str, Any] = {"a": 2.0}
     shares = Tenants(weights=weights)
     weights["a"] = weight
@@ -216,7 +216,7 @@ class Customer(NamedTuple):
 
 
 async def test_a_tenant_is_shown_as_it_was_given(fake_clock: FakeClock) -> None:
-    """To the function of weights, and to the sink."""
+    """For the function of weights, and for the sink."""
     sink: FakeSink[Customer] = FakeSink()
     tenants: list[object] = []
 

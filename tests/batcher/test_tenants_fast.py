@@ -146,7 +146,7 @@ def keeps_the_receipt(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    """By the first programs: a different log, or an error."""
+    """The first programs show it: a different log, or an error."""
     found = False
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
@@ -161,7 +161,7 @@ def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> 
 
 
 async def test_counts_are_exact_between_any_two_items(fake_clock: FakeClock) -> None:
-    """Of the batcher and of each tenant, although the fast path books nothing."""
+    """Of the batcher and of each tenant, although the fast path updates no count."""
     sink: BlockingSink[Item] = BlockingSink()
     inside: Counter[Any] = Counter()
     async with batcher_of(sink, fake_clock, size=7) as batcher:
@@ -200,7 +200,7 @@ async def test_an_item_whose_function_raises_was_not_accepted(
                 batcher.try_add(("a", -2))
         assert batcher.tally().accepted == 3
         assert batcher.tally().refused == 0
-        await batcher.add(("a", 3))  # takes the place that the receipt had
+        await batcher.add(("a", 3))  # takes the receipt's place
         good.append(await batcher.submit(("a", 4)))
         await batcher.flush()
         assert [receipt.outcome for receipt in good] == [Outcome.DELIVERED] * 4
@@ -306,7 +306,7 @@ async def test_the_tenant_of_an_item_that_was_not_accepted_is_not_remembered(
 
 
 async def test_a_tenant_function_may_use_its_batcher(fake_clock: FakeClock) -> None:
-    """Items that it adds come first, once, and the item gets the remaining capacity."""
+    """Items that it adds come first, once; the item gets the remaining capacity."""
     sink: BlockingSink[Item] = BlockingSink()
 
     def tenant(item: Item) -> Any:
@@ -391,7 +391,7 @@ async def test_nothing_is_kept_of_tenants_that_have_gone(fake_clock: FakeClock) 
 async def test_an_item_costs_a_few_calls(
     fake_clock: FakeClock, given: dict[str, Any], ceiling: float
 ) -> None:
-    """Of Python functions, including the share of its batch; the slow path needs about fifty."""
+    """Python function calls, including the share of its batch; the slow path needs about fifty."""
     needed = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:

@@ -1,4 +1,4 @@
-"""A key is unique within its tenant: what a failed item stops, and its effect on other tenants."""
+"""A key is unique within its tenant: the effects of a failed item on it and on other tenants."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tenants_inside(batcher: Batcher[Item]) -> int:
     return len(batcher._dispatcher.gathering.gatherer)  # type: ignore[arg-type]
 
 
-# -- what is held, and what is not -----------------------------------------------------------------
+# -- held and other keys ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_fail_rejects_what_comes_after_in_that_tenant(*, prefix_safe: bool) -> N
 
 @pytest.mark.parametrize("policy", ["pause", "park", "fail"])
 def test_what_tenants_hold_is_handed_back_by_a_shutdown(policy: Any) -> None:
-    """batcher/4b.1: at once, each key's in order, and counted."""
+    """batcher/4b.1: at once, in order per key, and counted."""
     setting = Setting(Item(A, 0), Item(B, 0))
 
     async def main(clock: FakeClock) -> None:
@@ -287,13 +287,13 @@ def test_what_tenants_hold_is_handed_back_by_a_shutdown(policy: Any) -> None:
     on_virtual_time(main)
 
 
-# -- a tenant full of what it holds ----------------------------------------------------------------
+# -- a tenant full of held items -------------------------------------------------------------------
 
 
 def full_of_held(
     clock: FakeClock, setting: Setting, *, capped: bool, **options: Any
 ) -> Batcher[Item]:
-    """Capacity for ten items: in the ledger, or in each tenant's part of it."""
+    """Capacity for ten items: in the ledger, or in each tenant's part."""
     if capped:
         return tenanted(
             setting.stack,
@@ -316,8 +316,8 @@ def full_of_held(
 def test_who_waits_for_a_room_full_of_held_items_waits_until_they_are_let_go(
     *, capped: bool
 ) -> None:
-    """batcher/B44: the same rule for the ledger and for a tenant's part of it; the error and
-    `stats` say why.
+    """batcher/B44: the same rule for the ledger and for a tenant's part; the error and `stats` say
+    why.
     """
     setting = Setting(Item(A, 0))
 
@@ -397,7 +397,7 @@ def test_a_shutdown_does_not_wait_for_room_that_held_items_take(*, capped: bool)
 @pytest.mark.parametrize("capped", [False, True])
 @pytest.mark.parametrize("overflow", ["reject", "drop_newest", "drop_oldest"])
 def test_what_a_room_full_of_held_items_does_instead(overflow: Any, *, capped: bool) -> None:
-    """batcher/B44: the oldest item is dropped, a held one; its key stays held."""
+    """batcher/B44: the oldest item, which is held, is dropped; its key stays held."""
     setting = Setting(Item(A, 0))
 
     async def main(clock: FakeClock) -> None:
@@ -454,7 +454,7 @@ def test_all_that_a_tenant_holds_may_be_dropped_and_its_key_stays_held() -> None
 
 
 def test_what_comes_forward_when_an_item_is_dropped_goes_at_its_time() -> None:
-    """I4: without any other event of its tenant."""
+    """I4: without another event of its tenant."""
     sink = Destination()
     most = Limits(max_items=2, max_delay=1.0, workers=1, max_pending_items=4)
 
@@ -478,8 +478,8 @@ def test_what_comes_forward_when_an_item_is_dropped_goes_at_its_time() -> None:
 
 
 def test_a_batch_takes_all_of_a_tenants_key_and_stops_behind_a_failed_one() -> None:
-    """batcher/4a.10, consumer/G-T8, I5: one write for each tenant without failures; items behind
-    the bad one follow it.
+    """batcher/4a.10, consumer/G-T8, I5: without failures, one write per tenant; items behind the
+    bad one follow it.
     """
     setting = Setting(Item(A, 3), Item(A, 5), prefix_safe=True)
 
@@ -505,7 +505,9 @@ def test_a_batch_takes_all_of_a_tenants_key_and_stops_behind_a_failed_one() -> N
 
 
 def test_what_stands_behind_an_item_that_is_tried_again_is_tried_with_it() -> None:
-    """I5: only the failed item counts its attempts; the other tenant's batch is not waited for."""
+    """I5: only the failed item counts its attempts, without waiting for the other tenant's
+    batch.
+    """
     tries: list[tuple[Item, ...]] = []
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult | None:

@@ -117,7 +117,7 @@ def test_a_newcomer_waits_for_one_batch_of_each_other_at_most() -> None:
 
 def test_nobody_saves_credit_for_later() -> None:
     acc = house()
-    for _ in range(50):  # alone, and never behind
+    for _ in range(50):  # alone, and never in debt
         fill(acc, "early", 5)
         drained(acc)
     fill(acc, "late", 500)
@@ -301,8 +301,8 @@ def offer(acc: Any, item: Item, now: float) -> None:
 
 
 def with_held(held: int) -> tuple[TenantGatherer[Item], Holding, Ledger]:
-    """A tenant `held` whose first item of each of so many keys has failed, with as many more behind
-    them.
+    """A tenant `held` whose first item of each of this many keys has failed, with as many more
+    behind them.
     """
     made, ledger = gathering(
         limits=Limits(max_items=5, workers=4),
@@ -337,7 +337,7 @@ def test_a_tenant_of_which_all_is_held_has_no_turn() -> None:
 
 
 def test_what_one_tenant_holds_costs_the_others_no_turn() -> None:
-    """batcher/4b.6: the others send the same items in the same order as without it."""
+    """batcher/4b.6: the others send the same items in the same order as without that tenant."""
     sent: list[list[object]] = []
     for held in (0, 100):
         acc, _, _ = with_held(held)

@@ -39,7 +39,7 @@ async def test_twice_max_items_makes_two_full_batches(fake_clock: FakeClock) -> 
 async def test_a_batch_is_written_exactly_when_its_first_item_is_max_delay_old(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4a.1, B-T2, batcher/B2: not a moment earlier, and an empty batcher writes nothing."""
+    """batcher/4a.1, B-T2, batcher/B2: not earlier; an empty batcher writes nothing."""
     sink = Recording()
     async with Batcher(sink, limits=Limits(max_delay=1.0)) as batcher:
         await batcher.add("a")
@@ -217,7 +217,7 @@ async def test_flush_is_a_fence_around_what_was_accepted_before_it(fake_clock: F
 async def test_concurrent_flushes_end_with_the_writes_of_their_own_items(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/B55: each waits for its items in flight, and for no later ones."""
+    """batcher/B55: each waits for its items in flight, but for no later ones."""
     sink = Recording(seconds=1.0)
     async with Batcher(sink, limits=Limits(max_items=1, max_delay=50.0)) as batcher:
         ended: list[float] = []
@@ -272,8 +272,8 @@ async def test_a_function_is_a_sink(fake_clock: FakeClock) -> None:
 async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4a.1: design 4, `pressure`: a batch in backoff fills the ledger, so waiting for the
-    linger would be useless.
+    """batcher/4a.1: design 4, `pressure`: a batch in backoff fills the ledger, so the linger would
+    be useless.
     """
 
     async def write(batch: Batch[int]) -> None:

@@ -1,5 +1,5 @@
-"""The slow path: it lets other tasks run, refuses items that cannot be measured or are too large,
-and books waiting producers.
+"""The slow path: it yields to other tasks, refuses items that are unmeasurable or too large, and
+accounts for waiting producers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def test_a_producer_that_never_waits_lets_others_run(
 async def test_a_producer_that_is_refused_again_and_again_lets_others_run(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4b.9: the ledger would never be freed otherwise."""
+    """batcher/4b.9: otherwise the ledger would never be freed."""
     async with Batcher(
         FakeSink[int](), overflow="reject", limits=limits(), clock=fake_clock
     ) as batcher:
@@ -125,8 +125,8 @@ def test_what_is_too_large_finds_no_way_in_from_a_thread_either(overflow: Any) -
 
 
 async def test_what_a_drop_tells_may_add_something(fake_clock: FakeClock) -> None:
-    """The limit holds although an observer adds an item during the drop: that item is accepted
-    before the old one is reported.
+    """The limit holds although an observer adds an item during the drop; that item is accepted
+    before the drop is reported.
     """
 
     class AddsMore(Observer):

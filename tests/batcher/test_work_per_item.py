@@ -1,5 +1,5 @@
-"""The cost of an item depends neither on the number of keys or tenants, nor on how many items of
-one wait. Counted in calls, not in seconds.
+"""The cost of an item depends neither on the number of keys or tenants nor on the waiting items of
+one of them. Counted in calls, not in seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Item = tuple[int, int]
 
 
 async def calls(work: Callable[[], Awaitable[object]]) -> int:
-    """The number of calls, of Python functions and into C, that some work needs."""
+    """The number of Python and C function calls of some work."""
     count = 0
 
     def count_one(_frame: FrameType, event: str, _argument: object) -> None:
@@ -75,7 +75,7 @@ async def tenants_that_drop_the_oldest(count: int, clock: FakeClock) -> int:
 
 
 async def coming_and_going(count: int, clock: FakeClock) -> int:
-    """A batch of each, filled at once, before its time."""
+    """A batch of each key or tenant, filled before its time."""
     async with tenants(count, clock, FakeSink[Item]()) as batcher:
 
         async def come() -> None:

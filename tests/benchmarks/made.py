@@ -1,4 +1,4 @@
-"""A case whose turns a test decides."""
+"""A case whose turns are controlled by a test."""
 
 from __future__ import annotations
 

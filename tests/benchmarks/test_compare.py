@@ -1,7 +1,8 @@
-"""This checkout beside another revision: what counts as slower, and that a comparison notices it.
+"""Comparison of this checkout with another revision: when it counts as slower, and that this is
+detected.
 
-Nothing here judges a small difference in time: where real processes run, the limit is so high, and
-the planted slowness so great, that a busy machine changes nothing.
+No small difference in time is judged: with real processes the limit is so high, and the planted
+slowness so large, that a busy machine makes no difference.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ UNCLEAR = Pairs([1.0, 1.2, 1.2], [1.0, 1.0, 1.0])
     [
         ([1.06, 1.06, 1.06], [1.0, 1.0, 1.0], True),
         ([1.04, 1.04, 1.04], [1.0, 1.0, 1.0], False),
-        ([1.0, 2.0, 2.0], [1.0, 1.0, 1.0], False),  # disturbed, but once as fast
+        ([1.0, 2.0, 2.0], [1.0, 1.0, 1.0], False),  # disturbed, but as fast once
         ([1.0, 1.0, 1.0], [1.0, 1.0, 0.9], False),  # one fast turn there
         ([0.5, 0.5, 0.5], [1.0, 1.0, 1.0], False),
     ],
@@ -90,7 +91,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the library as it is now."""
+    """A repository with the present library."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     ignored = shutil.ignore_patterns("__pycache__")

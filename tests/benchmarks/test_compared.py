@@ -1,4 +1,4 @@
-"""Consumers of Kafka side by side: our own line of the page."""
+"""Comparison of Kafka consumers: Penstock's line on the page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def test_penstock_does_what_the_page_says(
     embedded_kafka: EmbeddedKafka, situation: str, seen: str
 ) -> None:
-    """The fixture skips without Java; the program starts a broker of its own."""
+    """The fixture skips without Java; the program starts its own broker."""
     command = [sys.executable, "-m", "benchmarks.compared", situation, "--only", "Penstock"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.rstrip().endswith(seen), ran.stdout

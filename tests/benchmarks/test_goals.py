@@ -1,4 +1,4 @@
-"""The goals are judged by medians, and every one stands on the page, met or missed."""
+"""Goals are judged by medians, and every one is on the page, met or missed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HERE, BEFORE = line_of("3.11.7"), line_of("3.11.7", before=True)
 
 
 def results(figures: Mapping[tuple[str, str], Sequence[float]]) -> Results:
-    """Figures by column and piece of work."""
+    """Figures by column and task."""
     return Results(
         WORK_CASE,
         items=10,

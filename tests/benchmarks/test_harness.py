@@ -1,4 +1,4 @@
-"""The benchmarks run, and report what was measured. Nothing here judges a time."""
+"""The benchmarks run and report measurements. No time is judged."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_case_along_something_has_a_table_of_its_own_for_the_other_clock() -> 
 
 
 def test_processor_time_is_that_of_this_process() -> None:
-    """Not that of another, which it waits for here."""
+    """Not that of another process, which it waits for."""
     watch = Stopwatch()
     subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
     took = watch.read()
@@ -142,7 +142,7 @@ def test_processor_time_is_that_of_this_process() -> None:
 
 
 def test_processor_time_of_the_family_is_that_of_its_processes_too() -> None:
-    """Of one that still runs, and of one that has ended."""
+    """Of a running one, and of one that has ended."""
     pytest.importorskip("psutil")
     spin = "sum(range(3_000_000)); print(flush=True)"
     watch = FamilyStopwatch()
@@ -193,7 +193,7 @@ def test_a_target_is_judged_by_the_median_ratio_and_a_ceiling_by_the_slowest_rou
 
 
 def along_sizes(*, words: bool = False, targets: Sequence[Aim] = ()) -> Results:
-    """Two lines at two points; `ours` takes 10 and 12 ns per item, `peer` is there at the second
+    """Two lines at two points; `ours` takes 10 and 12 ns per item, `peer` exists at the second
     point only.
     """
     first, second = ("few", "many") if words else (10, 1_000)
@@ -332,8 +332,8 @@ def test_a_case_that_cannot_run_says_why_and_the_others_go_on(
 
 
 ALWAYS = {"decorators", "postgres", "http", "keyed", "consumer-waits", "consumer-parts"}
-"""One of each kind; the others run in the soak. P-T1, P-T2: there it is seen that those on Spark
-run, each with a Spark of its own; what they measure stands on the page of the benchmarks.
+"""One of each kind; the others run in the soak. P-T1, P-T2: these show that those on Spark run,
+each with its own Spark; their measurements are on the page of benchmarks.
 """
 
 BY_PYTHON = {"interpreters", "work", "imports", "consumer", "kafka", "kafka-keys"}
@@ -349,7 +349,7 @@ BY_PYTHON = {"interpreters", "work", "imports", "consumer", "kafka", "kafka-keys
 def test_every_case_runs(
     case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if case.name in BY_PYTHON:  # one of them is enough here
+    if case.name in BY_PYTHON:  # one of them is sufficient here
         monkeypatch.setattr("benchmarks.cases.interpreters.VERSIONS", ())
     if case.name == "accept":
         pytest.importorskip("opentelemetry.sdk")
@@ -372,7 +372,7 @@ def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
 
 
 def test_the_flame_graph_of_the_docs_shows_files_that_exist() -> None:
-    """`python -m benchmarks --case flame` draws it again."""
+    """`python -m benchmarks --case flame` regenerates it."""
     shown = {*re.findall(r"\((penstock/[\w/]+\.py)\b", flame.TARGET.read_text(encoding="utf-8"))}
     assert shown
     assert sorted(file for file in shown if not (SOURCE / file).exists()) == []

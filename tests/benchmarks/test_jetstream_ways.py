@@ -1,4 +1,4 @@
-"""A turn of a stream is a figure only if the server counts all of its messages as acknowledged."""
+"""A turn of a stream counts only if the server reports all of its messages as acknowledged."""
 
 from __future__ import annotations
 

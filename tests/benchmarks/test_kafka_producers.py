@@ -1,4 +1,4 @@
-"""The items of the ways to write to a topic."""
+"""The items in the benchmarks of writing to a topic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_turn_has_all_items_and_one_before_the_time_runs(work: str) -> None:
 
 
 def test_records_are_the_same_by_hand_and_by_the_sink() -> None:
-    """The functions of an item that the peers call are the sink's arguments, too."""
+    """The sink's arguments are the functions that the peers call for an item."""
     pairs, events = WORKS[KEYED].form, WORKS[EVENTS].form
     assert (pairs.key, pairs.value) == (pairs.of_sink["key"], pairs.of_sink["value"])
     item = WORKS[EVENTS].make(7)

@@ -1,4 +1,4 @@
-"""The counter of the ways to consume a topic, and the environments of peers."""
+"""The counter in the benchmarks of consuming a topic, and the environments of peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A way to publish has a figure only if the stream counts all of its messages."""
+"""A result of a publisher counts only if the stream contains all of its messages."""
 
 from __future__ import annotations
 

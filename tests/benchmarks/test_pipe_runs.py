@@ -1,4 +1,4 @@
-"""A run from a topic to a destination is a figure only if it did all of its work, in order."""
+"""A run from a topic to a destination counts only if it completed all of its work in order."""
 
 from __future__ import annotations
 

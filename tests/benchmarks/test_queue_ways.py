@@ -1,4 +1,4 @@
-"""A turn of a queue is a figure only if all of its jobs were handled."""
+"""A turn of a queue counts only if all of its jobs were handled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def dsn(embedded_postgres: EmbeddedPostgres) -> str:
-    """A database with the tables of the ways that need nothing installed."""
+    """A database with the tables of the candidates that need no installation."""
     import asyncpg
 
     name = f"queue_ways_{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""The fixed reference does what it says, so that ratios to it mean something."""
+"""The fixed reference works as documented, so that ratios to it are meaningful."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINGER = 0.2
 
 
 class Destination:
-    """Keeps what arrives. While `gate` is closed, writes wait."""
+    """Stores its input. While `gate` is closed, writes wait."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()

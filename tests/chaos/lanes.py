@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Lanes:
-    """What a batcher is told of them, and whether it keeps to it. Items of one key are good or bad
-    together, whatever their tenant.
+    """The keys and tenants of a batcher, and its adherence to them. Items of one key are all good
+    or all bad, whatever their tenant.
     """
 
     seed: int
@@ -61,7 +61,7 @@ class Lanes:
         return row[0] // KEYS % 3
 
     def line(self, item: int) -> Hashable:
-        """What order is promised for; `None` if for nothing."""
+        """The unit of ordering; `None` if there is none."""
         tenant = self.tenant((item,)) if "tenant" in self.options else None
         if self.has_keys:
             return tenant, self.key((item,))
@@ -71,7 +71,7 @@ class Lanes:
         return {line for item in items if (line := self.line(item)) is not None}
 
     def settled(self, items: Iterable[int], outcome: Outcome, place: dict[int, int]) -> None:
-        """What is settled of a key is settled in order."""
+        """Check that items of a key are settled in order."""
         if not self.has_keys or outcome in {Outcome.UNSENT, Outcome.UNKNOWN}:
             return
         for item in items:
@@ -81,19 +81,19 @@ class Lanes:
             self._last[line] = place[item]
 
     def sealed(self, batch: Batch[Row]) -> None:
-        """A batch belongs to one tenant."""
+        """Check that a batch belongs to one tenant."""
         if "tenant" in self.options and {self.tenant(row) for row in batch} != {batch.tenant}:
             self.broken.append(f"{tuple(batch)} in a batch of tenant {batch.tenant}")
 
     def check(self, batcher: Batcher[Row]) -> None:
-        """No tenant has more inside than it may."""
+        """Check that no tenant exceeds its limit."""
         house = batcher._dispatcher.gathering.gatherer
         for share in house.queues() if isinstance(house, TenantGatherer) else ():
             if self.cap is not None and share.ledger.inside > self.cap:
                 self.broken.append(f"tenant {share.tenant} has {share.ledger.inside} inside")
 
     def check_left(self, batcher: Batcher[Row]) -> None:
-        """Nothing is left but the keys that are held."""
+        """Check that only held keys remain."""
         dispatcher = batcher._dispatcher
         assert dispatcher.slots.used == 0
         tenants = dispatcher.gathering.gatherer

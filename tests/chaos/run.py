@@ -1,5 +1,5 @@
-"""One seeded run: producers, flushes and cancellations on a stack in bad weather, and an end of one
-kind or the other.
+"""One seeded run: producers, flushes and cancellations on a stack with a faulty destination, and
+one of two endings.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LATER = 2_000.0
-"""Seconds after which nothing of a run is left."""
+"""Seconds after which nothing of a run remains."""
 
 
 class Chaos(Observer):
-    """One run. With `patient` it goes on until every item has its outcome; otherwise it is shut
+    """One run. With `patient` it continues until every item has its outcome; otherwise it is shut
     down in the middle.
     """
 
@@ -111,7 +111,7 @@ class Chaos(Observer):
             await asyncio.sleep(rng.choice([0.0, 0.0, 0.1, 2.0]))
 
     async def _disturb(self, tasks: list[asyncio.Task[Any]]) -> None:
-        """Flushes that nobody waits for, and producers who are sent away."""
+        """Start flushes without a waiter, and cancel producers."""
         rng = self.rng
         for _ in range(rng.randint(0, 6)):
             await asyncio.sleep(rng.uniform(0.0, 5.0))
@@ -129,7 +129,7 @@ class Chaos(Observer):
     # -- the run -----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """All of it, with every check."""
+        """Run it, with every check."""
         with self.clock:
             self.clock.run(self._run())
             assert self.clock.leftovers() == []
@@ -183,7 +183,7 @@ class Chaos(Observer):
         first = asyncio.create_task(batcher.shutdown(deadline, admit_waiting=rng.random() < 0.5))
         await asyncio.sleep(rng.choice([0.0, 0.2, 3.0]))
         if rng.random() < 0.3:
-            first.cancel()  # somebody wants it now
+            first.cancel()  # the deadline moves to now
             until = self.clock.now()
         was_done = first.done()
         report = await batcher.shutdown()
@@ -192,7 +192,7 @@ class Chaos(Observer):
         await asyncio.wait([first])
         return report
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def _check(self, report: ShutdownReport[Row]) -> None:
         assert self.broken == []
@@ -221,7 +221,7 @@ class Chaos(Observer):
         ]
         ends.update(
             dict.fromkeys(behind, Outcome.REJECTED)
-        )  # what fails behind its key is told by its receipt alone
+        )  # items that fail behind their key: only their receipts report it
         unsent = [item for (item,) in report.unsent]
         assert not set(unsent) & set(ends)
         assert len(unsent) == len(set(unsent))
@@ -259,11 +259,11 @@ class Chaos(Observer):
             assert doubtful or any(there) or item in shape.letters.doubtful, about
 
     def _check_everything_arrived(self, ends: dict[int, Outcome]) -> None:
-        """After bad weather and as much time as it takes: the good ones are there, the bad ones are
-        the dead letters, and that is all.
+        """Check the result after the faults and enough time: good items are stored, bad ones are
+        dead letters, and nothing else exists.
 
-        A bad one of which a try was cut off may have been applied, for all that the client knows:
-        it is unknown, and no dead letter.
+        A bad item with a cut attempt may have been applied as far as the client knows: it is
+        unknown and not a dead letter.
         """
         good = {item for item in ends if not self._is_bad(item)}
         assert {item for item, outcome in ends.items() if outcome is Outcome.DELIVERED} == good, (

@@ -1,4 +1,4 @@
-"""Full stacks, in the order in which one would build them, over one destination or several."""
+"""Full stacks in the recommended order, over one or several destinations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Shape:
-    """A sink, and what is behind it."""
+    """A sink and its destinations."""
 
     rng: random.Random
     calm_at: float
@@ -40,9 +40,9 @@ class Shape:
     deaf: bool
     lanes: Lanes | None = None
     settled: set[int] = field(default_factory=set[int])
-    """Items that have their outcome; the batcher's observer fills it."""
+    """Items with an outcome; the batcher's observer fills it."""
     required: list[Storm] = field(default_factory=list[Storm])
-    """An item is delivered when all of these have it, as far as they are to get it."""
+    """An item is delivered when all of these that should receive it have it."""
     optional: list[Storm] = field(default_factory=list[Storm])
     letters: Storm = field(init=False)
     sink: Sink[Row] = field(init=False)
@@ -68,7 +68,7 @@ class Shape:
         )
 
     def _retry(self) -> Retry:
-        """Never gives up by itself: what the weather does is no item's fault."""
+        """Retries without limit: no item is at fault for the destination's failures."""
         rng = self.rng
         backoff = Backoff(
             base=rng.choice([0.0, 0.1, 1.0]), longest=5.0, rng=random.Random(rng.getrandbits(64))
@@ -78,7 +78,7 @@ class Shape:
     def _tower(
         self, where: list[Storm], bad: frozenset[int] | None = None, again: set[int] | None = None
     ) -> Sink[Row]:
-        """One destination with everything that belongs around it, up to the retry."""
+        """One destination with all of its decorators, up to the retry."""
         rng = self.rng
         per_item = rng.random() < 0.5
         storm = self._storm(self.bad if bad is None else bad, per_item=per_item, again=again)
@@ -120,7 +120,7 @@ class Shape:
         )
 
     def wanted_by(self, item: int) -> list[Storm]:
-        """The destinations that should have it in the end."""
+        """The destinations that should receive it."""
         if self.name == "router":
             return [self.required[item % 2]]
         return self.required

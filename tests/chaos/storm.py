@@ -1,5 +1,5 @@
-"""A destination in bad weather: for a while anything may happen at any call; afterwards only what
-is really bad is refused.
+"""A faulty destination: for some time any call may fail in any way; afterwards only bad items are
+refused.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
 Row = tuple[int, ...]
-"""What is written: the numbers of the items that are merged into it, usually one."""
+"""A written row: the numbers of the items merged into it, usually one."""
 
 KEYS = 12
-"""Items whose numbers are the same modulo this have the same key, and are good or bad together."""
+"""Items whose numbers are equal modulo this have the same key, and are all good or all bad."""
 
 FAULTS = [
     "transient",
@@ -66,9 +66,9 @@ class Storm:
         self.rng = random.Random(seed)
         self.applied: list[int] = []
         self.doubtful: set[int] = set()
-        """Items of writes of which nobody knows what they did."""
+        """Items of writes with an unknown effect."""
         self.sent_again: list[int] = []
-        """Items that came although they were settled."""
+        """Items that arrived although they were settled."""
         self.beside: list[set[Hashable]] = []
         """Lines that were in two writes at once."""
         self.running = 0

@@ -1,4 +1,4 @@
-"""Decorators in any order, however often, mean what they say."""
+"""Decorators in any order and number have their documented effects."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:a DeadLetter inside a Retry")
 
 ITEMS = 12
 LEVELS = 3
-"""Halvings of a batch of 8 items."""
+"""The number of halvings of a batch of 8 items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decorator of a kind, with a number that means something else for each."""
+    """A decorator of one kind, with a number whose meaning depends on the kind."""
 
     kind: str
     number: int
 
     def made(self, letters: Letters, *, patient: bool) -> Any:
-        """The decorator; a patient one never cuts, and waits where it could refuse."""
+        """The decorator; a patient one never cuts, and waits instead of refusing."""
         match self.kind:
             case "timeout":
                 return Timeout(10_000.0 if patient else 1.5 * self.number)
@@ -80,7 +80,7 @@ layers = st.lists(
 
 
 class Letters:
-    """Takes every record."""
+    """Accepts every record."""
 
     def __init__(self) -> None:
         self.items: list[int] = []
@@ -90,7 +90,7 @@ class Letters:
 
 
 class Run(Observer):
-    """Some items through a stack."""
+    """Some items written through a stack."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Run(Observer):
             self.outcomes[batch[index]] = outcome
 
     def go(self, deadline: float | None = None) -> list[Outcome]:
-        """Run it to its end; return how the items ended."""
+        """Run to the end; return the outcomes of the items."""
         with FakeClock() as clock:
             clock.run(self._go(clock, deadline))
             assert clock.leftovers() == []
@@ -152,8 +152,8 @@ class Run(Observer):
             assert self.batcher.tally() == report.tally
 
     def writes_of(self, item: int) -> list[Write]:
-        """The writes of an item that may count as a try: neither throttled nor at a destination
-        that is not there.
+        """The writes of an item that may count as attempts: neither throttled nor to an unavailable
+        destination.
         """
         return [
             write
@@ -171,7 +171,7 @@ def _is_free(act: Act) -> bool:
 def test_a_healthy_destination_gets_every_item_once_in_as_few_writes_as_the_splits_allow(
     stacked: list[Layer], workers: int
 ) -> None:
-    """B-T21, B-T41: nothing else in the stack writes anything."""
+    """B-T21, B-T41: nothing else in the stack writes."""
     run = Run(stacked, default=Act(), workers=workers)
     assert run.go() == [Outcome.DELIVERED] * ITEMS
     assert sorted(run.destination.applied) == list(range(ITEMS))
@@ -208,7 +208,7 @@ def test_a_destination_that_keeps_failing_gets_as_many_tries_as_the_retries_say(
 def test_what_is_refused_for_good_is_tried_once_and_hurts_no_neighbour(
     stacked: list[Layer], workers: int
 ) -> None:
-    """B-T18, B-T21: items that the destination refuses one by one."""
+    """B-T18, B-T21: the destination refuses items one by one."""
     run = Run(
         stacked, default=Act("partial", error="permanent", which=frozenset({0})), workers=workers
     )
@@ -229,8 +229,8 @@ def test_what_is_refused_for_good_is_tried_once_and_hurts_no_neighbour(
 def test_whatever_the_destination_does_outcomes_are_true(
     stacked: list[Layer], workers: int, script: list[Act], deadline: float | None
 ) -> None:
-    """batcher/4b.1, B-T41, B-T57: conservation, nothing sent after it was settled, no more tries
-    than the retries allow. A try that the shutdown moves forward uses up no attempt.
+    """batcher/4b.1, B-T41, B-T57: no item is lost, none is sent after it was settled, and attempts
+    stay within the limits. An attempt that the shutdown moves forward does not count.
     """
     run = Run(stacked, default=Act(), script=script, workers=workers, patient=False)
     ends = run.go(deadline)

@@ -11,7 +11,7 @@ SOAK = 1_000
 
 
 def storms(seeds: range) -> None:
-    """Run each; an error says how to run it again."""
+    """Run each; an error says how to repeat the run."""
     for seed in seeds:
         with run_by(f"from tests.chaos.weather import Weather; Weather({seed}).run()"):
             Weather(seed).run()
@@ -19,8 +19,8 @@ def storms(seeds: range) -> None:
 
 @pytest.mark.long
 def test_no_good_item_is_given_up_in_any_weather() -> None:
-    """batcher/4b.1 to 4b.3, B-T42: and what is delivered, unsent and unknown agrees with the
-    database's own log.
+    """batcher/4b.1 to 4b.3, B-T42: delivered, unsent and unknown items agree with the database's
+    own log.
     """
     storms(range(SAMPLE))
 

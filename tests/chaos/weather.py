@@ -1,9 +1,9 @@
-"""A database in bad weather, and a shutdown at a random moment: one seeded run with the database's
-own log as the truth.
+"""A faulty database, and a shutdown at a random moment: one seeded run with the database's own log
+as the truth.
 
-The weather changes every few seconds: calm, an outage (nothing answers), a refusal (a grant
-revoked, a table renamed), a throttle, a standby (read-only), a kill (connections break in the
-middle of a write, before or after its commit). No item is bad, so none may be given up.
+The fault changes every few seconds: none, an outage (no answers), a refusal (a permission revoked,
+a table renamed), a throttle, a standby (read-only), a kill (connections break during a write,
+before or after its commit). No item is bad, so none may be given up.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 WEATHER = ("calm", "calm", "outage", "refusal", "throttle", "kill", "standby")
 CUT = 1.0
-"""Seconds before the deadline, at most, at which writes are cut."""
+"""Maximum seconds before the deadline at which writes are cut."""
 
 
 LONGEST_TRY = 0.4
 
 
 class Database:
-    """Keeps a set of items, each at most once, and knows which writes it committed."""
+    """Stores a set of items, each at most once, and records its commits."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.rows: set[int] = set()
         self.doubtful: set[int] = set()
-        """Items of writes of which the client cannot know whether they were committed."""
+        """Items of writes whose commit is unknown to the client."""
         self.weather = "calm"
         self.last_try = 0.0
         self._killed = asyncio.Event()
@@ -98,7 +98,7 @@ class Database:
 
 
 class Letters:
-    """Takes every record."""
+    """Accepts every record."""
 
     def __init__(self) -> None:
         self.items: list[int] = []
@@ -115,7 +115,7 @@ class Weather:
         self.accepted: list[int] = []
 
     def run(self) -> None:
-        """All of it, with every check."""
+        """Run it, with every check."""
         clock = FakeClock(max_rounds=200_000)
         with clock:
             clock.run(self._run(clock))

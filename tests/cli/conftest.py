@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where a child's server lives; other users may enter it, since root's servers run as somebody
-    else.
+    """The folder of a child's server; other users may enter it, because servers started by root run
+    as another user.
     """
     path = Path(tempfile.mkdtemp(prefix="penstock-demo-test-"))
     path.chmod(0o755)

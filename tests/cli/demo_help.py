@@ -1,4 +1,4 @@
-"""Runs of the demo as child processes, and what they leave behind."""
+"""Runs of the demo as child processes, and the processes and files they leave behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def signalled(child: subprocess.Popen[str], *signals: signal.Signals, after: str) -> str:
     """Send `signals`, one line of output apart, once `after` matched, to the whole group as a
-    terminal does; return what came then.
+    terminal does; return the output from then on.
     """
     assert child.stdout is not None
     for line in child.stdout:

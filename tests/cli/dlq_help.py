@@ -1,4 +1,4 @@
-"""What the tests of `penstock dlq` share."""
+"""Helpers for the tests of `penstock dlq`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def keep_in_file(path: Path, records: Iterable[DeadLetterRecord[Any]], **options
 
 
 class Cli:
-    """The command, run in this process, and what it said."""
+    """The command, run in this process, and its output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -74,18 +74,18 @@ class Cli:
         return [json.loads(line) for line in self("list", *arguments, "--json")]
 
     def keys(self, *arguments: str) -> list[int]:
-        """The numbers of the letters that are listed."""
+        """The numbers of the listed letters."""
         return [int(letter["key"].removeprefix("key-")) for letter in self.letters(*arguments)]
 
 
 def module(folder: Path, name: str, text: str) -> None:
-    """Write a module; one of this name that another test has imported is forgotten."""
+    """Write a module; a module of this name imported by another test is unloaded."""
     (folder / f"{name}.py").write_text(text)
     sys.modules.pop(name, None)
 
 
 def process(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The command in a process of its own."""
+    """The command in its own process."""
     command = [sys.executable, "-m", "penstock.cli", "dlq", *arguments]
     return subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The command line without a database: what is asked for, and what is refused."""
+"""The command line without a database: required and refused arguments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from penstock.cli import main
 def test_wrong_use_is_told_with_exit_code_2(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And nothing is started."""
+    """Nothing is started."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
@@ -89,7 +89,7 @@ def test_a_package_that_is_missing_is_named_in_one_line(
 def test_the_embedded_server_is_an_extra_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked for only where it is needed, and the answer is the same."""
+    """It is required only where it is needed, and the error is the same."""
     pytest.importorskip("rich")
     pytest.importorskip("asyncpg")
     from penstock.demo import database as _database
@@ -131,7 +131,7 @@ class _NoFile:
 def test_only_a_command_with_defaults_names_them(
     command: str, poison: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`queue alter` leaves settings that are not given as they are."""
+    """`queue alter` keeps settings that are not given."""
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
         main(["queue", command, "--help"])

@@ -1,4 +1,4 @@
-"""The demo on a real server: killed, given, interrupted, refused."""
+"""The demo on a real server: killed, on a given database, interrupted, refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_server_killed_half_way_costs_no_row(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """At a small size, with a server of its own, of which nothing is left."""
+    """With few rows and its own server, of which nothing remains."""
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     assert (
         main(
@@ -111,8 +111,8 @@ def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_an_executor_killed_on_the_way_costs_no_aircraft_its_latest_flight(folder: Path) -> None:
-    """P-T9, P-T22: at full size, in executors of their own; Spark's work folder is as it was
-    before.
+    """P-T9, P-T22: at full size, in separate executors; Spark's work folder is unchanged
+    afterwards.
     """
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
@@ -161,7 +161,7 @@ def test_without_chaos_the_server_stays_alive(
 def test_a_given_database_is_used_and_left_alive(
     embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Twice: what the first run left makes way. The password is not shown."""
+    """Twice: the second run replaces the tables of the first. The password is not shown."""
     for _ in range(2):
         assert (
             main(
@@ -189,7 +189,7 @@ def test_a_given_database_is_used_and_left_alive(
 def test_a_schema_of_its_name_that_is_not_the_demos_stays(
     embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It would be dropped with all that is in it."""
+    """It would be dropped with all its content."""
 
     async def execute(sql: str) -> Any:
         connection = await asyncpg.connect(embedded_postgres.dsn)
@@ -227,7 +227,7 @@ def test_a_row_that_is_lost_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A batcher that forgets an item is found out."""
+    """A batcher that loses an item is detected."""
     add = Batcher[Any].add
 
     async def forgets(self: Batcher[Any], item: Any, **options: Any) -> None:
@@ -256,7 +256,7 @@ def test_a_row_that_is_lost_is_a_failure(
 def test_a_database_that_is_not_there_is_told_without_its_password(
     dsn: str, code: int, told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A clear line instead of a traceback."""
+    """A clear message instead of a traceback."""
     assert main(["demo", "--rows", "10", "--plain", "--dsn", dsn]) == code
     captured = capfd.readouterr()
     assert captured.err.startswith("penstock demo: ")
@@ -305,7 +305,7 @@ def test_an_interrupt_drains_and_says_what_was_left(
 
 @pytest.mark.long
 def test_a_second_interrupt_means_now(embedded_postgres: EmbeddedPostgres, folder: Path) -> None:
-    """What is inside then is handed back, and counted."""
+    """Items inside are returned and counted."""
     child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "1", "--workers", "1")
     output = signalled(child, signal.SIGINT, signal.SIGINT, after=r"delivered: [1-9]")
     assert child.returncode == 130
@@ -326,8 +326,8 @@ INTERRUPTIONS = [
     for after, (always, mark) in MOMENTS.items()
     for sign in SIGNALS
 ]
-"""Every moment and every signal, which all end in the same handler; the two that take longest are
-among the long tests, and the other pairs in the soak.
+"""Every moment and every signal, which all end in the same handler; the two slowest pairs are among
+the long tests, the others among the soak tests.
 """
 
 
@@ -335,7 +335,7 @@ among the long tests, and the other pairs in the soak.
 def test_no_moment_to_interrupt_leaves_a_server_behind(
     embedded_postgres: EmbeddedPostgres, folder: Path, after: str, sign: signal.Signals
 ) -> None:
-    """While it starts, while it is written to, while it is down, while it starts again."""
+    """While it starts, receives writes, is down, or restarts."""
     child = start(folder, "--rows", "30000")
     output = signalled(child, sign, after=after)
     assert (child.returncode, "interrupted" in output, "Traceback" in output) == (

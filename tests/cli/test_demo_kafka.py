@@ -1,4 +1,4 @@
-"""The demo's scene on Kafka: a consumer killed, interrupts, and what is said where it cannot run."""
+"""The demo's scene on Kafka: a killed consumer, interrupts, and the error where it cannot run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KILLED = "killing the first consumer with SIGKILL"
 
 @pytest.fixture
 def kafka() -> None:
-    """Skips where Kafka or the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
+    """Skip if Kafka or the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
     try:
         find_file()
     except NoFlights as error:
@@ -52,7 +52,7 @@ def kafka() -> None:
 def test_a_killed_consumer_costs_no_flight_and_no_order(
     embedded_postgres: EmbeddedPostgres, folder: Path
 ) -> None:
-    """Three consumers, every flight once, every spoiled one of both kinds with the dead letters."""
+    """Three consumers, every flight once, every spoiled one of both kinds in the dead letters."""
     arguments = [
         "--rows",
         "12000",
@@ -191,7 +191,7 @@ def test_a_required_scene_without_aiokafka_ends_the_demo_before_it_begins(
 
 
 def test_a_consumer_that_ends_by_itself_is_told_with_its_last_words() -> None:
-    """Instead of a wait without end."""
+    """Instead of an endless wait."""
     place = Place(
         broker="kafka", address="127.0.0.1:1", topic="flights", dsn="postgresql://x/x", schema="x"
     )
@@ -238,7 +238,7 @@ FLIGHTS: list[Flight] = [
 
 
 def proven(server: EmbeddedPostgres, change: str) -> ProvenLegs:
-    """The proof of five produced records after `change` to what arrived."""
+    """The proof of five produced records after `change` to the received ones."""
 
     async def run() -> ProvenLegs:
         schema = "penstock_demo"

@@ -1,4 +1,4 @@
-"""The demo's scene on NATS: a member of a group killed, and what is said where it cannot run."""
+"""The demo's scene on NATS: a killed member of a group, and the error where it cannot run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARGUMENTS = ("--plain", "--no-queue", "--no-kafka", "--no-spark")
 
 @pytest.fixture(autouse=True)
 def _flights() -> None:
-    """Skips where the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
+    """Skip if the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
     try:
         find_file()
     except NoFlights as error:
@@ -37,7 +37,7 @@ def _flights() -> None:
 def test_a_killed_member_costs_no_flight_and_no_order(
     embedded_postgres: EmbeddedPostgres, folder: Path
 ) -> None:
-    """O-T17, O-T23: three members, every flight once, every spoiled one with the dead letters."""
+    """O-T17, O-T23: three members, every flight once, every spoiled one in the dead letters."""
     arguments = ["--rows", "12000", "--poison", "500", *ARGUMENTS, "--dsn", embedded_postgres.dsn]
     with start(folder, *arguments) as process:
         output = process.communicate()[0]

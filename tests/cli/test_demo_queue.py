@@ -1,4 +1,6 @@
-"""The demo's scene on a queue: workers killed and resized, interrupts, and its proof."""
+"""The demo's scene on a queue: workers that are killed and whose number changes, interrupts, and
+its proof.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ JOIN, KILL = "one worker becomes 8", "killing 3 workers with SIGKILL"
 
 @pytest.fixture
 def flights() -> None:
-    """Skips where the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
+    """Skip if the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
     try:
         find_file()
     except NoFlights as error:
@@ -130,8 +132,8 @@ DELETE FROM {queues}.job; DELETE FROM {queues}.bell;
 
 
 def proven(server: EmbeddedPostgres, change: str) -> tuple[list[Finding], int]:
-    """The proof of 899 enqueued flights and a spoiled one after `change` to what was handled, and the
-    number of those that were handled again.
+    """The proof of 899 enqueued flights and a spoiled one after `change` to the handled ones, and
+    the number of those handled again.
     """
     place = QueuePlace(dsn=server.dsn, schema="penstock_demo", queues="penstock_demo_queue")
 
@@ -158,7 +160,7 @@ def proven(server: EmbeddedPostgres, change: str) -> tuple[list[Finding], int]:
 
 
 def test_what_was_enqueued_is_proven(embedded_postgres: EmbeddedPostgres) -> None:
-    """Flights and jobs of a transaction that was rolled back are not there."""
+    """Flights and jobs of a rolled-back transaction are absent."""
     findings, repeated = proven(embedded_postgres, "SELECT 1")
     assert [each for each in findings if not each.holds] == []
     found = {each.what: each.found for each in findings}

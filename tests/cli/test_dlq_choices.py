@@ -1,4 +1,4 @@
-"""`penstock dlq` with a slip of the pen, or a command that cannot be undone."""
+"""`penstock dlq` with typing errors, and with commands that cannot be undone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]
 
 
 def void(_: object) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_replayed_letters_are_removed_without_a_question(
 def test_what_arrives_during_the_question_is_not_removed(
     cli: Cli, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is about the letters that were counted."""
+    """The answer applies to the letters that were counted."""
 
     class Slow:
         closed = False

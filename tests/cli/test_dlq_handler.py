@@ -1,4 +1,4 @@
-"""The dead letters of a consumer go through its handler again."""
+"""The dead letters of a consumer are passed to its handler again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 
 def handler_of(folder: Path, text: str, name: str = "handle") -> str:
-    """A module with a handler in it, and how it is named."""
+    """A module with a handler, and the handler's name."""
     made = next(_NAMES)
     module(folder, made, HEAD + text)
     return f"{made}:{name}"
@@ -98,7 +98,7 @@ def states(cli: Cli, store: str) -> dict[int, str]:
 def test_a_handler_gets_each_record_as_it_was_and_for_the_first_time(
     cli: Cli, tmp_path: Path, text: str, name: str
 ) -> None:
-    """consumer/O25: the same handler, attempts reset, and `Ack` consumes the letter."""
+    """consumer/O25: the same handler, attempts reset, and `Ack` removes the letter."""
     store = keep_in_file(tmp_path / "dead", [letter(number) for number in (4, 2, 7)])
     see = (
         "def see(message):\n"
@@ -133,7 +133,9 @@ def test_a_handler_gets_each_record_as_it_was_and_for_the_first_time(
 def test_a_letter_that_is_not_acknowledged_stays_with_its_new_error(
     cli: Cli, tmp_path: Path, result: str, error_type: str, error_class: str, message: str
 ) -> None:
-    """consumer/O25: Nak and Term keep the letter; later ones of its key wait, others go on."""
+    """consumer/O25: Nak and Term keep the letter; later letters of its key wait, others
+    continue.
+    """
     letters = [letter(number, key) for number, key in enumerate(["a", "b", "a", None])]
     store = keep_in_file(tmp_path / "dead", letters)
     text = f"async def handle(message):\n    log(message)\n    if message.offset == 0: {result}"
@@ -154,7 +156,9 @@ def test_a_letter_that_is_not_acknowledged_stays_with_its_new_error(
 
 
 def test_letters_that_are_parked_or_hold_no_record_are_refused(cli: Cli, tmp_path: Path) -> None:
-    """consumer/C:N4: `unpark` handles what follows a parked record, in order; a replay does not."""
+    """consumer/C:N4: `unpark` handles the records behind a parked one in order; a replay does
+    not.
+    """
     letters = [
         letter(0, "parked", error_class="parked"),
         letter(1, "behind", parked_behind=True),
@@ -210,7 +214,7 @@ def test_a_handler_whose_database_is_down_ends_the_replay_and_costs_no_attempt(
 def test_messages_of_different_keys_are_handled_at_once_if_told_so(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """Each waits for the other, and the third is behind the first."""
+    """Two handlers wait for each other, and the third message is behind the first."""
     store = keep_in_file(tmp_path / "dead", [letter(0, "a"), letter(1, "b"), letter(2, "a")])
     text = """
 came = []
@@ -232,7 +236,7 @@ async def handle(message):
 def test_an_interrupted_replay_leaves_one_letter_in_doubt_and_goes_on_with_it(
     cli: Cli, tmp_path: Path, sent_signal: signal.Signals, code: int
 ) -> None:
-    """consumer/O25: noted before it is handled, and what became of it after."""
+    """consumer/O25: the start of its handling is recorded, and its outcome afterwards."""
     store = keep_in_file(tmp_path / "dead", [letter(number) for number in range(4)])
     text = """
 async def handle(message):
@@ -279,7 +283,7 @@ async def handle(message):
 def test_an_interrupted_letter_that_fails_again_is_pending_with_its_error(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """A handler is given it as any other: it cannot know what an earlier try has done."""
+    """A handler receives it like any other: it cannot know the effect of an earlier attempt."""
     store = keep_in_file(tmp_path / "dead", [letter(0, maybe_delivered=True)])
     name = handler_of(tmp_path, "def handle(message): raise ValueError('new')")
     cli("replay", store, "--handler", name, code=1)
@@ -323,7 +327,7 @@ async def _poisoned(message: Message) -> Terminate | None:
 def test_what_a_consumer_gave_up_is_handled_again(
     cli: Cli, tmp_path: Path, fake_clock: FakeClock
 ) -> None:
-    """consumer/O24, consumer/O25, from the source to the handler's second chance."""
+    """consumer/O24, consumer/O25: from the source to the handler's second attempt."""
     log = MemoryLog([Record("t", 0, n, b"k%d" % (n % 4), b"%d" % n) for n in range(8)])
     consumer = Consumer(
         MemorySource(log, ends=True, clock=fake_clock),

@@ -1,4 +1,4 @@
-"""Letters that are made to harm: what they show on a terminal, and what they break. And a DSN that
+"""Malicious letters: their output on a terminal, and the damage they may cause. Also a DSN that
 must not be shown.
 """
 
@@ -73,7 +73,7 @@ def test_nothing_of_a_letter_reaches_the_terminal_as_it_is(
 def test_nothing_of_a_letter_reaches_the_terminal_in_a_replay(
     cli: Cli, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Nor of the sink's own error, nor of the names that were given."""
+    """Nor does any part of the sink's own error, or of the given names."""
     store = lines(tmp_path / "a", hostile(1), hostile(2))
     text = (
         "from penstock import *\nasync def sink(batch): raise "
@@ -154,7 +154,7 @@ BAD: dict[str, Any] = {
 def test_a_bad_record_is_told_by_its_line_and_stops_nothing(
     cli: Cli, tmp_path: Path, name: str, *, zstd: bool
 ) -> None:
-    """It stays where it is, whatever is done to the others."""
+    """It stays in place, whatever is done to the others."""
     path = tmp_path / "dead"
     store = lines(path, record(1).as_dict(), BAD[name], record(2).as_dict(), record(3).as_dict())
     if zstd:
@@ -191,7 +191,7 @@ def test_only_the_first_bad_records_are_told_one_by_one(cli: Cli, tmp_path: Path
 
 
 def test_a_letter_of_a_deep_item_is_shown_and_sent(cli: Cli, tmp_path: Path) -> None:
-    """It can be read; showing it with an indent cannot go as deep."""
+    """It can be read, but cannot be shown with an indent."""
     deep = json.loads(nested(700))
     store = lines(tmp_path / "dead", changed(1, item=deep), changed(2))
     assert json.loads("\n".join(cli("show", store, "key-0001")))["item"] == deep

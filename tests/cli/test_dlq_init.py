@@ -1,4 +1,4 @@
-"""`penstock dlq init`: a table that letters can be kept in, or a refusal that says what differs."""
+"""`penstock dlq init`: a table for letters, or a refusal that names the differences."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_two_at_once_create_it_once(database: Database) -> None:
 
 
 def test_a_table_in_use_for_long_is_not_waited_for(database: Database) -> None:
-    """Waiting for the lock blocks every later write, so it ends soon."""
+    """Waiting for the lock blocks every later write, so the wait is short."""
     database.ask(creation("dead_letters"))
     database.ask("ALTER TABLE dead_letters DROP COLUMN replay")
 

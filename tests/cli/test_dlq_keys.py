@@ -1,4 +1,4 @@
-"""Dead letters of a key go back in their order, and none overtakes one that stays."""
+"""Dead letters of a key are replayed in order, and none overtakes one that stays."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture(params=["file", "table"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Sequence[Any]], str]:
-    """Keeps records, and says where."""
+    """Store records, and return where."""
 
     def in_table(records: Sequence[Any]) -> str:
         server: EmbeddedPostgres = request.getfixturevalue("embedded_postgres")
@@ -99,8 +99,8 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Sequence[A
 
 @pytest.fixture(params=["safe", "unsafe"])
 def to(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A sink that notes what it has applied, and refuses what is bad; `safe` for prefixes of keys
-    or not.
+    """A sink that records the items it has applied and refuses bad ones; `safe` for prefixes of
+    keys or not.
     """
     name = f"keyed_{tmp_path.name}_{request.param}".replace("-", "_")
     module(tmp_path, name, SINK)
@@ -121,9 +121,7 @@ def bad(folder: Path, *numbers: int) -> None:
 
 
 def of_key(key: str, *numbers: int, **changes: Any) -> list[Any]:
-    """One that failed, and those behind it, which all went to the dead letters at the same
-    moment.
-    """
+    """A failed item and those behind it, which all became dead letters at the same time."""
     times = {"first_at": NOON, "last_at": NOON}
     return [
         record(number, item_key=key, parked_behind=number != numbers[0], **times, **changes)
@@ -134,8 +132,8 @@ def of_key(key: str, *numbers: int, **changes: Any) -> list[Any]:
 def test_a_key_comes_back_alone_and_in_its_order(
     cli: Cli, kept: Any, to: str, tmp_path: Path
 ) -> None:
-    """consumer/C:N4: the one that failed first, then those parked behind it, though nothing but
-    their order in the store tells.
+    """consumer/C:N4: the failed one first, then those parked behind it, although only their order
+    in the store shows it.
     """
     letters = [
         *of_key("acme/42", 5, 12, 3, 11, 2, 10),
@@ -159,8 +157,8 @@ def test_a_key_comes_back_alone_and_in_its_order(
 def test_what_is_behind_a_letter_that_fails_again_stays(
     cli: Cli, kept: Any, to: str, tmp_path: Path
 ) -> None:
-    """Its attempts are not counted, for it was not tried. After the repair the same command goes on
-    where it stopped.
+    """Its attempts are not counted, because it was not tried. After the repair the same command
+    continues where it stopped.
     """
     store = kept([*of_key("a", *range(1, 30))])
     bad(tmp_path, 1)
@@ -188,8 +186,8 @@ def test_what_is_behind_a_letter_that_fails_again_stays(
 
 
 def test_without_a_key_other_keys_go_on(cli: Cli, kept: Any, to: str, tmp_path: Path) -> None:
-    """The same key of two tenants, or of two batchers, is two; what has no key stands for
-    itself.
+    """The same key of two tenants or of two batchers is two keys; each letter without a key is
+    independent.
     """
     letters = [
         *of_key("a", 1, 2, 3),
@@ -260,7 +258,7 @@ def test_a_letter_that_cannot_be_decoded_holds_back_its_key(
 
 
 def test_a_key_that_no_letter_has_is_told(cli: Cli, tmp_path: Path, to: str) -> None:
-    """A slip must not look like a key that is put right."""
+    """A typing error must not look like a repaired key."""
     store = keep_in_file(tmp_path / "dead", [*of_key(":42", 1), *of_key("a", 2)])
     assert cli("list", store, "--key", "42") == []
     assert cli.err == "no dead letter has the key '42'; some have ':42'\n0 dead letters\n"
@@ -277,8 +275,8 @@ def test_a_key_that_no_letter_has_is_told(cli: Cli, tmp_path: Path, to: str) -> 
 def test_a_replay_of_a_key_that_is_killed_goes_on_in_order(
     cli: Cli, kept: Any, to: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """kill -9 when letters have arrived and nobody has noted it: they are sent again, and nothing
-    overtakes them.
+    """kill -9 when letters have arrived and this is not recorded: they are sent again, and no
+    letter overtakes them.
     """
     store = kept([*of_key("a", *range(1, 10)), *of_key("b", 11)])
     monkeypatch.setenv("KILL_AT", "5")
@@ -297,7 +295,7 @@ def test_a_replay_of_a_key_that_is_killed_goes_on_in_order(
 def test_a_key_is_parked_repaired_replayed_and_unparked(
     cli: Cli, kept: Any, to: str, tmp_path: Path
 ) -> None:
-    """batcher/4a.10, consumer/C:N4: while the batcher runs; in the end the destination has every
+    """batcher/4a.10, consumer/C:N4: while the batcher runs; at the end the destination has every
     item, in order.
     """
     store = kept([])
@@ -329,11 +327,11 @@ def test_a_key_is_parked_repaired_replayed_and_unparked(
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """The simulated death of the process."""
 
 
 class Store:
-    """Letters in memory, whose process may die before it notes how a batch ended."""
+    """Letters in memory; the process may die before it records the end of a batch."""
 
     unreadable = Unreadable()
 
@@ -373,7 +371,9 @@ class Store:
 
 
 class Destination:
-    """Refuses, is away, or is cut off, as often as `trouble` says, with or without effect."""
+    """Refuses, is unavailable, or is cut off, as often as `trouble` says, with or without
+    effect.
+    """
 
     def __init__(self, dice: random.Random, *, prefix_safe: bool) -> None:
         self.capabilities = Capabilities(key_prefix_safe=prefix_safe)
@@ -405,8 +405,8 @@ class Destination:
 
 @pytest.mark.parametrize("prefix_safe", [True, False])
 def test_no_letter_overtakes_another_of_its_key_whatever_happens(*, prefix_safe: bool) -> None:
-    """Refusals, outages, cuts and deaths at random: in the end everything has arrived, and each key
-    first arrived in its order.
+    """Random refusals, outages, cuts and deaths: at the end all letters have arrived, and the first
+    arrivals of each key are in order.
     """
 
     async def once(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Looking at dead letters: which are meant, and what is shown."""
+"""Viewing dead letters: their selection and their output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 def test_letters_are_listed_oldest_first_over_all_files(
     cli: Cli, tmp_path: Path, name: str
 ) -> None:
-    """Rotated ones too, and each letter once, though it was written twice."""
+    """Rotated files, too, and each letter once although it was written twice."""
     options: dict[str, Any] = {"compression": "zstd" if name.endswith("zst") else None}
     for number in (1, 2, 3, 2):
         store = keep_in_file(tmp_path / name, [record(number)], rotate_bytes=1, **options)

@@ -1,5 +1,5 @@
-"""Purging and replaying beside links that another user has planted, and with files that others must
-not read.
+"""Purges and replays next to links planted by another user, and with files that others must not
+read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def replayed(cli: Cli, folder: Path, name: str = "dead.jsonl", **options: Any) -
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object], seen: list[Any]) -> None:
-    """Look at something at each system call of a purge that may change a file."""
+    """Call a function at each system call of a purge that may change a file."""
     for name in ("open", "fchown", "fchmod", "fsync", "rename", "unlink"):
         really = getattr(os, name)
 
@@ -54,8 +54,8 @@ def watched(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object], seen: l
 def test_a_purge_never_shows_letters_to_more_users(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
-    """No file in the folder is more open than the letters at any step; the new one has their mode
-    at the end.
+    """At no step is a file in the folder more readable than the letters; the new file has their
+    mode at the end.
     """
     store = replayed(cli, tmp_path)
     beside = Path(f"{store}.replayed")
@@ -124,7 +124,7 @@ def test_a_file_of_another_user_is_not_taken_over_by_a_purge(cli: Cli, tmp_path:
     "ending", [".new", ".lock", ".replayed", ".replayed.new", ".replayed.lock"]
 )
 def test_a_planted_link_is_not_written_through(cli: Cli, tmp_path: Path, ending: str) -> None:
-    """At every name that was ever written beside the letters."""
+    """At every name that was ever written next to the letters."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     store = replayed(cli, tmp_path)
@@ -217,7 +217,7 @@ def test_a_loop_of_links_is_told(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_rotated_name_that_is_no_file_is_left_alone(cli: Cli, tmp_path: Path) -> None:
-    """A named pipe would be waited for."""
+    """Opening a named pipe would block."""
     store = replayed(cli, tmp_path)
     os.mkfifo(tmp_path / "dead-20260101T000000Z.jsonl")
     assert cli.keys(store, "--state", "all") == [0, 1, 2]

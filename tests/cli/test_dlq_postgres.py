@@ -1,5 +1,5 @@
-"""Dead letters in a table: written by the sink, looked at, replayed into another table exactly
-once, and removed.
+"""Dead letters in a table: written by the sink, viewed, replayed into another table exactly once,
+and removed.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 class Letters:
-    """A database with a table of dead letters, and one that they are for."""
+    """A database with a table of dead letters and their destination table."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
 
     def ask(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements; the rows of the last one."""
+        """Run statements; return the rows of the last one."""
 
         async def run() -> list[tuple[Any, ...]]:
             con = await asyncpg.connect(self.dsn)
@@ -91,8 +91,8 @@ def letters(embedded_postgres: EmbeddedPostgres) -> Letters:
 
 
 def test_what_a_batcher_buries_in_a_table_can_be_read_back(cli: Cli, letters: Letters) -> None:
-    """B-T19, batcher/4a.7: the poisoned ones among them, too, whose very fault is a character that
-    a table cannot hold.
+    """B-T19, batcher/4a.7: including the poisoned ones whose fault is a character that a table
+    cannot store.
     """
 
     async def refuse(batch: Batch[Any]) -> WriteResult:
@@ -139,8 +139,8 @@ def test_letters_are_chosen_as_in_a_file(cli: Cli, letters: Letters) -> None:
 def test_a_replay_into_a_table_is_exactly_once_though_it_is_killed_anywhere(
     cli: Cli, letters: Letters, tmp_path: Path
 ) -> None:
-    """batcher/4b.11: killed when rows are stored and that is not noted, they are found there and
-    called duplicates.
+    """batcher/4b.11: if it is killed after rows are stored but before this is recorded, they are
+    found there and reported as duplicates.
     """
     letters.keep(record(number) for number in range(40))
     module(
@@ -252,7 +252,7 @@ def test_purging_removes_what_is_meant(cli: Cli, letters: Letters) -> None:
 def test_a_store_that_is_lost_on_the_way_is_told_and_the_next_run_goes_on(
     cli: Cli, letters: Letters, tmp_path: Path
 ) -> None:
-    """The session of the store is ended by the server while a batch is at its destination."""
+    """The server ends the session of the store while a batch is at its destination."""
     letters.keep(record(number) for number in range(3))
     module(
         tmp_path,
@@ -297,7 +297,7 @@ def test_a_store_that_is_none_is_told_without_the_password(cli: Cli, letters: Le
 def test_the_letters_of_a_consumer_in_a_table_are_handled_again_exactly(
     cli: Cli, letters: Letters, tmp_path: Path
 ) -> None:
-    """consumer/C:F2, consumer/O25: a letter written twice is there once, exactly."""
+    """consumer/C:F2, consumer/O25: a letter written twice exists once."""
     values: list[object] = [b"\x00\xff", "a\0b", None, {"n": [1, b"\xff"]}, "\ud800"]
     log = MemoryLog(
         [

@@ -1,4 +1,4 @@
-"""Dead letters go back through a stack of sinks, once, whatever happens on the way."""
+"""Dead letters are replayed through a stack of sinks, once, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 
 def stack_of(folder: Path, text: str, name: str = "sink") -> str:
-    """A module with a sink in it, and how it is named."""
+    """A module with a sink, and the sink's name."""
     made = next(_NAMES)
     module(folder, made, HEAD + text)
     return f"{made}:{name}"
@@ -139,7 +139,7 @@ def test_a_dry_run_does_nothing(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_what_fails_again_stays_with_all_its_attempts(cli: Cli, tmp_path: Path) -> None:
-    """Its new error is told, the old attempts are kept, and the others are done."""
+    """Its new error is reported, the old attempts are kept, and the others are completed."""
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(4)])
     to = stack_of(
         tmp_path,
@@ -174,7 +174,7 @@ sink = stack(write, Retry(attempts=2, backoff=tenacity.wait_none()))
 def test_what_fails_again_stays_though_the_stack_has_dead_letters_of_its_own(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """B-T19: it keeps its place and its key, counts on, and is nowhere twice; a limit on dead
+    """B-T19: it keeps its place and its key, continues its count, and exists once; a limit on dead
     letters does not stop the replay.
     """
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(1, 4)])
@@ -202,7 +202,7 @@ sink = stack(write, DeadLetter(FileSink("dead"), max_consecutive=1))
 def test_a_destination_that_is_not_there_ends_the_replay_and_costs_no_attempt(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """B-T42: an outage does not spill."""
+    """B-T42: an outage produces no dead letters."""
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(6)])
     text = (
         "async def sink(batch):\n    log(batch)\n    if batch[0]['n'] == 2: raise "
@@ -221,7 +221,7 @@ def test_a_destination_that_is_not_there_ends_the_replay_and_costs_no_attempt(
 def test_what_may_be_there_is_marked_for_the_sink_unless_told_otherwise(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """batcher/4b.11: it alone lets a sink call a conflict a duplicate."""
+    """batcher/4b.11: only this mark lets a sink report a conflict as a duplicate."""
     letters = [record(1), record(2, maybe_delivered=True), record(3, maybe_delivered=True)]
     to = stack_of(tmp_path, "async def sink(batch): log(batch)")
     cli("replay", keep_in_file(tmp_path / "dead", letters), "--to", to)
@@ -251,8 +251,8 @@ def test_an_item_is_made_as_the_user_says_and_what_cannot_be_made_stays(
 def test_a_replay_that_is_killed_goes_on_with_the_same_batch_and_knows_that_it_may_be_there(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """kill -9 when the second batch has arrived and nobody has noted it. The write key is the same,
-    so a server that deduplicates keeps one.
+    """kill -9 when the second batch has arrived and this is not recorded. The write key is the
+    same, so a deduplicating server keeps one copy.
     """
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(7)])
     text = (
@@ -416,7 +416,7 @@ def test_a_file_that_is_being_written_is_not_purged(cli: Cli, tmp_path: Path) ->
 def test_a_full_disk_ends_a_replay_at_once_and_says_what_to_repair(
     cli: Cli, tmp_path: Path, around: str
 ) -> None:
-    """decisions 0.3: no retry waits for an operator there, and no attempt is counted."""
+    """decisions 0.3: no retry waits for an operator here, and no attempt is counted."""
     store = keep_in_file(
         tmp_path / "dead",
         [record(number, item={"n": number, "pad": "x" * 500}) for number in range(6)],

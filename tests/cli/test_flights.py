@@ -1,4 +1,4 @@
-"""Reading the flights: packed or not, typed, digested as they stand in the file."""
+"""Reading the flights: packed or unpacked, typed, with a digest of the file's content."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_only_the_lines_asked_for_are_read_and_digested(tmp_path: Path) -> None:
 
 
 def test_line_ends_do_not_count(tmp_path: Path) -> None:
-    """Neither carriage returns nor a last line without an end change the digest."""
+    """Neither carriage returns nor a missing last line end change the digest."""
     with FlightFile(plain(tmp_path, (HEADER + LINES).replace(b"\n", b"\r\n").rstrip())) as file:
         assert len(list(file)) == 2
     assert file.digest == hashlib.sha256(LINES).hexdigest()

@@ -30,7 +30,7 @@ def log(embedded_postgres: EmbeddedPostgres) -> Log:
 
 
 class Pg:
-    """The command, run in this process, and what it said."""
+    """The command, run in this process, and its output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -146,7 +146,7 @@ def test_a_bad_name_is_told(log: Log, pg: Pg) -> None:
 
 
 async def test_an_interrupted_installation_leaves_nothing(log: Log, real_clock: LoopClock) -> None:
-    """It waits for another one, and gets Ctrl-C while it does."""
+    """It waits for another installation, and gets Ctrl-C meanwhile."""
     waits = asyncio.Event()
 
     def seen(kind: bytes, body: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""`penstock pipeline`, as a person runs it: in a process of its own, with its exit codes."""
+"""`penstock pipeline` as a user runs it: in its own process, with its exit codes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_mistakes_on_the_page(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The guide's file with the mistakes that the guide names."""
+    """The guide's file with its documented mistakes."""
     pytest.importorskip("sqlglot")
     text = EXAMPLE.read_text()
     for right, wrong in (
@@ -178,7 +178,7 @@ def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
 def test_a_signal_while_the_sink_opens_ends_a_batch_and_nothing_is_written(
     tmp_path: Path, check: str
 ) -> None:
-    """The server of the sink accepts its connection and never answers."""
+    """The sink's server accepts connections but never answers."""
     pytest.importorskip("pyspark")
     (tmp_path / "numbers.csv").write_text("id\n1\n2\n")
     file = tmp_path / "numbers.toml"

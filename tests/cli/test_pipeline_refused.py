@@ -1,4 +1,4 @@
-"""A pipeline whose destination refuses everything ends at once, and says what to repair; values of
+"""A pipeline whose destination refuses everything ends at once with the required repair; values of
 the environment stay hidden.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 pytest.importorskip("pyspark")
-pytestmark = pytest.mark.long  # `tests/spark/test_refused_chunk.py` has the same without a Spark
+pytestmark = pytest.mark.long  # `tests/spark/test_refused_chunk.py` tests the same without Spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,12 +51,12 @@ for target in sys.argv[2:]:
     ended = main(["pipeline", "run", "--plain", sys.argv[1]])
     print(f"\\nended with {ended}", file=sys.stderr)
 """
-"""One process for all targets, for the sake of a Spark that is started once."""
+"""One process for all targets, so that Spark is started once."""
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
-    """A file system with room for a part of the rows; none where nothing can be mounted."""
+    """A file system with space for a part of the rows; `None` where mounting is impossible."""
     folder = tmp_path_factory.mktemp("full")
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
     try:
@@ -70,7 +70,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory, full: Path | None) -> list[str]:
-    """The errors of a pipeline into a folder that is missing, then into one that fills up."""
+    """The errors of a pipeline into a missing folder, then into one that fills up."""
     folder = tmp_path_factory.mktemp("pipeline")
     (folder / "numbers.csv").write_text(
         "".join(f"{number},{'x' * 1000}\n" for number in range(200))
@@ -97,7 +97,7 @@ def test_a_sink_that_cannot_be_opened_ends_a_pipeline_at_once(said: list[str]) -
 def test_a_disk_that_is_full_in_the_middle_ends_a_pipeline(
     said: list[str], full: Path | None
 ) -> None:
-    """Its retry does not wait for an operator: Spark would hold the executors meanwhile."""
+    """Its retry does not wait for an operator, because Spark would hold the executors meanwhile."""
     if full is None:
         pytest.skip("no file system can be mounted here")
     assert "to repair: free space on the file system of ${TARGET}" in said[1]

@@ -1,4 +1,4 @@
-"""What is shown while the demo runs."""
+"""The progress display of the demo."""
 
 from __future__ import annotations
 

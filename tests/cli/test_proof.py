@@ -1,4 +1,4 @@
-"""The proof: it holds for what was written as it was, and for nothing else."""
+"""The proof: it holds only for rows that are exactly as written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def flights(tmp_path: Path) -> list[Flight]:
 
 
 def wrong(dsn: str, flights: list[Flight], change: str = "SELECT 1") -> list[str]:
-    """Write the flights, make a change behind everybody's back, and name what the proof finds."""
+    """Write the flights, make a change directly in the table, and return the findings of the
+    proof.
+    """
 
     async def findings() -> list[str]:
         await create_table(dsn, SCHEMA)
@@ -65,7 +67,7 @@ def test_it_holds_for_what_was_written(
 def test_it_holds_in_any_order_and_in_any_time_zone(
     embedded_postgres: EmbeddedPostgres, flights: list[Flight]
 ) -> None:
-    """The server's zone and the order of arrival are not the rows' business."""
+    """The server's time zone and the order of arrival do not matter."""
     change = "ALTER DATABASE postgres SET timezone TO 'Asia/Kathmandu'"
     try:
         assert wrong(embedded_postgres.dsn, flights[::-1], change) == []
@@ -97,7 +99,7 @@ def test_it_holds_in_any_order_and_in_any_time_zone(
 def test_it_fails_for_anything_else(
     embedded_postgres: EmbeddedPostgres, flights: list[Flight], change: str, found: list[str]
 ) -> None:
-    """A row too few, one twice, one moved, one changed in a single value."""
+    """A missing row, a repeated one, a moved one, a row with a single changed value."""
     assert wrong(embedded_postgres.dsn, flights, change) == found
 
 

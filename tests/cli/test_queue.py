@@ -1,4 +1,4 @@
-"""`penstock queue`: queues are made, looked at and operated, and claims go on as it said."""
+"""`penstock queue`: queues are created, viewed and operated, and claims follow the changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECRET = "hush-hush"
 
 
 class Queue:
-    """The command on a schema, run in this process, and what it said."""
+    """The command on a schema, run in this process, and its output."""
 
     def __init__(self, log: Log, capsys: pytest.CaptureFixture[str]) -> None:
         self.log = log
@@ -77,7 +77,7 @@ def queue(
 
 
 def test_queues_are_made_changed_and_listed(queue: Queue) -> None:
-    """Again with equal settings; others are told."""
+    """Again with equal settings; different ones are an error."""
     queue("list")
     assert "has no queue; `penstock queue create` makes one" in queue.err
     arguments = ("mails", "--sticky", "--max-depth", "100", "--keep-done", "12h")
@@ -154,7 +154,7 @@ def test_explain(queue: Queue) -> None:
 
 
 def test_keys_are_blocked_parked_and_continued(queue: Queue) -> None:
-    """A skip asks first, since the job leaves its place for good."""
+    """A skip asks for confirmation, because the job leaves its place permanently."""
     queue("create", "mails", "--max-attempts", "1", "--poison", "block")
     queue.insert(("a", 1), ("a", 2))
     assert queue.fail() == "blocked"

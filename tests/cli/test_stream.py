@@ -1,4 +1,4 @@
-"""`penstock stream`: subscriptions are looked at and changed, and consumers go on as it said."""
+"""`penstock stream`: subscriptions are viewed and changed, and consumers follow the changes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ not_one = 7
 
 
 class Stream:
-    """The command on a log, run in this process, and what it said."""
+    """The command on a log, run in this process, and its output."""
 
     def __init__(self, log: Log, capsys: pytest.CaptureFixture[str]) -> None:
         self.log = log
@@ -99,7 +99,7 @@ def stream(
 
 @pytest.fixture
 def handled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """What the handlers of the module `replayed` were given."""
+    """The messages that the handlers of the module `replayed` received."""
     path = tmp_path / "handled"
     (tmp_path / "replayed.py").write_text(HANDLERS.format(path=str(path)))
     monkeypatch.chdir(tmp_path)

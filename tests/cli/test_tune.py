@@ -1,4 +1,4 @@
-"""`penstock tune`: the arithmetic, the measuring, and the command."""
+"""`penstock tune`: the arithmetic, the measurement, and the command."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def measured(**seconds: float) -> list[Measured]:
 
 
 def test_the_example_of_the_worksheet() -> None:
-    """batcher/B51: a knee at 500, 1,000 items a second, 50 ms. Size 400, the budget for a delay,
-    two seconds of peak in the ledger.
+    """batcher/B51: a knee at 500, 1,000 items a second and 50 ms give size 400, the delay equal to
+    the budget, and two seconds of peak load in the ledger.
     """
     needs = Needs(rate=1000, latency=0.05)
     limits = worksheet(Measured(500, (0.3,)), needs)
@@ -142,7 +142,7 @@ def test_the_example_of_the_worksheet() -> None:
 
 
 def test_a_budget_longer_than_a_batch_takes_to_fill_is_the_delay_too() -> None:
-    """decisions 0.3, sizing worksheet. A peak beyond one worker takes more of them."""
+    """decisions 0.3, sizing worksheet. A peak beyond one worker needs more workers."""
     needs = Needs(rate=4000, latency=1.0, absorb=1.0)
     limits = worksheet(Measured(500, (0.3,)), needs)
     assert limits == Limits(
@@ -180,7 +180,7 @@ def test_the_knee_is_the_smallest_size_with_nine_tenths_of_the_best() -> None:
 
 
 def test_a_curve_that_still_rises_has_no_knee() -> None:
-    """What it would do beyond was not measured, and is not claimed."""
+    """Its course beyond was not measured and is not claimed."""
     rising = measured(of_1=0.1, of_10=0.1)
     best = nearly_best(rising)
     assert headline(rising, best, None) == (
@@ -213,8 +213,8 @@ def test_enough_workers() -> None:
 
 
 def test_the_memory_of_a_full_ledger() -> None:
-    """batcher/B50: (queue depth + size x (1 + flush queue + flushers)) x the size of an item; the
-    document's three examples.
+    """batcher/B50: (queue depth + size x (1 + flush queue + flushers)) x item size; the document's
+    three examples.
     """
     assert (
         amount_of(memory(Limits(max_items=100, max_pending_items=1024 + 100 * 3), 4096))
@@ -230,7 +230,7 @@ def test_the_memory_of_a_full_ledger() -> None:
 def test_the_code_is_the_limits() -> None:
     limits = Limits(max_items=4000, max_delay=0.05, workers=2, max_pending_items=20_000)
     found: dict[str, Any] = {}
-    exec(as_code(limits), {"Limits": Limits}, found)  # what the command prints is meant to be run
+    exec(as_code(limits), {"Limits": Limits}, found)  # the printed command is meant to be run
     assert found["limits"] == limits
 
 
@@ -238,7 +238,7 @@ def test_the_code_is_the_limits() -> None:
 
 
 class Fixed:
-    """A write takes 0.1 s and 1 ms for each item; two at once, and no more, go side by side."""
+    """A write takes 0.1 s plus 1 ms per item; at most two run concurrently."""
 
     def __init__(self) -> None:
         self.items: list[object] = []
@@ -307,8 +307,8 @@ QUICK = ("--items", "tuned:item", "--repeats", "2", "--yes")
 
 
 def test_it_measures_and_prints_limits(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """batcher/B51: a sink whose writes all take the same: the largest size is the best. The figures
-    are the machine's, the form is not.
+    """batcher/B51: a sink with a constant write time: the largest size is the best. The figures
+    depend on the machine, their form does not.
     """
     plot = here / "out.svg"
     arguments = [
@@ -366,7 +366,7 @@ def test_a_size_that_the_sink_refuses_ends_the_sizes(
 def test_json_is_one_document_and_nothing_else(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also from a sink that prints. Every figure names its unit."""
+    """Also with a sink that prints. Every figure names its unit."""
     sizes = ("--sizes", "1,10", "--workers", "1,2", "--rate", "100", "--json")
     assert main(["tune", "tuned:loud", *QUICK, *sizes]) == 0
     out, err = capsys.readouterr()
@@ -509,7 +509,7 @@ def test_wrong_arguments_are_told(
 def test_progress_is_shown_on_a_terminal(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From before the first write, which may be a slow one."""
+    """From before the first write, which may be slow."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert main(["tune", "tuned:slow", *QUICK, "--sizes", "10"]) == 0
     err = capsys.readouterr().err
@@ -548,7 +548,7 @@ def test_without_a_terminal_it_writes_only_with_yes(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interruption_closes_the_sink(here: Path, number: signal.Signals, code: int) -> None:
-    """And says how much was written."""
+    """It prints how much was written."""
     command = [sys.executable, "-m", "penstock.cli", "tune", "tuned:deaf", *QUICK]
     with subprocess.Popen(
         command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -596,7 +596,7 @@ def test_a_real_table(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The how-to page's example."""
+    """The example of the how-to page."""
     import asyncpg
 
     async def execute(sql: str) -> Any:

@@ -1,4 +1,4 @@
-"""The hooks of the suite of sources, for memory sources."""
+"""The hooks of the conformance suite of sources, for memory sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOGS: dict[str, MemoryLog] = {}
 
 
 class MemorySourceSuite(SourceConformance):
-    """On virtual time."""
+    """Run on virtual time."""
 
     capabilities = MemorySource.capabilities
 

@@ -1,5 +1,5 @@
-"""B-T34: the suite that takes a batcher factory, on the batcher as it is, on one that its user has
-subclassed, and on faulty ones.
+"""B-T34: the suite for batcher factories, on the plain batcher, on a subclass of a user, and on
+faulty ones.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 class TestBatcher(BatcherConformance):
-    """As it is."""
+    """The plain batcher."""
 
     def batcher(self, sink: Any, **settings: Any) -> Batcher[Any]:
         return Batcher(sink, **settings)
 
 
 class Renamed(Batcher[Any]):
-    """A subclass with settings of its own."""
+    """A subclass with its own settings."""
 
     def __init__(self, sink: Any, **settings: Any) -> None:
         super().__init__(sink, name="ours", observers=[Observer()], **settings)
 
 
 class TestSubclass(BatcherConformance):
-    """With a name and an observer of its own."""
+    """With its own name and observer."""
 
     def batcher(self, sink: Any, **settings: Any) -> Batcher[Any]:
         return Renamed(sink, **settings)

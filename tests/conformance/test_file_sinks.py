@@ -1,4 +1,4 @@
-"""batcher/4b.12: `FileSink` keeps what a sink has to keep."""
+"""batcher/4b.12: `FileSink` fulfils the contract of sinks."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class TestFileSink(SinkConformance[Any]):
 
 
 class TestFileSinkInZstd(TestFileSink):
-    """A frame for each batch."""
+    """One frame per batch."""
 
     name = "a.jsonl.zst"
     options: ClassVar[dict[str, Any]] = {"compression": "zstd", "fsync": "never"}
 
 
 class TestFileSinkInManyFiles(TestFileSink):
-    """A file for each batch."""
+    """One file per batch."""
 
     options: ClassVar[dict[str, Any]] = {"rotate_bytes": 1, "fsync": "close"}

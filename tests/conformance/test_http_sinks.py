@@ -1,5 +1,5 @@
-"""batcher/4b.12: the sinks over HTTP keep what a sink has to keep, against an application in
-process, and against a real OpenSearch.
+"""batcher/4b.12: the HTTP sinks fulfil the contract of sinks, with an application in process, and
+with a real OpenSearch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TestHttpSinkInSeveralRequests(TestHttpSink):
 
 
 class TestElasticsearchSink(SinkConformance[dict[str, Any]]):
-    """With ids of the user's own."""
+    """With the user's ids."""
 
     ordered = False
     index = "conformance"
@@ -109,7 +109,7 @@ class TestElasticsearchSink(SinkConformance[dict[str, Any]]):
 
 
 class TestElasticsearchSinkWithIdsOfOurs(TestElasticsearchSink):
-    """Each accepted item has an id of its own."""
+    """Each accepted item gets an id from the sink."""
 
     index = "conformance-ours"
     arguments: ClassVar[dict[str, Any]] = {"operation": "create"}

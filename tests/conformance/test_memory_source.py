@@ -1,4 +1,4 @@
-"""O-T23, consumer/C:N7: the suite of sources, on the memory source."""
+"""O-T23, consumer/C:N7: the conformance suite of sources, on the memory source."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class TestMemorySource(MemorySourceSuite):
 
 @pytest.mark.soak
 class TestMemorySourceInRealTime(MemorySourceSuite):
-    """As a source with a broker runs it."""
+    """Like a source with a broker."""
 
     clock = SourceConformance.clock

@@ -1,4 +1,4 @@
-"""The how-to page's own sink, and how a user runs the suite on it."""
+"""The sink on the how-to page, and how a user runs the suite on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TestSqliteSink(SinkConformance[tuple[int, str]]):
-    """The example keeps what it says."""
+    """The example fulfils its declared contract."""
 
     @pytest.fixture(autouse=True)
     def database(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The source that the how-to page shows passes the suite of sources."""
+"""The source on the how-to page passes the conformance suite of sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite of stores of parked records: the store in memory passes it, and it finds faults."""
+"""The conformance suite of park stores: the memory store passes it, and it detects faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TestMemoryParkStore(ParkStoreConformance):
-    """consumer/C:N4: what is parked returns in order."""
+    """consumer/C:N4: parked records are returned in order."""
 
     def store(self) -> ParkStore:
         return MemoryParkStore()
@@ -114,7 +114,7 @@ class ReadsThenWrites(MemoryParkStore):
 
 
 class CutInHalf(MemoryParkStore):
-    """Takes a call that was cut for one that has ended."""
+    """Treats a cut call as a finished one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def test_each_fault_of_a_park_store_is_found(fault: Callable[[], Any], name: str
 
 
 class Shared(ParkStoreConformance):
-    """A store that survives, as far as the suite can see."""
+    """A store that survives as far as the suite can tell."""
 
     def __init__(self) -> None:
         self.only = SaysDurable()

@@ -1,5 +1,5 @@
-"""batcher/4b.12: `PostgresQueueSink` keeps what a sink has to keep, with ids of its own making and
-with those of the items.
+"""batcher/4b.12: `PostgresQueueSink` fulfils the contract of sinks, with ids derived by the sink
+and with ids of the items.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TestPostgresQueueSink(SinkConformance[dict[str, Any]]):
-    """Ids made of the write keys."""
+    """Ids derived from the write keys."""
 
     options: ClassVar[dict[str, Any]] = {}
     queue: ClassVar[dict[str, Any]] = {}
@@ -61,7 +61,7 @@ def number_as_id(item: dict[str, Any]) -> UUID:
 
 
 class TestPostgresQueueSinkWithIds(TestPostgresQueueSink):
-    """Ids of the items, so that an item is there once however often it is written."""
+    """Ids of the items, so that an item exists once however often it is written."""
 
     options: ClassVar[dict[str, Any]] = {"id": number_as_id}
 

@@ -1,5 +1,5 @@
-"""batcher/4b.12: `PostgresSink` keeps what a sink has to keep, by every statement and with every
-rule for conflicts.
+"""batcher/4b.12: `PostgresSink` fulfils the contract of sinks, with every statement and every
+conflict mode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TestPostgresSink(TransactionConformance[tuple[int, str]]):
-    """As it comes: one `INSERT` for each of a few rows, and a conflict is an error."""
+    """The defaults: one `INSERT` for small batches, and a conflict is an error."""
 
     options: ClassVar[dict[str, Any]] = {}
 
@@ -73,19 +73,19 @@ class TestPostgresSinkCopying(TestPostgresSink):
 
 
 class TestPostgresSinkReturning(TestPostgresSink):
-    """One `INSERT` from arrays, and its numbers for the receipts."""
+    """One `INSERT` from arrays, with generated numbers for the receipts."""
 
     options: ClassVar[dict[str, Any]] = {"statement": "unnest", "returning": ("nr",)}
 
 
 class TestPostgresSinkIgnoring(TestPostgresSink):
-    """A staging table, and conflicts are left as they are."""
+    """A staging table; conflicting rows are ignored."""
 
     options: ClassVar[dict[str, Any]] = {"statement": "copy", "on_conflict": "ignore"}
 
 
 class TestPostgresSinkUpdating(TestPostgresSink):
-    """Arrays, and conflicts replace, with what was stored for the receipts."""
+    """Arrays; conflicting rows are replaced, and the receipts get the stored rows."""
 
     options: ClassVar[dict[str, Any]] = {
         "statement": "unnest",

@@ -1,5 +1,5 @@
-"""batcher/4b.12: `PostgresStreamSink` keeps what a sink has to keep, with ids of its own making and
-with those of the items.
+"""batcher/4b.12: `PostgresStreamSink` fulfils the contract of sinks, with ids derived by the sink
+and with ids of the items.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TestPostgresStreamSink(SinkConformance[dict[str, Any]]):
-    """Ids made of the write keys."""
+    """Ids derived from the write keys."""
 
     options: ClassVar[dict[str, Any]] = {}
 
@@ -57,12 +57,12 @@ def number_as_id(item: dict[str, Any]) -> UUID:
 
 
 class TestPostgresStreamSinkWithIds(TestPostgresStreamSink):
-    """Ids of the items, so that an item is there once however often it is written."""
+    """Ids of the items, so that an item exists once however often it is written."""
 
     options: ClassVar[dict[str, Any]] = {"id": number_as_id}
 
 
 class TestPostgresStreamSinkWithVersions(TestPostgresStreamSink):
-    """An expected version for each item, so that all are appended one by one."""
+    """An expected version for each item, so that each is appended separately."""
 
     options: ClassVar[dict[str, Any]] = {"expected": lambda item: None}

@@ -1,5 +1,5 @@
-"""Every shipped decorator and combinator, and the destinations that need no server, keep what a
-sink has to keep.
+"""Every shipped decorator and combinator, and the destinations without a server, fulfil the
+contract of sinks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHELVES: dict[int, list[Any]] = {}
 
 
 class Shelf:
-    """A destination outside of every sink object: what was written to a number stays there. Refuses
+    """A destination outside the sink objects: items written under a number stay there. Refuses
     negative items.
     """
 
@@ -58,7 +58,7 @@ class Shelf:
 
 
 class Numbers(SinkConformance[Row]):
-    """Numbers on a shelf, through whatever the subclass puts around it."""
+    """Numbers on a shelf, through the decorators of the subclass."""
 
     def sink(self) -> SinkLike[Row]:
         return self.around(Shelf(id(type(self))))
@@ -121,7 +121,7 @@ class TestTracing(Numbers):
 
 
 class TestEverything(Numbers):
-    """The stack of the page on the order of decorators."""
+    """The stack on the page about the order of decorators."""
 
     def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(
@@ -153,7 +153,7 @@ class TestFanOut(Numbers):
 
 
 class TestDeadLetter(Numbers):
-    """A refused item is safe with the dead letters, so none is refused here."""
+    """A refused item is stored as a dead letter, so no item is refused here."""
 
     def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, DeadLetter(MemorySink()))
@@ -203,7 +203,7 @@ class TestMemorySink(TransactionConformance[Row]):
 
 
 class TestTransactionsOfAStack(TestMemorySink):
-    """P-T21: what stands around a destination stands around its transactions."""
+    """P-T21: the decorators of a destination also surround its transactions."""
 
     def sink(self) -> SinkLike[Row]:
         around = (

@@ -1,4 +1,4 @@
-"""The suites of subscriptions: every form of positions and locks passes them."""
+"""The conformance suites of subscriptions: every kind of positions and locks passes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OfMemory:
-    """A memory per test, whose clock the test moves."""
+    """One memory per test, whose clock the test moves."""
 
     @pytest.fixture(autouse=True)
     def _place(self) -> None:
@@ -56,7 +56,7 @@ class TestMemoryLocks(OfMemory, SubscriptionLocksConformance):
 
 
 class OfSQLite:
-    """A file per test, and a clock that the test moves."""
+    """One file per test, and a clock that the test moves."""
 
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path) -> None:
@@ -74,21 +74,21 @@ class OfSQLite:
 
 
 class TestSQLiteState(OfSQLite, SubscriptionStateConformance):
-    """S9, S-T9, S-T6, S-T11: positions in a file of SQLite."""
+    """S9, S-T9, S-T6, S-T11: positions in a SQLite file."""
 
 
 class TestSQLiteLocks(OfSQLite, SubscriptionLocksConformance):
-    """S11, S-T9, S-T8: leases in a file of SQLite."""
+    """S11, S-T9, S-T8: leases in a SQLite file."""
 
 
 @pytest.fixture(scope="session")
 def shared_log(embedded_postgres: EmbeddedPostgres) -> Log:
-    """A log whose subscriptions are those of all tests here."""
+    """A log whose subscriptions are shared by all tests here."""
     return installed(embedded_postgres.dsn)
 
 
 class OfPostgres:
-    """A schema for all tests; a lease is ended in its row."""
+    """One schema for all tests; a lease is ended in its row."""
 
     @pytest.fixture(autouse=True)
     def _place(self, shared_log: Log) -> None:
@@ -118,7 +118,7 @@ class TestPostgresLocks(OfPostgres, SubscriptionLocksConformance):
 
 
 class TestPostgresAdvisoryLocks(SubscriptionLocksConformance):
-    """S11, S-T9, S-T8: advisory locks of a session. They are lost with the session."""
+    """S11, S-T9, S-T8: session-level advisory locks, which are lost with the session."""
 
     @pytest.fixture(autouse=True)
     def _place(self, shared_log: Log) -> None:
@@ -132,7 +132,7 @@ class TestPostgresAdvisoryLocks(SubscriptionLocksConformance):
         )
 
     async def lose(self, locks: SubscriptionLocks, names: Collection[str]) -> None:
-        """End the session of the first one that was made."""
+        """End the first session."""
         async with self.log.connected() as con:
             await con.execute(
                 "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "

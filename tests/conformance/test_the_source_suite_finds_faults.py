@@ -1,5 +1,5 @@
-"""A suite that cannot fail proves nothing: each of these sources has one fault, and the named test
-of the suite finds it.
+"""The suite detects faults: each of these sources has one, and the named test of the suite
+fails.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class TellsNothingStored(MemorySource):
 
 class AssignsNothing(MemorySource):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class IgnoresMetadata(MemorySource):
@@ -123,7 +123,7 @@ class LosesTheFirstRecord(MemorySource):
 
 
 class Edits(MemorySource):
-    """Changes what a fetch has delivered."""
+    """Changes the records that a fetch has delivered."""
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
         fetched = await super().fetch(claims, most)
@@ -185,7 +185,7 @@ class DeliversOfLostClaims(MemorySource):
 
 
 class GoesOnWithTheOldPlace(MemorySource):
-    """A returned partition is read on from where the last claim stood."""
+    """A returned partition continues where the last claim stopped."""
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         self.places = {claim.partition: cursor for claim, cursor in self._cursors.items()}
@@ -217,7 +217,7 @@ class CommitsNothingAtARevoke(MemorySource):
 
 
 class RevokesWithoutWaiting(MemorySource):
-    """The next owner has the partition before the host has drained it."""
+    """The next owner gets the partition before the host has drained it."""
 
     async def give(
         self, partitions: Iterable[TopicPartition], to: MemorySource, within: float = 1.0
@@ -229,7 +229,7 @@ class RevokesWithoutWaiting(MemorySource):
 
 
 class EndsByPartition(MemorySource):
-    """At the end of a revoke it ends whatever claims the partitions have by then."""
+    """At the end of a revoke it ends all present claims of the partitions."""
 
     async def revoke(self, partitions: Iterable[TopicPartition], within: float = 1.0) -> None:
         wanted = list(partitions)
@@ -248,7 +248,7 @@ class RevokesEverything(MemorySource):
 
 class ForgetsToEndItsClaims(MemorySource):
     def _end(self, claims: Collection[SourceClaim]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class TellsTheLastOffset(MemorySource):
@@ -350,7 +350,7 @@ FAULTS: list[tuple[type[MemorySource], str]] = [
 
 
 def run(kind: type[MemorySource], name: str) -> None:
-    """Run a test of the suite on a source of this kind."""
+    """Run a test of the suite on a source of this class."""
 
     class Suite(MemorySourceSuite):
         patience = 5.0

@@ -1,5 +1,5 @@
-"""A suite that cannot fail proves nothing: each of these providers of subscriptions has one fault,
-and the suite of positions or that of locks finds it.
+"""The suites detect faults: each of these subscription providers has one, and the suite of
+positions or of locks fails.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Faultless(MemorySubscriptions):
-    """As it is."""
+    """A provider without a fault."""
 
 
 class StoresBlindly(Faultless):
-    """An upsert, which asks for no position before."""
+    """An upsert that does not check the previous position."""
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
         started = self._place.started.get(name)
@@ -39,7 +39,7 @@ class StoresBlindly(Faultless):
 
 
 class GoesBack(Faultless):
-    """It asks for the position before, and for nothing else."""
+    """Checks the previous position only."""
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
         positions = self._place.started[name].positions
@@ -58,7 +58,7 @@ class HandsOutItsOwn(Faultless):
 
 
 class LooksThenStarts(Faultless):
-    """It suspends between."""
+    """Suspends in between."""
 
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
         if await self.read(name) is not None:
@@ -75,7 +75,7 @@ class StartsAgain(Faultless):
 
 
 class IsThereTooEarly(Faultless):
-    """Each slot by itself, so others find a subscription that has not all of them."""
+    """Inserts slots one by one, so others find a subscription without all its slots."""
 
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
         if not await super().initialize(name, start):
@@ -111,7 +111,7 @@ class NeverExpires(Faultless):
 
 
 class Blocks(Faultless):
-    """It waits for locks that are not free."""
+    """Waits for locks that are not free."""
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
         now = self._clock.now()
@@ -172,7 +172,7 @@ def run(kind: type[Faultless], name: str) -> None:
     ("fault", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", value)
 )
 def test_each_fault_is_found(fault: type[Faultless], name: str) -> None:
-    """S11, S-T9: one that waits for a lock is found by its time."""
+    """S11, S-T9: a provider that waits for a lock is detected by its time."""
     run(Faultless, name)
     with pytest.raises(TimeoutError if fault is Blocks else AssertionError):
         run(fault, name)

@@ -1,6 +1,4 @@
-"""A suite that cannot fail proves nothing: each of these sinks has one fault, and the suite finds
-it.
-"""
+"""The suite detects faults: each of these sinks has one, and the suite fails."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ SHELF: list[Any] = []
 
 
 class Faultless:
-    """Keeps everything but negative numbers."""
+    """Stores everything except negative numbers."""
 
     capabilities = Capabilities()
 
@@ -59,7 +57,7 @@ class Reorders(Faultless):
 
 
 class ForgetsWhatWasCut(Faultless):
-    """Takes its buffer away before the write, so the second try writes nothing and reports
+    """Takes its buffer away before the write, so the second attempt writes nothing and reports
     success.
     """
 
@@ -217,7 +215,7 @@ def test_each_fault_is_found(fault: Callable[[], Any], name: str) -> None:
     """batcher/4b.12."""
     if (
         name != "key_prefix_safety_is_told_truly"
-    ):  # which it does not promise, and so is not asked for
+    ):  # it declares no such guarantee, so this is not tested
         run(Faultless, name)
     with pytest.raises((AssertionError, TypeError, KeyError)):
         run(fault, name)
@@ -227,7 +225,7 @@ ROWS: list[Any] = []
 
 
 class TakesColumns:
-    """Keeps every row but those with a negative number."""
+    """Stores every row except those with a negative number."""
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         return self.put(batch, self.rows(batch))
@@ -253,7 +251,7 @@ class ForgetsARow(TakesColumns):
 
 
 class SendsTheWhole(TakesColumns):
-    """Keeps the columns of the first part that it sees of a batch, and counts on by their
+    """Stores the columns of the first part of a batch that it receives, and counts on by their
     number.
     """
 
@@ -306,7 +304,7 @@ FAULTS_WITH_COLUMNS: list[tuple[Callable[[], Any], str]] = [
     ("fault", "name"), FAULTS_WITH_COLUMNS, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_each_fault_with_columns_is_found(fault: Callable[[], Any], name: str) -> None:
-    """batcher/4b.12, for what Spark sends."""
+    """batcher/4b.12, for batches from Spark."""
 
     def run_columns(make: Callable[[], Any]) -> None:
         class Suite(SinkConformance[dict[str, int]]):

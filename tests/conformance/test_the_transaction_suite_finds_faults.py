@@ -1,5 +1,5 @@
-"""A suite that cannot fail proves nothing: each of these sinks has one fault in its transactions,
-and the suite finds it.
+"""The suite detects faults: each of these sinks has one in its transactions, and the suite
+fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Faultless(MemorySink[int]):
-    """As it is."""
+    """A sink without a fault."""
 
 
 class SeenAtOnce(Faultless):

@@ -18,7 +18,7 @@ def everything(_batch: list[Message]) -> object:
 
 
 class Batches:
-    """A batch handler that remembers its batches, and answers as it is told."""
+    """A batch handler that records its batches and returns the configured results."""
 
     def __init__(self, answer: Answer = everything) -> None:
         self.batches: list[list[Message]] = []
@@ -26,7 +26,7 @@ class Batches:
         self._answer = answer
 
     async def __call__(self, batch: list[Message]) -> object:
-        """Handle a batch at once."""
+        """Handle a batch immediately."""
         self.batches.append(list(batch))
         self.attempts.append([message.attempt for message in batch])
         return self._answer(batch)
@@ -37,5 +37,5 @@ class Batches:
         return [[message.offset for message in batch] for batch in self.batches]
 
     def calls_with(self, offset: int) -> int:
-        """How often a message was handled."""
+        """The number of calls that contained a message."""
         return sum(offset in offsets for offsets in self.offsets)

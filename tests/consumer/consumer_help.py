@@ -22,31 +22,31 @@ P1 = TopicPartition("t", 1)
 
 
 def records(keys: Iterable[object], partition: int = 0, first: int = 0) -> list[Record]:
-    """One record per key, with consecutive offsets and their place as the value."""
+    """One record per key, with consecutive offsets and the index as the value."""
     return [
         Record("t", partition, first + place, key, b"%d" % place) for place, key in enumerate(keys)
     ]
 
 
 def log_of(*keys: object) -> MemoryLog:
-    """A log with one partition, a record per key."""
+    """A log with one partition and one record per key."""
     return MemoryLog(records(keys))
 
 
 def finite(log: MemoryLog, clock: FakeClock, **options: object) -> Consumer:
-    """A consumer of a source that ends with the log."""
+    """A consumer whose source ends with the log."""
     source = MemorySource(log, ends=True, clock=clock)
     return Consumer(source, clock=clock, **options)  # type: ignore[arg-type]
 
 
 class Recorder:
-    """A handler that remembers what it has handled."""
+    """A handler that records the handled messages."""
 
     def __init__(self) -> None:
         self.handled: list[Message] = []
 
     async def __call__(self, message: Message) -> object:
-        """Handle a message at once."""
+        """Handle a message immediately."""
         self.handled.append(message)
         return None
 
@@ -57,7 +57,7 @@ class Recorder:
 
 
 class Poisoned(Recorder):
-    """Gives up messages of these offsets, as long as they are in the set."""
+    """Fails messages of these offsets while they are in the set."""
 
     def __init__(self, *offsets: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Poisoned(Recorder):
 async def running(
     log: MemoryLog, clock: FakeClock, handler: Callable[[Message], Any], **options: Any
 ) -> AsyncGenerator[Consumer]:
-    """A consumer that runs until the block ends, and has handled what it can at its beginning."""
+    """A consumer that runs until the block ends and is idle when the block begins."""
     consumer = Consumer(MemorySource(log, clock=clock), clock=clock, **options)
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handler))

@@ -1,4 +1,4 @@
-"""A consumer over a log in memory, for tests of what handlers do."""
+"""A consumer over a log in memory, for tests of handlers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
-"""Two tries, 0.1 s apart."""
+"""Two attempts, 0.1 s apart."""
 
 
 def records(*keys_and_values: tuple[Any, Any], **fields: Any) -> list[Record]:
@@ -28,7 +28,7 @@ def records(*keys_and_values: tuple[Any, Any], **fields: Any) -> list[Record]:
 
 
 class Ran(NamedTuple):
-    """A consumer that has run to the end of its source."""
+    """A consumer after it has run to the end of its source."""
 
     report: DrainReport
     log: MemoryLog
@@ -52,7 +52,7 @@ async def consume_batches(
 
 
 async def consume(clock: FakeClock, given: Sequence[Record], handler: Any, **options: Any) -> Ran:
-    """Run a handler over these records until all are settled; poison is skipped."""
+    """Run a handler until all these records are settled; poison is skipped."""
     log = MemoryLog(given)
     options = {"retry": PROMPT, "poison": "skip", **options}
     source = MemorySource(log, ends=True, clock=clock)

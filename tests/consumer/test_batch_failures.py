@@ -1,4 +1,4 @@
-"""Batches of which not everything is acknowledged: the prefix rule, wrong counts, exceptions."""
+"""Batches that are not fully acknowledged: the prefix rule, wrong result counts, exceptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def once(offset: int, result: object) -> Callable[[list[Message]], object]:
-    """Answer this result for one message the first time, and acknowledge everything else."""
+    """Return this result for one message the first time; acknowledge all others."""
     pending = {offset}
 
     def answer(batch: list[Message]) -> object:
@@ -46,7 +46,7 @@ def once(offset: int, result: object) -> Callable[[list[Message]], object]:
 def refusing(
     *offsets: int, error: type[BaseException] = ValueError
 ) -> Callable[[list[Message]], None]:
-    """Raise for every batch with one of these messages."""
+    """Raise for every batch that contains one of these messages."""
 
     def answer(batch: list[Message]) -> None:
         found = [message.offset for message in batch if message.offset in offsets]
@@ -57,7 +57,7 @@ def refusing(
 
 
 def skipping(log: MemoryLog, clock: FakeClock, **options: Any) -> Consumer:
-    """A consumer that gives poison up at its first failure."""
+    """A consumer that skips poison at its first failure."""
     options = {"poison": "skip", "retry": RetryPolicy(attempts=1, unlisted_attempts=1)} | options
     return finite(log, clock, **options)
 
@@ -66,7 +66,7 @@ def skipping(log: MemoryLog, clock: FakeClock, **options: Any) -> Consumer:
 
 
 async def test_every_message_has_the_result_at_its_position(fake_clock: FakeClock) -> None:
-    """consumer/O20, O-T11, consumer/C:Ba1: one result each, and exact counts."""
+    """consumer/O20, O-T11, consumer/C:Ba1: one result per message, and exact counts."""
     handler = Batches(lambda batch: [Ack(), Nak(1.0), Terminate("no")][: len(batch)])
     log = log_of(*"abc")
     report = await finite(log, fake_clock, poison="skip").receive_batch(handler)
@@ -77,7 +77,9 @@ async def test_every_message_has_the_result_at_its_position(fake_clock: FakeCloc
 
 
 async def test_a_nak_holds_back_what_follows_it_in_its_key(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba4: the acknowledgement of offset 2 does not count, that of offset 3 does."""
+    """consumer/C:Ba4: the acknowledgement of offset 2 does not count; the one of offset 3, of
+    another key, does.
+    """
     log, handler = log_of("a", "a", "a", "b"), Batches(once(1, Nak(1.0)))
     report = await finite(log, fake_clock).receive_batch(handler)
     assert handler.offsets == [[0, 1, 2, 3], [1, 2]]
@@ -86,7 +88,9 @@ async def test_a_nak_holds_back_what_follows_it_in_its_key(fake_clock: FakeClock
 
 
 async def test_a_redelivered_message_joins_a_batch_of_its_key(fake_clock: FakeClock) -> None:
-    """With `on_nak="redeliver"`, which gives up the order for it: as if it had just arrived."""
+    """With `on_nak="redeliver"` the message loses its place in the order, as if it had just
+    arrived.
+    """
     log, handler = log_of(*"ab"), Batches(once(0, Nak(1.0)))
     source = MemorySource(log, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, on_nak="redeliver")
@@ -100,7 +104,7 @@ async def test_a_redelivered_message_joins_a_batch_of_its_key(fake_clock: FakeCl
 
 
 async def test_messages_that_were_held_back_precede_later_ones(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba4: in the order of the key, whatever arrived meanwhile."""
+    """consumer/C:Ba4: in key order, whatever arrived meanwhile."""
     log, handler = log_of(*"aaaaa"), Batches(once(0, Nak(1.0)))
     await finite(log, fake_clock).receive_batch(handler, size=3)
     assert handler.offsets == [[0, 1, 2], [0, 1, 2], [3, 4]]
@@ -110,7 +114,7 @@ async def test_messages_that_were_held_back_precede_later_ones(fake_clock: FakeC
 async def test_a_key_goes_on_after_the_errand_of_its_poison(
     result: object, fake_clock: FakeClock
 ) -> None:
-    """consumer/C:Ba4: and not before."""
+    """consumer/C:Ba4: not before the poison is settled."""
     log, handler = log_of(*"aaa"), Batches(once(1, result))
     report = await skipping(log, fake_clock).receive_batch(handler)
     assert handler.offsets == [[0, 1, 2], [2]]
@@ -135,7 +139,7 @@ async def test_a_blocked_message_holds_back_its_key_only(fake_clock: FakeClock) 
 async def test_a_batch_parks_a_key_behind_its_poison_and_unpark_replays_it(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:Ba4, consumer/C:N4: in order, one by one, and removed one by one."""
+    """consumer/C:Ba4, consumer/C:N4: in order, and removed one by one."""
     log, store = log_of(*"aaaab"), MemoryParkStore()
     handler = Batches(once(1, Terminate("no")))
     consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, parked=store)
@@ -191,7 +195,7 @@ async def test_messages_without_a_result_are_poison(fake_clock: FakeClock) -> No
 async def test_superfluous_results_are_reported(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """O-T12, consumer/O12: nothing is settled twice."""
+    """O-T12, consumer/O12: no message is settled twice."""
     handler = Batches(lambda _: [Ack()] * 5)
     report = await finite(log_of(*"abc"), fake_clock).receive_batch(handler)
     assert (report.counts.acked, report.counts.miscounted_batches) == (3, 1)
@@ -201,7 +205,7 @@ async def test_superfluous_results_are_reported(
 async def test_with_retry_messages_without_a_result_are_tried_again(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:Ba1: a slip of the handler does not make good messages dead letters at once."""
+    """consumer/C:Ba1: one mistake of the handler does not turn good messages into dead letters."""
     handler = Batches(lambda batch: [Ack()] * max(1, len(batch) - 1))
     report = await finite(log_of(*"abc"), fake_clock, poison="skip").receive_batch(
         handler, on_mismatch="retry"
@@ -216,7 +220,7 @@ async def test_with_retry_messages_without_a_result_are_tried_again(
 async def test_a_batch_that_fails_is_halved_until_its_poison_is_alone(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """O-T16, consumer/C:Ba2: the others are acknowledged, and have used up no attempt."""
+    """O-T16, consumer/C:Ba2: the others are acknowledged without a counted attempt."""
     log, handler = log_of(*range(8)), Batches(refusing(5))
     report = await skipping(log, fake_clock).receive_batch(handler, size=8)
     assert handler.offsets[0] == list(range(8))
@@ -229,7 +233,7 @@ async def test_a_batch_that_fails_is_halved_until_its_poison_is_alone(
 
 
 async def test_the_attempts_of_the_poison_are_its_own(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba2: those in which it was alone."""
+    """consumer/C:Ba2: only those in which it was alone count."""
     retry = RetryPolicy(attempts=3, unlisted_attempts=3)
     handler = Batches(refusing(0))
     consumer = finite(log_of(*range(4)), fake_clock, poison="skip", retry=retry)
@@ -241,7 +245,7 @@ async def test_the_attempts_of_the_poison_are_its_own(fake_clock: FakeClock) -> 
 
 
 async def test_a_batch_of_one_key_is_halved_in_order(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba2, consumer/C:Ba4: nothing of the key passes its poison."""
+    """consumer/C:Ba2, consumer/C:Ba4: no message of the key passes its poison."""
     handler = Batches(refusing(5))
     report = await skipping(log_of(*"aaaaaaaa"), fake_clock).receive_batch(handler, size=8)
     done = [offset for offsets in handler.offsets if 5 not in offsets for offset in offsets]
@@ -251,7 +255,7 @@ async def test_a_batch_of_one_key_is_halved_in_order(fake_clock: FakeClock) -> N
 
 
 async def test_messages_that_arrive_later_are_not_in_the_halves(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba2: others are batched as usual meanwhile."""
+    """consumer/C:Ba2: they are batched as usual meanwhile."""
     handler = Batches(refusing(1))
     report = await skipping(log_of(*range(40)), fake_clock).receive_batch(handler, size=20)
     assert [handler.offsets[1][0], handler.offsets[1][-1]] == [20, 39]
@@ -261,7 +265,7 @@ async def test_messages_that_arrive_later_are_not_in_the_halves(fake_clock: Fake
 async def test_an_outage_neither_splits_a_batch_nor_uses_up_attempts(
     fake_clock: FakeClock,
 ) -> None:
-    """The whole batch is tried again until it succeeds."""
+    """The whole batch is retried until it succeeds."""
     failures = 10
 
     def answer(_batch: list[Message]) -> None:
@@ -297,7 +301,7 @@ async def test_an_outage_for_one_message_is_split_when_other_batches_succeed(
 
 
 async def test_a_handler_that_is_cut_fails_its_messages_once(fake_clock: FakeClock) -> None:
-    """As if it had raised."""
+    """The same as if the handler had raised."""
     events = []
 
     async def handle(batch: list[Message]) -> None:
@@ -317,7 +321,7 @@ async def test_a_handler_that_is_cut_fails_its_messages_once(fake_clock: FakeClo
 
 
 async def test_an_exception_that_is_no_error_fails_its_batch_only(fake_clock: FakeClock) -> None:
-    """O-T16: the worker goes on."""
+    """O-T16: the worker continues."""
     failures = [GeneratorExit()]
 
     def answer(_batch: list[Message]) -> None:
@@ -331,7 +335,7 @@ async def test_an_exception_that_is_no_error_fails_its_batch_only(fake_clock: Fa
 
 
 async def test_an_exit_of_the_program_ends_the_consumer(fake_clock: FakeClock) -> None:
-    """O-T16: which drains, and raises it; its messages are delivered again."""
+    """O-T16: it drains and raises the exit; its messages are redelivered."""
     log, handler = log_of(*"abc"), Batches(refusing(2, error=SystemExit))
     with pytest.raises(SystemExit):
         await finite(log, fake_clock, concurrency=1).receive_batch(handler, size=2)
@@ -342,7 +346,9 @@ async def test_an_exit_of_the_program_ends_the_consumer(fake_clock: FakeClock) -
 async def test_a_revoke_amid_a_batch_leaves_the_other_partition_its_messages(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:Ba4: of one key, with `key_scope="topic"`, behind a failure that is revoked."""
+    """consumer/C:Ba4: messages of one key, with `key_scope="topic"`, behind a failed message whose
+    partition is revoked.
+    """
     log = MemoryLog(records("aa"), partitions=[P1])
     source = MemorySource(log, clock=fake_clock)
     handled: list[list[tuple[int, int]]] = []
@@ -367,7 +373,7 @@ async def test_a_revoke_amid_a_batch_leaves_the_other_partition_its_messages(
 
 
 async def test_a_batch_that_takes_too_long_is_halved(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba2: by the consumer's own timeout; the message that hangs fails alone."""
+    """consumer/C:Ba2: by the consumer's timeout; only the message that hangs fails."""
     handled: list[int] = []
 
     async def handle(batch: list[Message]) -> None:
@@ -381,7 +387,7 @@ async def test_a_batch_that_takes_too_long_is_halved(fake_clock: FakeClock) -> N
 
 
 async def test_results_that_a_cut_handler_returns_count(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba1: it says which messages it has handled before it was cut."""
+    """consumer/C:Ba1: they tell which messages it handled before the cut."""
 
     async def handle(batch: list[Message]) -> list[object]:
         results: list[object] = [Nak()] * len(batch)
@@ -400,7 +406,9 @@ async def test_results_that_a_cut_handler_returns_count(fake_clock: FakeClock) -
 
 
 async def test_a_key_of_two_partitions_is_in_one_running_batch(fake_clock: FakeClock) -> None:
-    """G-T8, consumer/C:Ba3: with `key_scope="topic"`; a revoke of one leaves the other's."""
+    """G-T8, consumer/C:Ba3: with `key_scope="topic"`; a revoke of one partition keeps the messages
+    of the other.
+    """
     log = MemoryLog([*records("aa"), *records("aa", partition=1)])
     source = MemorySource(log, clock=fake_clock)
     most, running = 0, 0
@@ -429,7 +437,7 @@ async def test_a_key_of_two_partitions_is_in_one_running_batch(fake_clock: FakeC
 async def test_a_batch_that_is_cut_for_one_partition_is_not_split_for_the_others(
     fake_clock: FakeClock,
 ) -> None:
-    """They have done nothing wrong, and are tried again."""
+    """They have not failed, and are retried."""
     log = MemoryLog([*records("ab"), *records("ab", partition=1)])
     source = MemorySource(log, clock=fake_clock)
     begun: list[list[int]] = []
@@ -453,7 +461,7 @@ async def test_a_batch_that_is_cut_for_one_partition_is_not_split_for_the_others
 async def test_results_of_a_closing_claim_count_if_they_are_acknowledgements(
     fake_clock: FakeClock,
 ) -> None:
-    """Others leave their messages to the next claim, in order."""
+    """Messages with other results are left to the next claim, in order."""
     log = log_of(*"aaaab")
 
     async def handle(batch: list[Message]) -> list[object]:
@@ -482,8 +490,8 @@ async def test_results_of_a_closing_claim_count_if_they_are_acknowledgements(
 def test_one_poison_message_costs_its_neighbours_nothing(
     count: int, size: int, keys: int, data: st.DataObject
 ) -> None:
-    """consumer/C:Ba2: all others are acknowledged; it is called log2(size) times more often than
-    it has attempts, and it alone uses up attempts.
+    """consumer/C:Ba2: all others are acknowledged. The handler is called log2(size) times more
+    often than the poison has attempts, and only the poison uses up attempts.
     """
     poison = data.draw(st.integers(0, count - 1))
     handler = Batches(refusing(poison))
@@ -509,5 +517,5 @@ def test_one_poison_message_costs_its_neighbours_nothing(
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Failures are logged, which is not the subject here."""
+    """Suppress the log lines of failures."""
     caplog.set_level(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The former by itself: which messages are in which batch, and when a batch is due."""
+"""The batch former alone: the content of each batch, and when a batch is due."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Batch = list[int]
 
 
 class Desk:
-    """Nothing is settled from outside here."""
+    """A desk without settlements from outside."""
 
     def settle(self, message: Message, result: object) -> bool:
-        """Settle nothing."""
+        """Do nothing."""
         raise AssertionError(message, result)
 
     def in_progress(self, message: Message) -> None:
-        """Extend nothing."""
+        """Do nothing."""
         raise AssertionError(message)
 
 
 class Forming:
-    """A schedule with a former, on a time that the test tells."""
+    """A schedule with a former, with time set by the test."""
 
     def __init__(self, *, ordering: Any = "key", window: int = 10**6, **limits: Any) -> None:
         limits.setdefault("one_lane", ordering == "partition")
@@ -52,7 +52,7 @@ class Forming:
         return Claim(at, partition, Position(0), self.schedule.lanes_for(at), Desk())
 
     def arrive(self, keys: Iterable[object], now: float = 0.0, *, partition: int = 0) -> None:
-        """Take in a record per key, and look at them."""
+        """Admit one record per key and process the arrivals."""
         arriving = records(keys, partition, self.ends[partition])
         self.ends[partition] += len(arriving)
         admitted = self.schedule.admit(self.claims[partition], arriving)
@@ -64,22 +64,22 @@ class Forming:
         return self.former.is_due(now, is_idle=is_idle)
 
     def take(self, now: float = 0.0, *, is_idle: bool = False) -> list[Message]:
-        """The next batch; empty without any."""
+        """The next batch; empty if there is none."""
         return self.former.take(now, is_idle=is_idle) or []
 
     def offsets(self, now: float = 0.0) -> Batch:
-        """The offsets of the next batch; empty without any."""
+        """The offsets of the next batch; empty if there is none."""
         return [message.offset for message in self.take(now)]
 
     def finish(self, batch: list[Message], now: float = 0.0) -> None:
-        """End a batch in which no key is repeated."""
+        """End a batch without repeated keys."""
         for message in batch:
             self.schedule.finish(message)
         self.former.take_in(now)
 
 
 def test_a_batch_is_due_when_it_has_size_messages() -> None:
-    """consumer/C:Ba5, consumer/O13: of any keys and partitions, and not before."""
+    """consumer/C:Ba5, consumer/O13: of any keys and partitions, and not earlier."""
     forming = Forming(size=3)
     forming.arrive("a")
     forming.arrive("b", partition=1)
@@ -90,7 +90,7 @@ def test_a_batch_is_due_when_it_has_size_messages() -> None:
 
 
 def test_a_batch_is_due_when_the_next_message_would_exceed_its_bytes() -> None:
-    """consumer/C:Ba5: a larger message than the limit is a batch by itself."""
+    """consumer/C:Ba5: a message larger than the limit is a batch of its own."""
     forming = Forming(max_bytes=10)
     sizes = [4, 4, 4, 30, 9, 1]
     forming.schedule.admit(
@@ -118,7 +118,7 @@ def test_bytes_also_end_the_run_of_a_key() -> None:
 
 
 def test_a_batch_is_due_when_its_first_message_is_max_wait_old() -> None:
-    """O-T13, consumer/O15, consumer/C:Ba5: not when a later one is."""
+    """O-T13, consumer/O15, consumer/C:Ba5: a later message does not count."""
     forming = Forming(max_wait=1.0)
     forming.arrive("a", now=5.0)
     forming.arrive("b", now=5.9)
@@ -139,7 +139,7 @@ def test_a_batch_without_a_timer_is_due_when_nothing_more_comes() -> None:
 
 
 def test_a_full_window_without_a_running_batch_makes_a_batch_due() -> None:
-    """O-T15, consumer/O17, consumer/4.5: nothing else can ever arrive."""
+    """O-T15, consumer/O17, consumer/4.5: otherwise no record could ever arrive again."""
     forming = Forming(size=1000, max_wait=float("inf"))
     forming.arrive("a")
     assert not forming.is_due(is_idle=True)
@@ -161,7 +161,7 @@ def test_messages_of_busy_keys_neither_start_the_time_nor_fill_a_batch() -> None
 
 
 def test_a_key_may_be_repeated_in_a_batch_in_order() -> None:
-    """consumer/C:Ba3, G-T8: also by messages that arrive while the batch is open."""
+    """consumer/C:Ba3, G-T8: messages that arrive while the batch is open can join it, too."""
     forming = Forming(size=5)
     forming.arrive("aab")
     forming.arrive("aa")
@@ -178,14 +178,14 @@ def test_max_per_key_bounds_the_repetitions_of_a_key() -> None:
 
 
 def test_max_per_key_two() -> None:
-    """The rest of the key waits for the end of the batch."""
+    """The other messages of the key wait for the end of the batch."""
     forming = Forming(size=4, max_per_key=2)
     forming.arrive("aaab")
     assert forming.offsets(1.0) == [0, 1, 3]
 
 
 def test_equal_keys_of_two_partitions_are_two_keys() -> None:
-    """A limit per key does not add them up."""
+    """They do not share one limit per key."""
     forming = Forming(size=2, max_per_key=1)
     forming.arrive("a")
     forming.arrive("a", partition=1)
@@ -193,7 +193,7 @@ def test_equal_keys_of_two_partitions_are_two_keys() -> None:
 
 
 def test_each_lane_has_a_batch_of_its_own_with_one_lane() -> None:
-    """O-T14, consumer/O16, consumer/C:Ba3: with its own size and its own time."""
+    """O-T14, consumer/O16, consumer/C:Ba3: with its own size and waiting time."""
     forming = Forming(ordering="partition", size=3, max_wait=1.0)
     forming.arrive("ab", now=0.0)
     forming.arrive("abc", now=0.5, partition=1)
@@ -207,7 +207,7 @@ def test_each_lane_has_a_batch_of_its_own_with_one_lane() -> None:
 
 
 def test_suspects_are_in_small_batches_of_their_own() -> None:
-    """consumer/C:Ba2: others do not wait for them, and do not share their batches."""
+    """consumer/C:Ba2: other messages neither wait for them nor share their batches."""
     forming = Forming(size=4)
     forming.claims[0].limit_batch(0, 2)
     forming.claims[0].limit_batch(1, 2)
@@ -220,7 +220,7 @@ def test_suspects_are_in_small_batches_of_their_own() -> None:
 
 
 def test_a_message_behind_suspects_of_its_key_waits_for_its_own_batch() -> None:
-    """It has not failed with them."""
+    """It did not fail with them."""
     forming = Forming(size=4)
     forming.claims[0].limit_batch(0, 2)
     forming.arrive("aa")
@@ -259,7 +259,7 @@ def test_a_revoke_drops_the_messages_of_its_claims_from_batches() -> None:
 
 
 def test_a_drain_keeps_the_next_batch_only() -> None:
-    """consumer/O14: at most `size` messages; later ones are delivered again."""
+    """consumer/O14: at most `size` messages; later ones are redelivered."""
     forming = Forming(size=2)
     forming.arrive("abcde")
     forming.former.hurry(0.0)
@@ -281,7 +281,7 @@ def test_a_drain_keeps_the_batch_of_each_lane() -> None:
 
 
 def work(messages: int, keys: int, size: int) -> float:
-    """Calls per message, of Python functions and into C, of forming all batches."""
+    """Python and C function calls per message while all batches are formed."""
     forming = Forming(size=size)
     count = 0
 
@@ -300,14 +300,14 @@ def work(messages: int, keys: int, size: int) -> float:
             batch = forming.former.take(0.0, is_idle=False)
         finally:
             sys.setprofile(before)
-        del batch  # its keys stay busy: their later messages are waiting for ever
+        del batch  # its keys stay busy: their later messages wait forever
     return count / messages
 
 
 @pytest.mark.parametrize("keys", [1, 10, 1000])
 def test_forming_costs_the_same_for_any_number_of_keys_and_waiting_messages(keys: int) -> None:
-    """consumer/4.5: messages are looked at when they become ready and when they join, not while
-    they wait.
+    """consumer/4.5: messages are examined when they become ready and when they join, not while they
+    wait.
     """
     few, many = work(500, keys, 50), work(5_000, keys, 50)
     assert many < few * 1.1 + 1

@@ -1,4 +1,4 @@
-"""Whatever handlers answer: every message is settled once, in the order of its key."""
+"""For any results of handlers, every message is settled once, in key order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Program:
-    """A log, the arguments of a consumer, and the mood of its handler."""
+    """A log, the arguments of a consumer, and the random behaviour of its handler."""
 
     records: list[tuple[int, int, int]]
     """Partition, key and size of each record."""
@@ -62,7 +62,7 @@ PROGRAMS = st.builds(
 
 
 class Model:
-    """A batch handler with moods, and what has to be true of each of its calls."""
+    """A batch handler with random behaviour that checks each of its calls."""
 
     def __init__(self, program: Program, log: MemoryLog, clock: FakeClock) -> None:
         self._program = program
@@ -72,7 +72,7 @@ class Model:
         self._running: Counter[Hashable] = Counter()
         self._batches = 0
         self._left: dict[Hashable, list[int]] = defaultdict(list)
-        """By key: its messages that are not settled, in order."""
+        """The unsettled messages of each key, in order."""
         self._fails: Counter[tuple[Hashable, int]] = Counter()
         self.fates: Counter[str] = Counter()
         for records in log.records.values():
@@ -80,7 +80,7 @@ class Model:
                 self._left[self._key_of(record)].append(record.offset)
 
     def _key_of(self, record: Any) -> Hashable:
-        """The lane of a record: keys of two partitions are strangers."""
+        """The lane of a record: keys of two partitions are distinct."""
         if self._program.ordering == "partition":
             return int(record.partition)
         if self._program.ordering == "unordered":
@@ -93,7 +93,7 @@ class Model:
         return not any(self._left.values()) and not self._running
 
     async def __call__(self, batch: list[Message]) -> object:
-        """Check a call, and answer anything."""
+        """Check a call and return any results."""
         by_key: dict[Hashable, list[int]] = defaultdict(list)
         for message in batch:
             by_key[self._key_of(message)].append(message.offset)
@@ -138,7 +138,7 @@ class Model:
         return returned if mood < 0.9 or self._troubles else None
 
     def _result(self) -> object:
-        """Any result, or none."""
+        """Any result, or `None`."""
         return self._random.choice(
             [None, Ack(), Skip(), Nak(), Nak(0.0), Nak(2.0), Terminate(), ToDeadLetter("no"), 17]
         )
@@ -212,8 +212,8 @@ def test_every_message_is_settled_once_and_in_order(program: Program) -> None:
     """consumer/O36, O-T1, O-T11, O-T12, G-T8, consumer/C:Ba1 to consumer/C:Ba5: for any keys,
     limits and results.
 
-    A key is in one running batch at most, in order and within all limits, and only acknowledgements
-    before its first other result count. Each message has exactly its own attempts.
+    A key is in at most one running batch, in order and within all limits, and only acknowledgements
+    before its first other result count. Each message has its own count of attempts.
     """
     check(program)
 

@@ -1,4 +1,4 @@
-"""What a batch handler returns, as one result per message."""
+"""The results of a batch handler, as one result per message."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_superfluous_results_are_ignored() -> None:
 
 @pytest.mark.parametrize("returned", [0, True, "ab", {1: 2}, {1, 2}, ACK, iter([None, None])])
 def test_what_is_no_list_makes_all_poison(returned: object) -> None:
-    """O-T12: also a single result, which cannot mean any number of messages."""
+    """O-T12: also a single result, which cannot apply to several messages."""
     results, error = results_of(returned, 2, "terminate")
     assert isinstance(error, BatchResultCountError)
     assert results == [Terminate(error=error)] * 2
@@ -48,7 +48,7 @@ def test_what_is_no_list_makes_all_poison(returned: object) -> None:
 
 @pytest.mark.parametrize("returned", [[None], 17])
 def test_with_retry_a_message_without_a_result_has_failed(returned: object) -> None:
-    """consumer/C:Ba1: a slip of the handler is no reason to give a message up at once."""
+    """consumer/C:Ba1: one mistake of the handler is no reason to give up a message."""
     results, error = results_of(returned, 2, "retry")
     last = results[-1]
     assert isinstance(last, Nak)

@@ -1,4 +1,4 @@
-"""Handling messages in batches, from a source to its positions."""
+"""Messages handled in batches, from the source to the positions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def endless(log: MemoryLog, clock: FakeClock, **options: Any) -> Consumer:
-    """A consumer of a source that waits for more records at the end of the log."""
+    """A consumer of a source that waits for more records."""
     return Consumer(MemorySource(log, clock=clock), clock=clock, **options)
 
 
 async def test_all_messages_are_handled_in_batches(fake_clock: FakeClock) -> None:
-    """consumer/O10, O-T25: `receive_batch` opens, runs and closes."""
+    """consumer/O10, O-T25: `receive_batch` opens, runs and closes the source."""
     log, handler = log_of(*"abcde"), Batches()
     report = await finite(log, fake_clock).receive_batch(handler, size=2)
     assert handler.offsets == [[0, 1], [2, 3], [4]]
@@ -43,14 +43,14 @@ async def test_run_batch_leaves_the_source_open(fake_clock: FakeClock) -> None:
     log, handler = log_of(*"abc"), Batches()
     async with finite(log, fake_clock) as consumer:
         await consumer.run_batch(handler)
-        await consumer.commit()  # not closed
+        await consumer.commit()  # still open
     assert handler.offsets == [[0, 1, 2]]
 
 
 async def test_a_batch_is_handled_when_its_first_message_is_max_wait_old(
     fake_clock: FakeClock,
 ) -> None:
-    """O-T13, consumer/O15: not a moment earlier."""
+    """O-T13, consumer/O15: not earlier."""
     handler = Batches()
     consumer = endless(log_of(*"ab"), fake_clock)
     running = asyncio.create_task(consumer.receive_batch(handler, max_wait=timedelta(seconds=2)))
@@ -65,7 +65,7 @@ async def test_a_batch_is_handled_when_its_first_message_is_max_wait_old(
 async def test_the_time_of_a_batch_counts_from_its_own_first_message(
     fake_clock: FakeClock,
 ) -> None:
-    """O-T13: also for messages that arrive when nothing is going on, and after another batch."""
+    """O-T13: for messages that arrive while the consumer is idle, and after another batch."""
     log, handler = log_of("a"), Batches()
     consumer = endless(log, fake_clock)
     running = asyncio.create_task(consumer.receive_batch(handler, max_wait=2.0))
@@ -82,7 +82,7 @@ async def test_the_time_of_a_batch_counts_from_its_own_first_message(
 
 
 async def test_each_open_batch_has_its_own_time(fake_clock: FakeClock) -> None:
-    """O-T13: also one that is due after another was taken, without any further arrival."""
+    """O-T13: a batch also becomes due after another was taken, without a new arrival."""
     log, handler = MemoryLog([*records("a"), *records("a", partition=1)]), Batches()
     consumer = endless(log, fake_clock, ordering="partition")
     running = asyncio.create_task(consumer.receive_batch(handler, max_wait=2.0))
@@ -100,7 +100,7 @@ async def test_each_open_batch_has_its_own_time(fake_clock: FakeClock) -> None:
 
 
 async def test_max_wait_zero_waits_for_nothing(fake_clock: FakeClock) -> None:
-    """What is ready when a worker is free is a batch."""
+    """A free worker takes all ready messages as a batch."""
     handler = Batches()
     consumer = endless(log_of(*"ab"), fake_clock)
     running = asyncio.create_task(consumer.receive_batch(handler, max_wait=0))
@@ -111,7 +111,9 @@ async def test_max_wait_zero_waits_for_nothing(fake_clock: FakeClock) -> None:
 
 
 async def test_a_drain_handles_the_batch_that_is_being_formed(fake_clock: FakeClock) -> None:
-    """O-T9, O-T13, consumer/O14: of 1000 without a timer; then the positions are committed."""
+    """O-T9, O-T13, consumer/O14: a batch of 1,000 without a timer; then the positions are
+    committed.
+    """
     log, handler = log_of(*"aab"), Batches()
     consumer = endless(log, fake_clock)
     running = asyncio.create_task(consumer.receive_batch(handler, size=1000, max_wait=None))
@@ -125,7 +127,7 @@ async def test_a_drain_handles_the_batch_that_is_being_formed(fake_clock: FakeCl
 
 
 async def test_a_drain_leaves_later_batches_to_the_next_claim(fake_clock: FakeClock) -> None:
-    """consumer/O14: while one batch runs, one more is handled after it; the rest is dropped."""
+    """consumer/O14: one more batch is handled after the running one; the rest is dropped."""
     log, handled = log_of(*range(10)), []
 
     async def handle(batch: list[Message]) -> None:
@@ -146,7 +148,7 @@ async def test_a_drain_leaves_later_batches_to_the_next_claim(fake_clock: FakeCl
 async def test_a_batch_that_is_not_begun_at_the_deadline_is_dropped(
     fake_clock: FakeClock,
 ) -> None:
-    """The running one is cut, and the next one not begun."""
+    """The running batch is cut, and the next one does not begin."""
     begun = []
 
     async def handle(batch: list[Message]) -> None:
@@ -166,7 +168,7 @@ async def test_a_batch_that_is_not_begun_at_the_deadline_is_dropped(
 
 
 async def test_a_revoke_drops_the_batch_that_is_being_formed(fake_clock: FakeClock) -> None:
-    """O-T7: messages of other partitions stay in it."""
+    """O-T7: it keeps the messages of other partitions."""
     log = MemoryLog([*records("ab"), *records("ab", partition=1)])
     source, handler = MemorySource(log, clock=fake_clock), Batches()
     consumer = Consumer(source, clock=fake_clock)
@@ -181,7 +183,7 @@ async def test_a_revoke_drops_the_batch_that_is_being_formed(fake_clock: FakeClo
 
 
 async def test_a_full_window_makes_a_batch_due(fake_clock: FakeClock) -> None:
-    """O-T15: by bytes, where no argument could be refused; nothing hangs without a timer."""
+    """O-T15: by bytes, which no argument check can exclude; nothing hangs without a timer."""
     handler = Batches()
     log = log_of(*range(20))  # one or two bytes each
     report = await finite(log, fake_clock, max_in_flight_bytes=7).receive_batch(
@@ -194,7 +196,7 @@ async def test_a_full_window_makes_a_batch_due(fake_clock: FakeClock) -> None:
 async def test_a_record_that_does_not_fit_into_the_window_makes_a_batch_due(
     fake_clock: FakeClock,
 ) -> None:
-    """O-T15: the window is not full, but nothing can be taken in."""
+    """O-T15: the window is not full but cannot take the record."""
     handler = Batches()
     consumer = finite(log_of(*range(6)), fake_clock, max_in_flight_bytes=10, size_of=lambda _: 6)
     report = await consumer.receive_batch(handler, size=100, max_wait=None)
@@ -203,7 +205,7 @@ async def test_a_record_that_does_not_fit_into_the_window_makes_a_batch_due(
 
 
 async def test_a_window_as_large_as_a_batch_gives_full_batches(fake_clock: FakeClock) -> None:
-    """consumer/O17: also after the first one, when the window fills again."""
+    """consumer/O17: later batches, too, when the window fills again."""
     handler = Batches()
     consumer = finite(log_of(*range(40)), fake_clock, max_in_flight=10)
     await consumer.receive_batch(handler, size=10, max_wait=None)
@@ -211,7 +213,7 @@ async def test_a_window_as_large_as_a_batch_gives_full_batches(fake_clock: FakeC
 
 
 async def test_messages_of_a_batch_stay_in_the_window(fake_clock: FakeClock) -> None:
-    """O-T4: while it runs, and while it is formed."""
+    """O-T4: while the batch runs and while it is formed."""
     log = log_of(*range(100))
     most: list[int] = []
 
@@ -229,7 +231,7 @@ async def test_messages_of_a_batch_stay_in_the_window(fake_clock: FakeClock) -> 
 async def test_concurrency_is_the_number_of_batches_that_run_at_once(
     fake_clock: FakeClock,
 ) -> None:
-    """G-T9, consumer/C:Ba3: and with 1, there is never a second one."""
+    """G-T9, consumer/C:Ba3: with 1, two batches never run concurrently."""
     running, most = 0, 0
 
     async def handle(_batch: list[Message]) -> None:
@@ -277,7 +279,7 @@ async def test_partitions_share_a_batch(fake_clock: FakeClock) -> None:
 
 
 async def test_a_plain_function_runs_in_a_thread(fake_clock: FakeClock) -> None:
-    """O-T16: and may return results, as an async one."""
+    """O-T16: it may return results, like an async one."""
     threads = []
 
     def handle(batch: list[Message]) -> list[object]:
@@ -290,7 +292,7 @@ async def test_a_plain_function_runs_in_a_thread(fake_clock: FakeClock) -> None:
 
 
 async def test_a_batch_that_is_due_waits_for_a_worker_at_rest(fake_clock: FakeClock) -> None:
-    """Not by looking again and again: the clock would stop in an endless round."""
+    """Without polling: the clock would stop in an endless loop."""
     handled = []
 
     async def handle(batch: list[Message]) -> None:
@@ -313,7 +315,7 @@ async def test_a_batch_that_is_due_waits_for_a_worker_at_rest(fake_clock: FakeCl
 async def test_what_is_no_handler_is_refused_before_anything_starts(
     fake_clock: FakeClock,
 ) -> None:
-    """And so is a handler of single messages."""
+    """A handler of single messages is refused, too."""
     consumer = finite(log_of("a"), fake_clock)
     for handler in (17, Batches, handle_nothing, with_steps(Recorder(), decode(int))):
         with pytest.raises(ConfigError, match="handler"):
@@ -322,13 +324,13 @@ async def test_what_is_no_handler_is_refused_before_anything_starts(
 
 
 def handle_nothing() -> None:
-    """Take no messages."""
+    """A handler without parameters."""
 
 
 async def test_a_message_that_a_step_settles_is_not_shown_to_the_handler(
     fake_clock: FakeClock,
 ) -> None:
-    """O-T18: an undecodable record is poison for itself, and its batch-mates are handled."""
+    """O-T18: an undecodable record is poison on its own, and the rest of its batch is handled."""
     log = MemoryLog()
     for value in (b"1", b"x", b"3", b"4"):
         log.produce("t", value, key=value)
@@ -341,12 +343,12 @@ async def test_a_message_that_a_step_settles_is_not_shown_to_the_handler(
 
 
 def skip_three(message: Message) -> Skip | None:
-    """A step that knows one value already."""
+    """A step that settles one known value."""
     return Skip() if message.value == 3 else None
 
 
 async def test_the_results_of_steps_hold_when_the_handler_raises(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba2, consumer/C:Ba4: in the order of the key."""
+    """consumer/C:Ba2, consumer/C:Ba4: in key order."""
     log = MemoryLog()
     for value in (b"3", b"1", b"4", b"x"):
         log.produce("t", value, key="a")
@@ -365,7 +367,7 @@ async def test_the_results_of_steps_hold_when_the_handler_raises(fake_clock: Fak
 
 
 async def test_a_batch_that_steps_settle_is_not_handled(fake_clock: FakeClock) -> None:
-    """Handlers see no empty batches."""
+    """Handlers receive no empty batches."""
     handler = Batches()
     consumer = finite(log_of(*"ab"), fake_clock, steps=[lambda _: Skip()])
     report = await consumer.receive_batch(handler)
@@ -374,7 +376,7 @@ async def test_a_batch_that_steps_settle_is_not_handled(fake_clock: FakeClock) -
 
 
 async def test_a_handler_may_change_the_list_that_it_is_given(fake_clock: FakeClock) -> None:
-    """The list is its own."""
+    """The handler owns the list."""
     log = log_of(*"abc")
     report = await finite(log, fake_clock).receive_batch(Batches(lambda batch: batch.clear()))
     assert report.counts.acked == 3
@@ -395,7 +397,7 @@ async def test_a_handler_may_change_the_list_that_it_is_given(fake_clock: FakeCl
 async def test_a_bad_argument_is_refused_before_anything_starts(
     options: dict[str, Any], words: str, fake_clock: FakeClock
 ) -> None:
-    """O-T15, consumer/O17: such as a batch that the window could never fill."""
+    """O-T15, consumer/O17: for example a batch size that the window can never hold."""
     handler = Batches()
     consumer = finite(log_of("a"), fake_clock)
     with pytest.raises(ConfigError, match=words):

@@ -1,4 +1,4 @@
-"""Blocked keys: what blocks them, what continues them, and how a consumer ends with them."""
+"""Blocked keys: the causes, the ways to continue, and a run that ends with blocked keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ async def test_a_blocked_key_waits_and_others_go_on(fake_clock: FakeClock) -> No
 
 
 async def test_a_nak_of_five_keeps_the_position_at_five(fake_clock: FakeClock) -> None:
-    """consumer/O8, O-T5: while 6 to 9 are done, 5 is committed; after 5 is acknowledged, 10."""
+    """consumer/O8, O-T5: while 6 to 9 are settled, 5 is committed; once 5 is acknowledged, 10
+    is.
+    """
     log, waits = MemoryLog(records("abcdefghij")), [60.0]
 
     async def handle(message: Message) -> Nak | None:
@@ -51,7 +53,7 @@ async def test_a_nak_of_five_keeps_the_position_at_five(fake_clock: FakeClock) -
 async def test_unblock_handles_the_message_again_before_those_behind_it(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:F2: its attempts begin at 1 again."""
+    """consumer/C:F2: its attempts start again at 1."""
     log, attempts = log_of(*"aaa"), []
     is_repaired = False
 
@@ -108,7 +110,7 @@ async def test_an_unblocked_key_that_is_not_blocked_is_an_error_that_names_those
 ) -> None:
     async with running(log_of(1, 2), fake_clock, Poisoned(0)) as consumer:
         with pytest.raises(NoSuchKey, match=r"^key True is not blocked; blocked: 1 of t/0$"):
-            consumer.unblock(True)  # which equals 1, and is another key
+            consumer.unblock(True)  # equals 1, but is another key
         with pytest.raises(NoSuchKey, match=r"key 1 of t/1 is not blocked"):
             consumer.unblock(1, partition=P1)
         with pytest.raises(NoSuchKey, match=r"key \[\] is not blocked"):
@@ -127,7 +129,7 @@ async def test_many_blocked_keys_are_counted_in_the_error(fake_clock: FakeClock)
 async def test_a_run_with_only_blocked_messages_left_ends_and_reports_them(
     fake_clock: FakeClock,
 ) -> None:
-    """A source that ends does not wait for an operator."""
+    """When the source ends, the run does not wait for an operator."""
     log, handler = log_of(*"aabc"), Poisoned(0)
     report = await finite(log, fake_clock, drain=5.0).receive(handler)
     assert fake_clock.now() < 1.0

@@ -1,4 +1,4 @@
-"""Runs with a time budget: where they end, what they report, and where the next one goes on."""
+"""Runs with a time budget: their end, their report, and where the next run continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Slow(Recorder):
-    """Takes a second for each message, or for each batch."""
+    """Takes one second per message or batch."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Slow(Recorder):
 async def test_a_run_ends_with_its_budget_and_the_next_one_goes_on_there(
     fake_clock: FakeClock,
 ) -> None:
-    """S16, S-T12: the running handler ends; each message is handled once over all runs."""
+    """S16, S-T12: the running handler ends; all runs together handle each message once."""
     log, handler = log_of(*"aaaaa"), Slow(fake_clock)
     remaining = []
     for least in (3, 5):
@@ -51,7 +51,7 @@ async def test_a_run_ends_with_its_budget_and_the_next_one_goes_on_there(
 
 
 async def test_a_run_of_batches_ends_with_its_budget(fake_clock: FakeClock) -> None:
-    """S-T12, with a batch that is being formed: it is handled in the drain."""
+    """S-T12: the drain handles a batch that is being formed."""
     log, handler = log_of(*"abcde"), Slow(fake_clock)
     consumer = finite(log, fake_clock, budget=0.5, concurrency=1)
     report = await consumer.receive_batch(handler.batch, size=2)
@@ -71,7 +71,7 @@ async def test_a_budget_that_is_not_used_up_ends_nothing(fake_clock: FakeClock) 
 async def test_work_remains_behind_a_blocked_message_and_without_an_end(
     fake_clock: FakeClock,
 ) -> None:
-    """Also if a source without an end has nothing now: its next message may come at any time."""
+    """A source without an end also counts: its next message may arrive at any time."""
     log, handler = log_of(*"aab"), Poisoned(0)
     report = await finite(log, fake_clock, poison="block").receive(handler)
     assert [each.offset for each in report.blocked] == [0]

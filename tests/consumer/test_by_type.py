@@ -29,7 +29,7 @@ def typed(*types_and_values: tuple[bytes | None, bytes]) -> list[Record]:
 
 
 async def test_each_type_has_its_handler_and_its_decoder(fake_clock: FakeClock) -> None:
-    """consumer/G26: async ones and plain ones, in one order per key."""
+    """consumer/G26: async and plain handlers, in one order per key."""
     handled: list[tuple[str, Any]] = []
 
     async def order(message: Message) -> None:
@@ -59,7 +59,7 @@ async def test_each_type_has_its_handler_and_its_decoder(fake_clock: FakeClock) 
 async def test_an_unknown_type_is_poison_for_its_record_alone(
     fake_clock: FakeClock, kind: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At once, without further tries: waiting brings no handler."""
+    """At once, without retries: waiting cannot add a handler."""
     ran = await consume(
         fake_clock,
         typed((b"order", b"1"), (kind, b"2"), (b"order", b"3")),
@@ -75,7 +75,7 @@ async def test_an_unknown_type_is_poison_for_its_record_alone(
 async def test_a_function_of_the_message_may_tell_its_type(
     fake_clock: FakeClock, kind: object
 ) -> None:
-    """Types may be anything with a hash; what has none is no known type."""
+    """A type can be any hashable value; an unhashable one counts as unknown."""
     seen: list[object] = []
 
     async def handle(message: Message) -> None:

@@ -1,4 +1,6 @@
-"""The dead-letter circuit: a consumer stops instead of moving a partition to the dead letters."""
+"""The dead-letter circuit: a consumer stops instead of sending a whole partition to the dead
+letters.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def claim(partition: Any = P0) -> Claim:
 
 
 class Progress:
-    """The messages of a claim, which end one after another."""
+    """The messages of a claim, which are settled one after another."""
 
     def __init__(self, circuit: LetterCircuit, claim: Claim) -> None:
         self.circuit = circuit
@@ -45,7 +47,7 @@ class Progress:
             self.ends()
 
     def failed(self, error: BaseException | None = None) -> DeadLetterLimit | None:
-        """Judge a message that failed, and settle it with a dead letter."""
+        """Judge a failed message, and settle it with a dead letter."""
         limit = self.circuit.judge(self.claim, error or ValueError("bad"))
         self.ends()
         self.circuit.settled(self.claim)
@@ -53,7 +55,9 @@ class Progress:
 
 
 def test_failures_in_a_row_open_the_circuit() -> None:
-    """consumer/C:F3: `max_consecutive` counts per partition, and names the first error."""
+    """consumer/C:F3: `max_consecutive` counts per partition, and the error names the first
+    failure.
+    """
     circuit = LetterCircuit(None, 3)
     one, other = Progress(circuit, claim()), Progress(circuit, claim(P1))
     assert one.failed() is None
@@ -72,10 +76,10 @@ def test_failures_in_a_row_open_the_circuit() -> None:
 
 
 def test_settled_dead_letters_are_no_handled_messages() -> None:
-    """Handled messages are counted by what is settled, less what was settled otherwise."""
+    """Handled messages are the settled ones less those settled otherwise."""
     progress = Progress(LetterCircuit(None, 2), claim())
     assert progress.failed() is None
-    progress.ends()  # a message behind a parked one, which is parked
+    progress.ends()  # a message behind a parked one is parked
     progress.circuit.settled(progress.claim)
     assert progress.failed() is not None
 
@@ -111,7 +115,7 @@ def test_without_limits_nothing_is_counted() -> None:
 
 
 async def test_the_consumer_stops_before_it_gives_the_message_up(fake_clock: FakeClock) -> None:
-    """consumer/C:F3: the message stays, and nothing later of its key is handled before it."""
+    """consumer/C:F3: the message stays, and no later message of its key is handled before it."""
     log, handler = log_of(*"abbcc"), Poisoned(1, 3)
     options = {"poison": "skip", "max_consecutive_dead_letters": 2, "concurrency": 1}
     with pytest.raises(DeadLetterLimit, match=r"t/0: 2 messages in a row .* PoisonError: bad 1"):

@@ -1,4 +1,4 @@
-"""A claim begins with the map of the claim before it."""
+"""A claim begins with the offset map of the previous claim."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def claim_of(position: int, ranges: list[tuple[int, int]]) -> Claim:
 
 
 def deliver(claim: Claim, first: int, last: int) -> None:
-    """Deliver records, and settle those that the map tells of."""
+    """Deliver records, and settle those that the map contains."""
     index = claim.tracker.admit(first, last, last - first + 1)
     for offset in range(first, last + 1):
         if claim.replay.skips(offset):
@@ -33,7 +33,7 @@ def told(claim: Claim) -> tuple[int, list[tuple[int, int]]]:
 
 
 def test_a_commit_keeps_the_part_of_the_map_that_was_not_delivered_again() -> None:
-    """O-T5: or a second crash would run again what an earlier claim had settled."""
+    """O-T5: otherwise a second crash would repeat records that an earlier claim had settled."""
     claim = claim_of(5, [(6, 9), (20, 30)])
     assert told(claim) == (5, [(6, 9), (20, 30)])
     deliver(claim, 5, 7)
@@ -56,8 +56,8 @@ def test_a_commit_keeps_the_part_of_the_map_that_was_not_delivered_again() -> No
 def test_a_claim_never_forgets_what_is_settled(
     before: set[int], fetches: list[int], least: int, data: st.DataObject
 ) -> None:
-    """consumer/C:C1, consumer/C:C4, O-T5: every commit tells of exactly the settled offsets, also
-    of those in spans that the source has passed.
+    """consumer/C:C1, consumer/C:C4, O-T5: every commit contains exactly the settled offsets,
+    including those in spans that the source has passed.
     """
     claim = claim_of(0, list(offset_map.joined((at, at + 1) for at in sorted(before))))
     settled, end = set(before), 0
@@ -66,7 +66,7 @@ def test_a_claim_never_forgets_what_is_settled(
         deliver(claim, end, end + count - 1)
         indices.extend(range(end, end + count))
         taken, end = end + count, claim.pass_settled(end + count, least)
-        if data.draw(st.booleans()):  # or else the records before the span still wait
+        if data.draw(st.booleans()):  # otherwise the records before the span still wait
             taken = end
             claim.advance(end)
         for index in data.draw(st.sets(st.integers(0, len(indices) - 1), max_size=6)):
@@ -82,7 +82,8 @@ def test_a_claim_never_forgets_what_is_settled(
 
 
 def test_a_passed_span_stays_in_the_map_and_is_counted_when_it_is_taken_in() -> None:
-    """consumer/C:N1, consumer/C:N6: what was passed without a delivery is told to the next claim.
+    """consumer/C:N1, consumer/C:N6: the next claim learns which offsets were passed without
+    delivery.
 
     One record is stuck, and the records around the span are delivered.
     """
@@ -97,14 +98,14 @@ def test_a_passed_span_stays_in_the_map_and_is_counted_when_it_is_taken_in() -> 
     deliver(claim, 50_000, 50_005)
     assert counted(claim) == (7, 49_990, 2)
     assert told(claim) == (5, [(6, 50_000), (50_001, 50_004)])
-    claim.settled(5)  # 50,000
+    claim.settled(5)  # offset 50,000
     assert told(claim) == (5, [(6, 50_004)])
     claim.settled(0)
     assert told(claim) == (50_004, [])
 
 
 def test_only_a_settled_span_that_is_long_enough_is_passed() -> None:
-    """An offset outside the map, a short rest and the end of the map stay where they are."""
+    """An offset outside the map, a short remainder and the end of the map are not passed."""
     claim = claim_of(0, [(10, 40), (60, 70)])
     for offset in (0, 9, 40, 59, 31, 60, 70, 99):
         assert claim.pass_settled(offset, least=11) == offset
@@ -113,7 +114,7 @@ def test_only_a_settled_span_that_is_long_enough_is_passed() -> None:
 
 
 def test_a_passed_span_leaves_the_ratio_of_the_letter_circuit_alone() -> None:
-    """What was passed was not delivered, so it is no success of this claim."""
+    """Passed records were not delivered, so they are not successes of this claim."""
     claim = claim_of(0, [(1, 50_000)])
     deliver(claim, 0, 0)
     claim.advance(claim.pass_settled(1, least=10_000))
@@ -124,5 +125,5 @@ def test_a_passed_span_leaves_the_ratio_of_the_letter_circuit_alone() -> None:
 
 
 def counted(claim: Claim) -> tuple[int, int, int]:
-    """Records that were delivered and skipped, offsets that were passed, and records that run."""
+    """The number of records delivered and skipped, of offsets passed, and of records that run."""
     return claim.replay.skipped, claim.replay.passed, claim.replay.replayed

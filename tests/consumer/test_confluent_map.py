@@ -1,11 +1,11 @@
 """The offset map of Confluent's parallel consumer, from bytes built by hand.
 
-Planted faults, and the test that finds each:
+Planted faults, and the test that detects each:
 
-- the first run taken for finished, or bits read from the highest on:
+- the first run is treated as finished, or bits are read from the highest on:
   `test_every_form_tells_the_same`;
-- decompression without a bound, on the size or on the memory: `test_a_bomb_is_refused`;
-- lengths read as unsigned: `test_what_no_encoder_writes_is_refused`.
+- decompression without a limit on the size or the memory: `test_a_bomb_is_refused`;
+- lengths are read as unsigned: `test_what_no_encoder_writes_is_refused`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def text(magic: str, payload: bytes) -> str:
 
 
 def bits(runs: list[int], header: str) -> bytes:
-    """A length and the bits, in a buffer that is a byte longer than needed."""
+    """A length and the bits, in a buffer with one spare byte."""
     flags = [number % 2 for number, run in enumerate(runs) for _ in range(run)]
     content = bytearray(-(-len(flags) // 8) + 1)
     for at, flag in enumerate(flags):
@@ -41,7 +41,7 @@ def bits(runs: list[int], header: str) -> bytes:
 
 
 def streamed(payload: bytes) -> bytes:
-    """A frame without its content's size, as a stream has."""
+    """A frame without its content size, as in a stream."""
     compressor = zstandard.ZstdCompressor().compressobj()
     return compressor.compress(payload) + compressor.flush()
 
@@ -133,7 +133,7 @@ def test_what_no_encoder_writes_is_refused(stored: str, why: str) -> None:
 
 
 def test_a_bomb_is_refused() -> None:
-    """Before it has used much memory."""
+    """Before it uses much memory."""
     many = bytes(100_000_000)
     parameters = zstandard.ZstdCompressionParameters(window_log=27)
     wide = zstandard.ZstdCompressor(compression_params=parameters).compressobj()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Counting(MemorySource):
-    """Notes the most records that it was asked for at once."""
+    """Records the largest number of records requested at once."""
 
     most = 0
 
@@ -35,7 +35,7 @@ class Counting(MemorySource):
 
 
 async def test_every_record_is_handled_and_committed(fake_clock: FakeClock) -> None:
-    """O-T25: `receive` opens, runs and closes."""
+    """O-T25: `receive` opens, runs and closes the source."""
     log, handler = log_of(*"abcab"), Recorder()
     report = await finite(log, fake_clock).receive(handler)
     assert handler.offsets == [0, 1, 2, 3, 4]
@@ -45,7 +45,7 @@ async def test_every_record_is_handled_and_committed(fake_clock: FakeClock) -> N
 
 
 async def test_a_slow_key_does_not_delay_another(fake_clock: FakeClock) -> None:
-    """consumer/O1, O-T2, O-T3: A1 is slow, A2 waits for it, and B1 runs meanwhile."""
+    """consumer/O1, O-T2, O-T3: A1 is slow and A2 waits for it; B1 runs meanwhile."""
     log = log_of("a", "a", "b")
     events: list[str] = []
 
@@ -74,7 +74,9 @@ async def test_one_worker_means_one_handler(fake_clock: FakeClock) -> None:
 
 
 async def test_the_position_stops_at_an_unfinished_message(fake_clock: FakeClock) -> None:
-    """O-T5, consumer/C:C1: 5 is unfinished, 6 to 9 are done: 5 is committed, with a map."""
+    """O-T5, consumer/C:C1: 5 is unfinished, 6 to 9 are settled: 5 is committed, with an
+    offset map.
+    """
     log = MemoryLog(records("abcdefghij"))
     gate = asyncio.Event()
 
@@ -96,7 +98,7 @@ async def test_the_position_stops_at_an_unfinished_message(fake_clock: FakeClock
 
 
 async def test_a_restart_runs_only_what_was_unfinished(fake_clock: FakeClock) -> None:
-    """The map of an earlier consumer is skipped, and nothing else."""
+    """Only the records in the map of an earlier consumer are skipped."""
     log = MemoryLog(records("abcdefghij"))
     log.store({P0: Position(5, offset_map.encode(5, [(6, 9)]).text)})
     handler = Recorder()
@@ -108,7 +110,7 @@ async def test_a_restart_runs_only_what_was_unfinished(fake_clock: FakeClock) ->
 async def test_a_failed_message_stays_before_the_later_ones_of_its_key(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/O1, consumer/C:O1: what follows of the key starts after the failed message has
+    """consumer/O1, consumer/C:O1: later messages of the key start after the failed one is
     settled.
     """
     handled: list[tuple[int, int]] = []
@@ -167,7 +169,7 @@ async def test_bytes_are_bounded_and_a_larger_record_passes_alone(fake_clock: Fa
 
 
 async def test_settled_records_without_room_stall_nothing(fake_clock: FakeClock) -> None:
-    """consumer/C:B1: a record that the map has settled takes no room, so none is waited for."""
+    """consumer/C:B1: a record that the map has settled takes no capacity and waits for none."""
     log = log_of("a", "b", "c")
     log.store({P0: Position(0, offset_map.encode(0, [(1, 2)]).text)})
     handler = Recorder()
@@ -179,7 +181,9 @@ async def test_settled_records_without_room_stall_nothing(fake_clock: FakeClock)
 
 
 async def test_a_revoke_lets_handlers_end_and_commits(fake_clock: FakeClock) -> None:
-    """O-T7, G-T16: the partition's queue is dropped, what runs ends, the other runs on."""
+    """O-T7, G-T16: the partition's queue is dropped and its running handlers end; the other
+    partition continues.
+    """
     log = MemoryLog([*records("aab"), *records("xyz", 1)])
     source = MemorySource(log, clock=fake_clock)
     handled: list[tuple[int, int]] = []
@@ -205,7 +209,7 @@ async def test_a_revoke_lets_handlers_end_and_commits(fake_clock: FakeClock) -> 
 async def test_a_lost_partition_commits_nothing_and_keeps_its_key_until_the_handler_ends(
     fake_clock: FakeClock,
 ) -> None:
-    """O-T7, O-T8, consumer/C:O1, consumer/C:R2: the old handler's end settles nothing."""
+    """O-T7, O-T8, consumer/C:O1, consumer/C:R2: the end of the old handler settles nothing."""
     log = log_of("a", "a")
     source = MemorySource(log, clock=fake_clock)
     running = most = 0
@@ -235,7 +239,9 @@ async def test_a_lost_partition_commits_nothing_and_keeps_its_key_until_the_hand
 
 
 async def test_a_cancelled_run_drains_and_commits(fake_clock: FakeClock) -> None:
-    """consumer/O9, O-T9, consumer/C:B3: what runs ends and is committed; what is queued is left."""
+    """consumer/O9, O-T9, consumer/C:B3: running handlers end and are committed; queued messages are
+    left.
+    """
     log = log_of("a", "a", "b")
     handled: list[int] = []
 
@@ -280,7 +286,7 @@ async def test_a_drain_cuts_at_its_deadline_and_tells_what_was_running(
 
 
 async def test_a_second_cancellation_ends_the_drain_at_once(fake_clock: FakeClock) -> None:
-    """consumer/C:B3: twice means now."""
+    """consumer/C:B3: the second cancellation means now."""
 
     async def handle(message: Message) -> None:
         await fake_clock.sleep(100.0)
@@ -340,7 +346,7 @@ async def test_a_bad_key_is_poison_for_its_own_record(fake_clock: FakeClock) -> 
 
 
 async def test_a_terminated_message_is_poison(fake_clock: FakeClock) -> None:
-    """Without attempts: the handler runs once."""
+    """The handler runs once, without further attempts."""
     tries: list[int] = []
 
     async def handle(message: Message) -> Terminate:
@@ -364,7 +370,7 @@ async def test_a_consumer_runs_once_and_only_while_it_is_open(fake_clock: FakeCl
 
 
 def policy(**settings: Any) -> RetryPolicy:
-    """A policy with any settings: they are checked by the consumer."""
+    """A policy with any settings: the consumer checks them."""
     return RetryPolicy(**settings)
 
 

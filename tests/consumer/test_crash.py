@@ -1,4 +1,4 @@
-"""What runs again after a crash: exactly what the last commit did not know."""
+"""The records repeated after a crash: exactly those unknown to the last commit."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ AFTER_THE_COMMIT = 7
 async def test_a_crash_replays_what_is_unfinished_and_what_the_last_commit_did_not_know(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:N1, consumer/C:N6, O-T5: one message is unfinished, 50,000 after it are done and
-    committed, and a few more are done when the process dies.
+    """consumer/C:N1, consumer/C:N6, O-T5: one message is unfinished, the 50,000 after it are
+    settled and committed, and a few more are settled when the process dies.
     """
     log = MemoryLog(records(range(1 + BEHIND)))
     source = MemorySource(log, clock=fake_clock)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Asked(MemorySource):
-    """Notes the partitions that it is asked for, in order."""
+    """Records the partitions of the requests, in order."""
 
     def __init__(self, log: MemoryLog, clock: FakeClock) -> None:
         super().__init__(log, clock=clock)
@@ -32,7 +32,7 @@ class Asked(MemorySource):
 
 
 class Stuck:
-    """Handles everything but one key, which waits for `gate`."""
+    """Handles all keys but one, which waits for `gate`."""
 
     def __init__(self, key: object = "hot") -> None:
         self.key = key
@@ -52,8 +52,8 @@ class Stuck:
 async def test_other_partitions_get_the_room_before_a_crowded_one(
     fake_clock: FakeClock, most: int | None, others: int
 ) -> None:
-    """O-T24: without the bound, the hot key's partition takes every second turn, and the window is
-    full of it while the other partition has records left.
+    """O-T24: without the limit, the hot key's partition would take every second turn and fill the
+    window while the other partition still has records.
     """
     log = MemoryLog([*records(["hot"] * 100), *records(["other"] * 100, partition=1)])
     handler = Stuck()
@@ -113,7 +113,7 @@ async def test_a_claim_has_its_turn_again_when_its_lane_has_drained(fake_clock: 
 
 
 async def test_the_bytes_of_waiting_records_are_bounded_in_all(fake_clock: FakeClock) -> None:
-    """consumer/C:N10, consumer/C:B1: a hot key's records count by their bytes."""
+    """consumer/C:N10, consumer/C:B1: records of a hot key count by their bytes."""
     log, handler = MemoryLog(records(["hot"] * 100)), Stuck()
     source = MemorySource(log, clock=fake_clock)
     options = {"max_in_flight_bytes": 100, "size_of": lambda _: 10, "max_per_key": 2}

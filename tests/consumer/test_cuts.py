@@ -1,4 +1,6 @@
-"""Cuts at any moment, of handlers that do anything with cancellations: nothing leaks to others."""
+"""Cuts at any moment, of handlers that treat cancellations in any way: no other handler is
+affected.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ async def act(action: str) -> None:
 
 
 class Program:
-    """What each message's first tries do, and when running handlers are cut."""
+    """The results of each message's first attempts, and the times at which running handlers are
+    cut.
+    """
 
     def __init__(self, actions: Sequence[Sequence[str]], cuts: Sequence[tuple[int, float]]) -> None:
         self.actions = actions
@@ -133,7 +137,7 @@ def check(program: Program) -> None:
 @given(programs(8))
 @settings(max_examples=50, deadline=None)
 def test_a_cut_fails_only_what_was_running(program: Program) -> None:
-    """O-T1, consumer/C:F4: one worker, so what one turn leaves behind would hit the next one."""
+    """O-T1, consumer/C:F4: with one worker, so leftovers of one turn would affect the next."""
     check(program)
 
 

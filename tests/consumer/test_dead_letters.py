@@ -1,4 +1,4 @@
-"""The letters of a consumer: what they hold, and how they are written."""
+"""The letters of a consumer: their content and their writes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_letter_holds_the_record_its_error_and_its_attempts(fake_clock: 
 
 
 async def test_a_try_that_was_not_counted_as_a_failure_is_an_attempt(fake_clock: FakeClock) -> None:
-    """`Terminate` at the first try, or after a failed one."""
+    """`Terminate` at the first attempt, or after a failed one."""
     sink = ScriptedSink[Any]()
     writer = LetterWriter(sink, "billing", fake_clock)
     poison = message(1)
@@ -135,7 +135,9 @@ async def test_the_causes_and_codes_of_errors_are_kept(fake_clock: FakeClock) ->
 
 
 async def test_the_key_of_a_letter_names_its_record_and_consumer(fake_clock: FakeClock) -> None:
-    """consumer/C:F2: a store skips the letter of a record that is written again, and no other."""
+    """consumer/C:F2: a store skips the letter of a record that is written again, and no other
+    letter.
+    """
     sink = ScriptedSink[Any]()
     made = [
         ("billing", record(5)),
@@ -167,7 +169,7 @@ async def test_the_item_key_is_the_order_key(fake_clock: FakeClock, lane: Any, t
 
 
 async def test_a_record_without_order_has_no_item_key(fake_clock: FakeClock) -> None:
-    """`unordered`, and keyless records in parallel: a replay may send them in any order."""
+    """`unordered`, and keyless records in parallel mode: a replay may send them in any order."""
     sink = ScriptedSink[Any]()
     unordered = message(1, lane=alone(record(1)))
     await LetterWriter(sink, "billing", fake_clock).bury(unordered, ERROR)
@@ -218,7 +220,7 @@ async def give_up(message: Message) -> Terminate | ToDeadLetter | None:
 async def test_the_position_passes_a_message_once_its_letter_is_written(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:F2, consumer/O24: a failed write is repeated, and holds the position."""
+    """consumer/C:F2, consumer/O24: a failed write is retried and holds the position."""
     log = log_of("a", "b", "a", "c")
     sink = ScriptedSink[Any]([fail(UnavailableError("down")) for _ in range(3)])
     report = await finite(
@@ -233,7 +235,7 @@ async def test_the_position_passes_a_message_once_its_letter_is_written(
 
 
 async def test_a_message_whose_letter_is_not_written_is_not_settled(fake_clock: FakeClock) -> None:
-    """consumer/C:F2: the consumer stops, and both records are delivered again."""
+    """consumer/C:F2: the consumer stops, and both records are redelivered."""
     log = log_of("a", "b", "c")
     sink = BlockingSink[Any]()
     async with finite(
@@ -281,7 +283,7 @@ async def test_a_letter_that_is_not_taken_raises(fake_clock: FakeClock) -> None:
 
 @dataclass
 class Gate:
-    """Takes letters one write at a time, when it is told to, unless `refuses` says otherwise."""
+    """Accepts one write per release by the test, unless `refuses` contains the letter."""
 
     refuses: Any = lambda *_: {}
 
@@ -313,7 +315,9 @@ async def begin(writer: LetterWriter, clock: FakeClock, *numbers: int) -> list[a
 
 
 async def results(writer: LetterWriter, sink: Gate, clock: FakeClock, *numbers: int) -> list[Any]:
-    """What `bury` raised for each of these, which begin together; one write after another."""
+    """The errors that `bury` raised for these letters, which begin together; one write after
+    another.
+    """
     tasks = await begin(writer, clock, *numbers)
     while not all(task.done() for task in tasks):
         sink.room.release()
@@ -322,7 +326,7 @@ async def results(writer: LetterWriter, sink: Gate, clock: FakeClock, *numbers: 
 
 
 async def test_letters_that_wait_share_the_next_write(fake_clock: FakeClock) -> None:
-    """A storm of poison costs few writes."""
+    """A burst of poison costs few writes."""
     sink = Gate()
     writer = LetterWriter(sink, "billing", fake_clock)
     async with writer.open():
@@ -332,7 +336,7 @@ async def test_letters_that_wait_share_the_next_write(fake_clock: FakeClock) -> 
 
 
 async def test_a_refused_letter_delays_no_other(fake_clock: FakeClock) -> None:
-    """A write that fails as a whole for one letter: each is alone afterwards."""
+    """If a write fails as a whole because of one letter, each letter is retried alone."""
 
     def refuses(batch: Any, _: int) -> dict[int, BaseException]:
         error = PermanentError("one of them is bad")
@@ -361,7 +365,7 @@ async def test_a_refused_letter_delays_no_other(fake_clock: FakeClock) -> None:
 
 
 async def test_an_outage_is_no_letters_fault(fake_clock: FakeClock) -> None:
-    """They still share writes; each gets an error of its own, with the delay that was asked for."""
+    """The letters still share writes; each gets its own error with the requested delay."""
 
     def refuses(batch: Any, call: int) -> dict[int, BaseException]:
         error = ThrottledError("later", retry_after=9.0)
@@ -376,13 +380,13 @@ async def test_an_outage_is_no_letters_fault(fake_clock: FakeClock) -> None:
         assert classified(errors[1]).value == "unavailable"
         assert await results(writer, sink, fake_clock, 0, 1, 2) == [None] * 3
     assert sink.calls == [[0], [1, 2], [0], [1, 2]]
-    assert sink.keys[0] == sink.keys[2]  # a destination with idempotency keys knows it again
+    assert sink.keys[0] == sink.keys[2]  # a destination with idempotency keys recognizes it
     assert sink.keys[1] == sink.keys[3]
     assert len({*sink.keys}) == 2
 
 
 async def test_a_cancelled_call_leaves_the_others_to_the_next(fake_clock: FakeClock) -> None:
-    """Whether it writes for all, waits for its turn, or has been taken by another's write."""
+    """Whether it writes for all, waits for its turn, or is part of another call's write."""
     sink = Gate()
     writer = LetterWriter(sink, "billing", fake_clock)
     async with writer.open():
@@ -404,7 +408,9 @@ async def test_a_cancelled_call_leaves_the_others_to_the_next(fake_clock: FakeCl
 async def test_a_letter_that_is_no_longer_wanted_leaves_nothing_behind(
     fake_clock: FakeClock,
 ) -> None:
-    """Cancelled in a shared write, which then fails: when it comes again it shares a write again."""
+    """It is cancelled in a shared write that then fails; when written again, it shares a write
+    again.
+    """
 
     def refuses(batch: Any, call: int) -> dict[int, BaseException]:
         return dict.fromkeys(range(len(batch)), PermanentError("bad")) if call == 2 else {}

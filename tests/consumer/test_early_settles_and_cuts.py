@@ -1,4 +1,4 @@
-"""Faults that random programs have found: what a consumer must not forget, or say wrongly."""
+"""Faults found by random programs: state that a consumer must not lose or report wrongly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Store(MemoryParkStore):
-    """A park store that counts as durable, and may cancel its first calls."""
+    """A park store that counts as durable and may cancel its first calls."""
 
     is_durable = True
 
@@ -52,7 +52,7 @@ class Store(MemoryParkStore):
 async def test_a_settle_before_the_handler_answers_manual_counts(
     fake_clock: FakeClock, first: Result
 ) -> None:
-    """consumer/O20: another task may be faster than the handler's own return."""
+    """consumer/O20: another task can settle before the handler returns."""
     log = log_of("a", "a")
     effects: list[bool] = []
 
@@ -70,7 +70,7 @@ async def test_a_settle_before_the_handler_answers_manual_counts(
 
 
 async def test_a_settle_before_another_result_has_no_effect(fake_clock: FakeClock) -> None:
-    """What the handler answers counts, unless it is `Manual`; also at its next try."""
+    """The handler's result counts unless it is `Manual`, also at its next attempt."""
     log = log_of("a")
     tries: list[int] = []
 
@@ -90,7 +90,7 @@ async def test_a_settle_before_another_result_has_no_effect(fake_clock: FakeCloc
 
 
 async def test_a_drain_cuts_handlers_of_lost_partitions_too(fake_clock: FakeClock) -> None:
-    """They would go on after the end of the consumer, and its report would call it complete."""
+    """Otherwise they would outlive the consumer, and its report would be complete."""
     source = MemorySource(log_of("a"), clock=fake_clock)
     began, ended = asyncio.Event(), asyncio.Event()
 
@@ -113,7 +113,9 @@ async def test_a_drain_cuts_handlers_of_lost_partitions_too(fake_clock: FakeCloc
 
 
 async def test_a_replayed_message_that_is_cut_is_unfinished(fake_clock: FakeClock) -> None:
-    """A drain that cuts a handler is not complete, though the position is passed already."""
+    """A drain that cuts a handler is not complete, although the position has already passed its
+    message.
+    """
     source = MemorySource(log_of("a"), clock=fake_clock)
     replayed = asyncio.Event()
 
@@ -141,7 +143,9 @@ async def test_a_replayed_message_that_is_cut_is_unfinished(fake_clock: FakeCloc
 async def test_a_store_that_raises_a_cancellation_of_its_own_is_tried_again(
     fake_clock: FakeClock, method: str
 ) -> None:
-    """Nothing is given up for it: the record is parked, before the later ones of its key."""
+    """No record is given up because of it: the record is parked before the later ones of its
+    key.
+    """
     log, store = log_of("a", "a", "b"), Store(method)
 
     async def handle(message: Message) -> Terminate | None:
@@ -160,7 +164,7 @@ async def test_a_store_that_raises_a_cancellation_of_its_own_is_tried_again(
 async def test_the_places_of_messages_add_up_in_every_step_of_the_loop(
     fake_clock: FakeClock, poison: PoisonStrategy
 ) -> None:
-    """A message whose dead letter has just been written is in one place, not in two."""
+    """A message whose dead letter was just written is counted in one place."""
     source = MemorySource(log_of(*"aabc"), clock=fake_clock)
     sums: list[tuple[int, int]] = []
 

@@ -19,11 +19,11 @@ ONCE = RetryPolicy(attempts=1)
 
 
 class BrokenHandler(RuntimeError):
-    """What a handler raises in these tests."""
+    """The exception that handlers raise in these tests."""
 
 
 class Raising(Recorder):
-    """Raises one and the same exception for this offset."""
+    """Raises the same exception object for this offset."""
 
     def __init__(self, offset: int) -> None:
         super().__init__()
@@ -40,8 +40,8 @@ class Raising(Recorder):
 async def test_the_exception_of_a_handler_ends_the_run_and_keeps_the_position(
     fake_clock: FakeClock, ordering: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/G25, S14, S-T13: the exception itself is raised, and the next run begins with its
-    message.
+    """consumer/G25, S14, S-T13: the run raises the exception object, and the next run begins with
+    its message.
     """
     log, handler = log_of(*"aaaaa"), Raising(2)
     options = {"poison": "exit", "retry": ONCE, "ordering": ordering}
@@ -57,7 +57,7 @@ async def test_the_exception_of_a_handler_ends_the_run_and_keeps_the_position(
 
 
 async def test_it_ends_after_the_last_attempt(fake_clock: FakeClock) -> None:
-    """S-T13: retries come first; without `retry=`, an unknown exception is tried three times."""
+    """S-T13: retries come first; without `retry=`, an unknown exception has three attempts."""
     log, handler = log_of(*"a"), Raising(0)
     with pytest.raises(BrokenHandler):
         await finite(log, fake_clock, poison="exit").receive(handler)
@@ -65,7 +65,7 @@ async def test_it_ends_after_the_last_attempt(fake_clock: FakeClock) -> None:
 
 
 async def test_other_keys_that_run_are_finished(fake_clock: FakeClock) -> None:
-    """What was handled behind the message is in the map, and is not handled again."""
+    """Messages handled behind it are in the offset map and are not handled again."""
     log = log_of(*"ab")
 
     async def handle(message: Message) -> None:
@@ -110,7 +110,8 @@ async def test_dead_letters_get_only_what_a_handler_sends_there(fake_clock: Fake
 async def test_a_batch_with_a_message_that_fails_never_moves_the_position_past_it(
     fake_clock: FakeClock, failing: int, stored: int, ordering: str
 ) -> None:
-    """S12, S-T10: the first one fails: unchanged, and never back; the third one: behind the second.
+    """S12, S-T10: if the first message fails, the position stays and never moves back; if the third
+    fails, it stands behind the second.
 
     An acknowledgement behind the gap does not count in the same partition.
     """
@@ -132,7 +133,7 @@ async def test_a_batch_with_a_message_that_fails_never_moves_the_position_past_i
 async def test_a_batch_handler_that_raises_keeps_the_position_before_the_cause(
     fake_clock: FakeClock, failing: int
 ) -> None:
-    """S-T10: the batch is divided until its cause is alone, so the ones before it are stored."""
+    """S-T10: the batch is split until its cause is alone, so the messages before it are stored."""
     log = log_of(*"aaaaa")
     log.store({P0: Position(0)})
 

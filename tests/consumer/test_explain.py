@@ -1,4 +1,4 @@
-"""Each reason for which a consumer may stand still is produced, and `explain` names it."""
+"""Each reason for which a consumer may stall is produced, and `explain` names it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ RUNNING, READY = WaitReason.RUNNING, WaitReason.READY
 
 
 def told(consumer: Consumer) -> list[str]:
-    """Why the first partition waits, in words."""
+    """The reasons for which the first partition waits, as text."""
     return [str(cause) for cause in causes_of(consumer)]
 
 
 async def test_a_running_handler_is_named_with_its_time(fake_clock: FakeClock) -> None:
     """consumer/C:N5."""
     async with running(fake_clock, log_of("a", "b"), Gate()) as consumer:
-        consumer.explain()  # looks, as the sampler does once per second
+        consumer.explain()  # samples, as the sampler does once per second
         await fake_clock.advance(12.3)
         explanation = consumer.explain()
         partition = explanation.partitions[0]
@@ -104,14 +104,14 @@ async def test_a_backoff_is_named_with_its_end_and_its_error(fake_clock: FakeClo
 
 
 async def test_a_message_without_a_free_worker_is_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: one worker, and the other partition has it."""
+    """consumer/C:N5: the only worker is busy with the other partition."""
     log = MemoryLog([*records("a"), *records("b", 1)])
     async with running(fake_clock, log, Gate(), concurrency=1) as consumer:
         assert [causes_of(consumer, p)[0].reason for p in (P1, P0)] == [RUNNING, READY]
 
 
 async def test_the_message_in_front_is_named_with_its_own_reason(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: a key of two partitions is held by a message of the other one."""
+    """consumer/C:N5: a key of two partitions is held by a message of the other partition."""
     log = MemoryLog([*records("a"), *records("a", 1)])
     gate = Gate(a=Nak(30.0))
     async with running(fake_clock, log, gate, key_scope="topic") as consumer:
@@ -184,7 +184,7 @@ async def test_a_full_window_is_named_with_its_bounds(fake_clock: FakeClock) -> 
 
 
 async def test_a_cut_map_is_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: every second record is unfinished, and a map of so many does not fit."""
+    """consumer/C:N5: every second record is unfinished, and a map of that many does not fit."""
     log, coin = log_of(*range(30_000)), Random(1)
 
     async def handle(message: Message) -> Nak | None:
@@ -200,7 +200,7 @@ async def test_a_cut_map_is_named(fake_clock: FakeClock) -> None:
 
 
 async def test_a_deaf_handler_is_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5, consumer/C:F4: one that goes on 10 s after its timeout."""
+    """consumer/C:N5, consumer/C:F4: a handler that still runs 10 s after its timeout."""
 
     async def handle(message: Message) -> None:
         if message.attempt > 1:
@@ -221,7 +221,7 @@ async def test_a_deaf_handler_is_named(fake_clock: FakeClock) -> None:
 
 
 async def test_a_drain_and_a_revoke_are_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: what was queued is delivered again to the next owner."""
+    """consumer/C:N5: queued messages are redelivered to the next owner."""
     log = MemoryLog([*records("aa"), *records("b", 1)])
     source = MemorySource(log, clock=fake_clock, commit_seconds=1.0)
     gate = Gate()
@@ -260,7 +260,7 @@ async def test_a_consumer_without_partitions_and_one_that_does_not_run_are_named
 
 
 async def test_a_record_on_its_way_in_is_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: seen from the key function, which is called on the way."""
+    """consumer/C:N5: observed from the key function, which runs during the admission."""
     seen: list[Explanation] = []
     consumers: list[Consumer] = []
 
@@ -275,7 +275,7 @@ async def test_a_record_on_its_way_in_is_named(fake_clock: FakeClock) -> None:
 
 
 class GatedSink:
-    """Dead letters that are written once the gate is open."""
+    """Dead letters that are written while the gate is open."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -321,7 +321,7 @@ class GatedParkStore(MemoryParkStore):
 
 
 async def test_the_stages_of_parking_are_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5, consumer/C:N4: before the store is read, while it is written, and parked."""
+    """consumer/C:N5, consumer/C:N4: before the store is read, during the write, and parked."""
     store, gate = GatedParkStore(), Gate(a=Terminate("bad"), b=None)
 
     def seen() -> list[WaitReason]:
@@ -344,7 +344,7 @@ async def test_the_stages_of_parking_are_named(fake_clock: FakeClock) -> None:
 
 
 async def test_a_record_behind_its_replayed_key_is_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5, consumer/C:N4: while the store is asked, and while a record is handled."""
+    """consumer/C:N5, consumer/C:N4: while the store is read and while a record is handled."""
     store, gate, slow = GatedParkStore(), Gate(a=Terminate("bad")), Gate()
     store.gate.set()
 
@@ -376,7 +376,7 @@ async def test_a_record_behind_its_replayed_key_is_named(fake_clock: FakeClock) 
 
 
 async def test_a_batch_that_is_being_formed_is_named_with_its_time(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: and one that is full waits for a worker."""
+    """consumer/C:N5: a full batch waits for a worker."""
     gate = asyncio.Event()
 
     async def handle(messages: list[Message]) -> None:
@@ -437,7 +437,7 @@ async def test_operators_read_it_as_text(fake_clock: FakeClock) -> None:
 
 
 def check_places(consumer: Consumer) -> None:
-    """Each message inside is in one place, and the statistics count them all."""
+    """Check that each message inside is in one place, and that the statistics count all of them."""
     engine = consumer._open()
     places = [standing.message for standing in standings(engine.views._parts)]
     assert len(set(places)) == len(places) == engine.schedule.window.messages
@@ -452,7 +452,7 @@ def check_places(consumer: Consumer) -> None:
 async def test_every_message_inside_is_in_exactly_one_place(
     fake_clock: FakeClock, poison: str
 ) -> None:
-    """The places add up to the window, at every end of a turn of whatever kind."""
+    """The places add up to the window after every kind of turn."""
     results: dict[int, Callable[[], object]] = {
         0: Ack,
         1: lambda: Nak(0.3),

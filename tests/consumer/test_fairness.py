@@ -1,4 +1,4 @@
-"""Which key is next, and what a stuck key costs the others."""
+"""The choice of the next key, and the cost of a stuck key for the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def test_every_ready_key_starts_within_one_round(fake_clock: FakeClock) -> None:
-    """consumer/C:O5: a hot key with a deep queue gets one turn per round, like every other."""
+    """consumer/C:O5: a hot key with a deep queue gets one turn per round, like any other key."""
     keys: list[object] = [*["hot"] * 500, *range(2_000)]
     started: list[object] = []
 
@@ -35,7 +35,7 @@ async def test_every_ready_key_starts_within_one_round(fake_clock: FakeClock) ->
 async def test_no_other_worker_is_started_for_the_next_message_of_one_that_yields(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:O5: in a partition of handlers that never suspend, one worker does it all."""
+    """consumer/C:O5: in a partition whose handlers never suspend, one worker runs all of them."""
     most = 0
 
     async def handle(message: Message) -> None:
@@ -51,7 +51,7 @@ async def test_no_other_worker_is_started_for_the_next_message_of_one_that_yield
 
 
 async def _handled_in(seconds: float, clock: FakeClock, *, stuck: bool) -> int:
-    """Messages of other keys that are handled in this time, beside a key that is stuck or not."""
+    """Messages of other keys handled in this time, with or without a stuck key."""
     log = MemoryLog(records([("stuck" if n % 20 == 0 else n % 100) for n in range(4_000)]))
     others = 0
 
@@ -73,7 +73,7 @@ async def _handled_in(seconds: float, clock: FakeClock, *, stuck: bool) -> int:
 
 
 async def test_a_stuck_key_costs_the_others_only_its_worker(fake_clock: FakeClock) -> None:
-    """consumer/C:O2, consumer/C:N11: the others keep 95 % until the window is full."""
+    """consumer/C:O2, consumer/C:N11: the other keys keep 95 % until the window is full."""
     free = await _handled_in(1.0, fake_clock, stuck=False)
     beside = await _handled_in(1.0, fake_clock, stuck=True)
     assert free > 1_500

@@ -1,4 +1,4 @@
-"""What may be passed as a handler, and what a handler may do without harm to its neighbours."""
+"""Valid kinds of handlers, and handlers that must not harm their neighbours."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_is_no_handler_is_refused(given: object, rule: str) -> None:
 
 
 def test_a_coroutine_is_refused_and_closed() -> None:
-    """Python would warn of one that nothing awaits, and warnings are errors here."""
+    """Python would warn about a coroutine that is never awaited, and warnings are errors here."""
     with pytest.raises(ConfigError, match="is a coroutine; pass the function itself"):
         as_handler(takes_none())
 
@@ -132,7 +132,7 @@ async def test_a_plain_function_may_return_an_awaitable(fake_clock: FakeClock) -
 
 
 async def test_a_thread_that_raises_stop_iteration_is_a_failed_try(fake_clock: FakeClock) -> None:
-    """In Python 3.11 no future takes a `StopIteration`, and its waiter would wait for ever."""
+    """In Python 3.11 futures refuse `StopIteration`, so its waiter would wait forever."""
 
     def handle(message: Message) -> None:
         if message.attempt == 1:
@@ -146,7 +146,7 @@ async def test_a_thread_that_raises_stop_iteration_is_a_failed_try(fake_clock: F
 
 
 class OwnBase(BaseException):
-    """An exception that is no `Exception`."""
+    """An exception that is not an `Exception`."""
 
 
 def raiser(error: BaseException) -> Callable[[], object]:
@@ -183,8 +183,8 @@ def cancel_myself() -> object:
 async def test_a_bad_handler_harms_only_its_own_message(
     fake_clock: FakeClock, misbehave: Callable[[], object]
 ) -> None:
-    """O-T16, consumer/C:F5: nonsense, and exceptions of every kind. Its message is given up after
-    its attempts, its key continues, and so do the others.
+    """O-T16, consumer/C:F5: invalid results, and exceptions of every kind. The message is given up
+    after its attempts; its key and the others continue.
     """
     handled: list[bytes] = []
 
@@ -206,7 +206,7 @@ async def test_a_bad_handler_harms_only_its_own_message(
 async def test_an_exit_in_a_handler_is_raised_after_the_drain(
     fake_clock: FakeClock, error: BaseException, in_thread: bool
 ) -> None:
-    """Others that run end by themselves and are committed; its own message is delivered again."""
+    """Other running handlers end and are committed; the handler's own message is redelivered."""
     log = MemoryLog(records(("a", b"slow"), ("b", b"exit"), ("b", b"later")))
     handled: list[bytes] = []
 
@@ -250,7 +250,7 @@ async def test_a_key_that_is_none_is_poison_for_its_record_alone(
 
 
 class Raises:
-    """A function of a record which raises for one of them."""
+    """A function of a record that raises for one record."""
 
     def __init__(self, error: BaseException, otherwise: object) -> None:
         self._error = error
@@ -283,7 +283,7 @@ async def test_a_function_of_a_record_that_raises_is_poison_for_its_record_alone
 async def test_a_size_that_is_none_is_poison_for_its_record_alone(
     fake_clock: FakeClock, size: object
 ) -> None:
-    """The bound in bytes stays exact: what has no size counts by its value."""
+    """The byte limit stays exact: a record without a usable size counts by its value."""
     handled: list[object] = []
 
     async def handle(message: Message) -> None:
@@ -328,7 +328,7 @@ def counts_of_this_task() -> int:
 
 
 async def leave_a_task_group_behind() -> None:
-    """Leave `task.cancelling()` above zero, in Pythons whose groups do not take it back."""
+    """Leave `task.cancelling()` above zero, on Python versions whose groups do not reset it."""
 
     async def fail() -> None:
         await asyncio.sleep(0.01)
@@ -348,7 +348,7 @@ async def let_a_timeout_pass() -> None:
 
 
 async def cancel_this_task() -> None:
-    """Ask for a cancellation that arrives at the next await, which is not in this handler."""
+    """Request a cancellation that is delivered at the next await, after this handler."""
     cancel_myself()
 
 
@@ -364,7 +364,7 @@ async def cancel_this_task_twice() -> None:
 async def test_no_cancellation_of_a_handler_reaches_the_next_message(
     fake_clock: FakeClock, first: Callable[[], Any]
 ) -> None:
-    """One worker handles both messages; a leftover would break the second one's task group, or be
+    """One worker handles both messages; a leftover would break the second one's task group or be
     raised at its first await.
     """
     found: list[int] = []
@@ -404,14 +404,14 @@ async def cut_by_itself(slot: Slot, error: BaseException) -> Slot:
 async def test_a_cut_that_arrives_with_the_end_of_a_turn_hits_no_later_one(
     fake_clock: FakeClock,
 ) -> None:
-    """`Task.cancel` is delivered at the next await, which may be one of the next handler."""
+    """`Task.cancel` is delivered at the next await, which may be in the next handler."""
     error = StoppedError("cut")
     slot = await cut_by_itself(Slot(), error)
     assert slot.is_cut
     assert slot.take_cut() is error
     assert counts_of_this_task() == 0
     await slot.settle_down()
-    await fake_clock.sleep(1.0)  # nothing is delivered any more
+    await fake_clock.sleep(1.0)  # nothing more is delivered
     assert not slot.is_cut
 
 
@@ -419,8 +419,8 @@ async def test_a_cut_that_arrives_with_the_end_of_a_turn_hits_no_later_one(
 async def test_a_cut_at_the_end_of_a_handler_fails_that_message_and_no_other(
     fake_clock: FakeClock, moment: str
 ) -> None:
-    """One worker handles both. What the first one waits for is done when it is cut, or it is cut
-    while it runs and does not wait again.
+    """One worker handles both messages. The first one is cut when its awaited event is already set,
+    or while it runs and does not wait again.
     """
     done = asyncio.Event()
     error = ConnectionError("cut")
@@ -481,8 +481,8 @@ def test_a_handler_that_was_cut_and_answers_nothing_has_failed() -> None:
 
 
 async def test_a_worker_that_is_cancelled_from_outside_is_replaced(fake_clock: FakeClock) -> None:
-    """A program that cancels all tasks leaves no consumer without workers: a resting worker is
-    replaced, and a running handler has failed.
+    """A program may cancel all tasks: an idle worker is replaced, and a running handler has
+    failed.
     """
     log = MemoryLog(records(("a", b"1")))
     handled: list[object] = []
@@ -502,10 +502,10 @@ async def test_a_worker_that_is_cancelled_from_outside_is_replaced(fake_clock: F
         running = asyncio.get_running_loop().create_task(consumer.run(handle))
         await fake_clock.wait_for(lambda: handled)
         await fake_clock.run_until_idle()
-        seen[0].cancel()  # it rests
+        seen[0].cancel()  # it is idle
         log.append(Record("orders", 0, 1, "a", b"2"))
         consumer.pause()
-        consumer.resume()  # fetches again
+        consumer.resume()  # it fetches again
         await fake_clock.wait_for(lambda: len(handled) == 2)
         consumer.stop()
         report = await running
@@ -514,7 +514,7 @@ async def test_a_worker_that_is_cancelled_from_outside_is_replaced(fake_clock: F
 
 
 async def test_a_stopped_destination_makes_no_poison(fake_clock: FakeClock) -> None:
-    """A handler's own batcher that stops is no fault of the message: it uses up no attempt."""
+    """If the handler's own batcher stops, it is not the message's fault: no attempt is counted."""
 
     async def handle(message: Message) -> None:
         if message.attempt < 10:

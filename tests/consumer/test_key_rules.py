@@ -42,6 +42,6 @@ async def test_records_without_a_key_are_in_order_and_a_warning_says_so_once(
 async def test_records_without_a_key_run_at_once_if_their_order_does_not_matter(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/O2, consumer/C:O3: and nothing is warned of."""
+    """consumer/O2, consumer/C:O3: without a warning."""
     assert await _most_at_once(fake_clock, keyless="parallel") == 4
     assert "without a key" not in caplog.text

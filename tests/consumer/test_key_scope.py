@@ -1,4 +1,4 @@
-"""Keys that reach over partitions, across the assignments of these."""
+"""Keys that span partitions, across assignments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def test_a_partition_that_returns_shares_the_keys_of_the_others(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:O4, consumer/C:N3: also if no key was busy meanwhile."""
+    """consumer/C:O4, consumer/C:N3: also if no key was busy in between."""
     log, running, most = MemoryLog(partitions=[P0, P1]), 0, 0
 
     async def handle(message: Message) -> None:

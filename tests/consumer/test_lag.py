@@ -1,4 +1,4 @@
-"""How far a consumer is behind its source."""
+"""The lag of a consumer behind its source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def stamped(clock: FakeClock, keys: str, partition: int = 0) -> MemoryLog:
-    """A log of records that are as old as now."""
+    """A log of records with the current time."""
     now = int(clock.wall_time() * 1000)
     return MemoryLog(
         [Record("t", partition, place, key, timestamp=now) for place, key in enumerate(keys)]
@@ -68,10 +68,10 @@ async def test_a_record_of_the_future_is_not_negative(fake_clock: FakeClock) -> 
 
 
 class Slow(MemorySource):
-    """Takes its time to tell its ends."""
+    """Takes one second to return its end offsets."""
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Tell them after a second."""
+        """Return them after one second."""
         told = await super().ends(claims)
         await asyncio.sleep(1.0)
         return told
@@ -85,10 +85,10 @@ async def test_a_partition_that_is_lost_meanwhile_is_left_out(fake_clock: FakeCl
 
 
 class Counts(MemorySource):
-    """Counts what is left itself: each offset stands for ten."""
+    """Counts the remaining records itself: ten per offset."""
 
     async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
-        """Count after a second."""
+        """Return the count after one second."""
         await asyncio.sleep(1.0)
         ends = await super().ends(positions)
         left = {claim: 10 * (end - positions[claim]) for claim, end in ends.items()}
@@ -96,7 +96,7 @@ class Counts(MemorySource):
 
 
 async def test_a_source_that_counts_tells_the_lag_itself(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: from the first unfinished record on, with the age of the oldest."""
+    """consumer/C:N5: from the first unfinished record on, with the age of the oldest one."""
     log, gate = MemoryLog([*records("abc"), *records("d", 1)]), Gate(b=None)
     async with running(fake_clock, Counts(log, clock=fake_clock), gate) as consumer:
         assert await consumer.lag() == {P0: Lag(30, 15.0), P1: Lag(10, 5.0)}

@@ -1,4 +1,4 @@
-"""Dead letters of a consumer: when they are written, and what waits for that."""
+"""Dead letters of a consumer: when they are written, and what waits for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def offsets(letters: ScriptedSink[Any]) -> list[int]:
 
 
 async def test_a_letter_is_confirmed_before_its_position_is_passed(fake_clock: FakeClock) -> None:
-    """consumer/C:F2: until then the key waits, other keys go on, and no worker is occupied."""
+    """consumer/C:F2: until then the key waits, other keys continue, and no worker is occupied."""
     log, handler, letters = log_of(*"aabc"), Poisoned(0), BlockingSink[Any]()
     options = {"poison": "skip", "dead_letters": letters, "concurrency": 1}
     async with running(log, fake_clock, handler, **options):
@@ -46,7 +46,7 @@ async def test_a_letter_is_confirmed_before_its_position_is_passed(fake_clock: F
 async def test_while_letters_fail_the_message_is_neither_settled_nor_handled_again(
     fake_clock: FakeClock,
 ) -> None:
-    """O-T20, consumer/C:F2: the letter is written again, however long that takes."""
+    """O-T20, consumer/C:F2: the write of the letter is retried without limit."""
     log, handler = log_of(*"aab"), Poisoned(0)
     letters = FlakySink[Any](failures=12)
     options = {"poison": "skip", "dead_letters": letters}
@@ -66,7 +66,7 @@ async def test_while_letters_fail_the_message_is_neither_settled_nor_handled_aga
 async def test_a_letter_that_a_drain_cuts_leaves_its_message_to_the_next_run(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:F2: it is delivered again, and reported as unfinished."""
+    """consumer/C:F2: the message is redelivered, and reported as unfinished."""
     log, handler, letters = log_of(*"ab"), Poisoned(0), BlockingSink[Any]()
     options = {"poison": "skip", "dead_letters": letters}
     consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, **options)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ async def test_a_lost_claim_cuts_its_letters(fake_clock: FakeClock) -> None:
 
 
 async def test_the_letter_of_used_up_attempts_counts_them(fake_clock: FakeClock) -> None:
-    """O-T19: attempts at the maximum, and the class of the last error."""
+    """O-T19: the attempts equal the maximum, and the class is that of the last error."""
     letters = FakeSink[Any]()
 
     async def handle(message: Message) -> Nak:
@@ -124,7 +124,7 @@ async def test_the_letter_of_used_up_attempts_counts_them(fake_clock: FakeClock)
 async def test_a_dead_letter_by_result_is_of_that_record_only(
     fake_clock: FakeClock, poison: str
 ) -> None:
-    """consumer/O20: its key continues, whatever the strategy for poison is."""
+    """consumer/O20: its key continues, whatever the poison strategy is."""
     log, letters, handled = log_of(*"aaa"), FakeSink[Any](), []
 
     async def handle(message: Message) -> ToDeadLetter | None:
@@ -169,7 +169,7 @@ async def test_block_and_dead_letter_writes_one_letter_and_keeps_the_key(
 
 @pytest.mark.parametrize("strategy", ["block", "block_and_dead_letter"])
 async def test_skip_leaves_one_dead_letter(fake_clock: FakeClock, strategy: Any) -> None:
-    """consumer/C:F2: written when it blocks, or else when it is skipped, and only once."""
+    """consumer/C:F2: written once, when the key blocks or when the message is skipped."""
     log, handler, letters = log_of(*"aa"), Poisoned(0), FakeSink[Any]()
     options = {"poison": strategy, "dead_letters": letters}
     async with running(log, fake_clock, handler, **options) as consumer:
@@ -200,7 +200,7 @@ async def test_a_message_that_blocks_again_has_another_letter_and_may_still_be_s
 async def test_a_letter_that_is_written_last_ends_a_run_with_its_key_blocked(
     fake_clock: FakeClock,
 ) -> None:
-    """A source that ends waits for the letter, and not for an operator."""
+    """When the source ends, the run waits for the letter, but not for an operator."""
     letters = SlowSink[Any](3.0)
     consumer = finite(log_of(*"aab"), fake_clock, dead_letters=letters)
     report = await consumer.receive(Poisoned(0))
@@ -210,7 +210,7 @@ async def test_a_letter_that_is_written_last_ends_a_run_with_its_key_blocked(
 
 
 async def test_the_circuit_opens_before_the_letter_is_written(fake_clock: FakeClock) -> None:
-    """consumer/C:F3: the message that opens it has no letter, and is delivered again."""
+    """consumer/C:F3: the message that opens it has no letter and is redelivered."""
     log, letters = MemoryLog(records("abcd")), FakeSink[Any]()
     options: Any = {"dead_letters": letters, "max_consecutive_dead_letters": 3, "concurrency": 1}
 
@@ -226,7 +226,7 @@ async def test_the_circuit_opens_before_the_letter_is_written(fake_clock: FakeCl
 async def test_a_message_that_opened_the_circuit_is_not_skipped_without_a_letter(
     fake_clock: FakeClock,
 ) -> None:
-    """It has none yet, although the strategy writes one before it blocks."""
+    """It has no letter yet, although the strategy writes one before it blocks."""
     log, letters = log_of("a", "b"), FakeSink[Any]()
     options: Any = {"dead_letters": letters, "max_consecutive_dead_letters": 1, "concurrency": 1}
     consumer = finite(log, fake_clock, **options)
@@ -244,7 +244,7 @@ async def test_a_message_that_opened_the_circuit_is_not_skipped_without_a_letter
 
 
 class Watched(FakeSink[Any]):
-    """Notes when it is open."""
+    """Records whether it is open."""
 
     def __init__(self, events: list[str]) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ class Watched(FakeSink[Any]):
 
 
 class WatchedSource(MemorySource):
-    """Notes when it is open."""
+    """Records whether it is open."""
 
     events: list[str]
 

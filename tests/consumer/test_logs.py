@@ -1,4 +1,4 @@
-"""What a consumer logs: each line begins with its name, has its level, and shows no value."""
+"""Log lines of a consumer: each begins with its name, has its level, and contains no value."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DEBUG, INFO, WARNING, ERROR = (logging.DEBUG, logging.INFO, logging.WARNING, log
 
 
 def records(*keys: str, partition: int = 0) -> list[Record]:
-    """Records whose values are not to be logged."""
+    """Records whose values must not be logged."""
     value = SECRET.encode()
     return [Record("t", partition, offset, key, value) for offset, key in enumerate(keys)]
 
 
 async def handle(message: Message) -> object:
-    """Fails in the way that the key says; the errors quote the value."""
+    """Fail in the way that the key names; the errors quote the value."""
     value = bytes(message.value).decode()
     if message.key == "raises":
         raise ValueError(f"bad {value}")
@@ -41,7 +41,7 @@ async def handle(message: Message) -> object:
 async def logged(
     clock: FakeClock, caplog: pytest.LogCaptureFixture, source: MemorySource, **options: Any
 ) -> list[tuple[int, str]]:
-    """Run to the end; the lines without the name, by level."""
+    """Run to the end; return the lines by level, without the name."""
     caplog.set_level(DEBUG, "penstock.consumer")
     options = {"poison": "skip", "retry": PROMPT, **options}
     await Consumer(source, name="billing", clock=clock, **options).receive(handle)
@@ -62,7 +62,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 async def test_failed_tries_are_logged_for_debugging_only(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/O31: what is given up is an error."""
+    """consumer/O31: a message that is given up is logged as an error."""
     source = MemorySource(MemoryLog(records("a", "nak", "raises")), ends=True, clock=fake_clock)
     found = await logged(fake_clock, caplog, source)
     assert [(level, line.partition(" (")[0]) for level, line in found] == [
@@ -99,7 +99,7 @@ async def test_blocked_messages_and_failing_dead_letters_are_errors(
 async def test_a_failed_commit_is_a_warning_and_so_is_a_drain_without_one(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/O31: the run goes on."""
+    """consumer/O31: the run continues."""
     source = MemorySource(MemoryLog(records("a")), ends=True, clock=fake_clock)
     source.script_commit(OSError("no broker"))
     found = await logged(fake_clock, caplog, source)

@@ -1,4 +1,4 @@
-"""Observers of a consumer: what they hear, what they cost, and that they never hurt."""
+"""Observers of a consumer: their calls, their cost, and their isolation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Events(ConsumerObserver):
-    """Remembers every call that is not per message."""
+    """Records every call that is not per message."""
 
     def __init__(self) -> None:
         self.states: list[str] = []
@@ -71,7 +71,7 @@ class Events(ConsumerObserver):
 
 
 class Turns(ConsumerObserver):
-    """Remembers every turn of a handler."""
+    """Records every turn of a handler."""
 
     def __init__(self, told: list[tuple[str, object]] | None = None, name: str = "turns") -> None:
         self._name = name
@@ -90,7 +90,7 @@ class Turns(ConsumerObserver):
 
 
 class Raises(ConsumerObserver):
-    """Raises wherever it is called."""
+    """Raises in every call."""
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
         raise RuntimeError("open")
@@ -207,7 +207,7 @@ async def test_a_consumer_that_never_ran_is_closed_too(fake_clock: FakeClock) ->
 
 
 async def test_without_observers_the_handler_is_called_as_it_is(fake_clock: FakeClock) -> None:
-    """consumer/O32: no cost per message when off."""
+    """consumer/O32: no cost per message while observers are off."""
     handler = Recorder()
     for observers in ([], [Events()]):
         commons = Commons("c", fake_clock, observers=ConsumerObservers(observers))
@@ -219,7 +219,7 @@ async def test_without_observers_the_handler_is_called_as_it_is(fake_clock: Fake
 async def test_an_observer_is_called_as_often_for_many_messages_as_for_one(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/O32: nothing is called per message, unless an observer asks for it."""
+    """consumer/O32: no call is made per message unless an observer requests it."""
     calls: list[int] = []
     for messages in (1, 500):
         counting = Events()
@@ -276,7 +276,7 @@ async def test_a_manual_settle_ends_the_turn_of_its_handler(fake_clock: FakeCloc
 
 
 async def test_the_turn_of_a_batch_is_told_once(fake_clock: FakeClock) -> None:
-    """A batch whose messages are not all acknowledged is mixed."""
+    """The turn of a batch counts as mixed unless all its messages are acknowledged."""
     turns = Turns()
 
     async def handler(batch: list[Message]) -> object:
@@ -301,7 +301,7 @@ async def test_watches_of_a_turn_end_in_the_reverse_order(fake_clock: FakeClock)
 async def test_an_observer_that_raises_is_logged_once_and_hurts_nothing(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every message is handled once, and the other observer hears everything."""
+    """Every message is handled once, and the other observer receives every call."""
     seen, handler = Events(), Poisoned(2)
     options: dict[str, Any] = {"poison": "skip", "observers": [Raises(), seen]}
     report = await finite(log_of(*"abcd"), fake_clock, **options).receive(handler)
@@ -317,7 +317,7 @@ async def test_an_observer_that_raises_is_logged_once_and_hurts_nothing(
 
 
 class WantsLag(ConsumerObserver):
-    """Wants the lag every so often."""
+    """Requests the lag at an interval."""
 
     def __init__(self, every: float | None) -> None:
         self.lag_every = every
@@ -339,7 +339,7 @@ async def test_the_lag_is_sampled_while_an_observer_wants_it(fake_clock: FakeClo
 
 
 async def test_a_lag_that_cannot_be_sampled_is_unknown(fake_clock: FakeClock) -> None:
-    """An old one would look like a current one."""
+    """An old value would look current."""
 
     class Fails(MemorySource):
         is_away = False

@@ -1,6 +1,6 @@
-"""The map of finished offsets, there and back.
+"""The encoding and decoding of the map of finished offsets.
 
-Planted faults, and the test that finds each:
+Planted faults, and the test that detects each:
 
 - no checksum, or one that leaves out the position or the form: `test_altered_text_is_refused`,
   `test_a_map_is_true_only_beside_its_own_position`, `test_a_map_in_another_form_is_refused`;
@@ -46,13 +46,15 @@ def ranges_of(position: int, gaps: list[tuple[int, int]]) -> list[tuple[int, int
 
 
 def scattered(unfinished: int, span: int, seed: int = 7) -> list[tuple[int, int]]:
-    """The ranges between `unfinished` offsets at random among `span`, of which the first is one."""
+    """The ranges between `unfinished` random offsets among `span`, the first of which is
+    unfinished.
+    """
     offsets = {0, *random.Random(seed).sample(range(1, span), unfinished - 1)}
     return [(low + 1, high) for low, high in pairwise([*sorted(offsets), span]) if high - low > 1]
 
 
 def forged(body: bytes, form: str, position: int = 0) -> str:
-    """A text with a right checksum."""
+    """A text with a valid checksum."""
     checksum = zlib.crc32(form.encode() + body, zlib.crc32(position.to_bytes(8, "big")))
     return form + b85encode(checksum.to_bytes(4, "big") + body).decode()
 
@@ -70,7 +72,7 @@ def forged(body: bytes, form: str, position: int = 0) -> str:
     ],
 )
 def test_the_listed_sizes(unfinished: int, span: int, size: int) -> None:
-    """consumer/4.3. Give or take a checksum and, in the densest rows, 4 % that a bitmap would
+    """consumer/4.3: except for a checksum and, in the densest rows, 4 % that a bitmap would
     save.
     """
     ranges = scattered(unfinished, span)
@@ -87,7 +89,7 @@ def test_no_finished_record_is_no_text() -> None:
 
 
 def test_a_window_of_twenty_thousand_fits() -> None:
-    """consumer/4.3: however its finished records are spread."""
+    """consumer/4.3: for any distribution of its finished records."""
     for unfinished in (10_000, 5_000, 15_000):
         assert not encode(
             1 << 40,
@@ -123,7 +125,7 @@ def test_a_cut_keeps_the_nearest_ranges(
 
 @pytest.mark.parametrize("limit", [*range(40), 999, 1_000, 1_001, 1_002, 1_003, LIMIT])
 def test_a_map_never_exceeds_its_limit(limit: int) -> None:
-    """And uses most of it: of 16,000 unfinished, as many as fit."""
+    """It uses most of the limit: as many as fit of 16,000 unfinished offsets."""
     text, cut = encode(0, scattered(16_000, 32_000), limit)
     assert cut
     assert len(text) <= limit
@@ -132,7 +134,7 @@ def test_a_map_never_exceeds_its_limit(limit: int) -> None:
 
 @pytest.mark.parametrize("step", [2, 3, 200])
 def test_ranges_that_cannot_fit_are_not_even_read(step: int) -> None:
-    """However many there are, and however well they compress."""
+    """Whatever their number, and however well they compress."""
     read = 0
 
     def endless() -> Iterator[tuple[int, int]]:
@@ -160,7 +162,7 @@ def test_ranges_that_no_tracker_has_are_refused(ranges: list[tuple[int, int]]) -
 
 
 def test_the_first_range_may_begin_at_the_position() -> None:
-    """All that was delivered is finished, and so was the next record, by an earlier claim."""
+    """All delivered records are finished, and an earlier claim finished the next one."""
     assert decode(7, encode(7, [(7, 9), (12, 13)]).text) == [(7, 9), (12, 13)]
 
 
@@ -181,7 +183,9 @@ def test_ranges_of_two_maps_are_joined_where_they_touch(
 
 
 def test_a_map_is_true_only_beside_its_own_position() -> None:
-    """consumer/C:C4: an offset moved by a tool that keeps the metadata skips no other record."""
+    """consumer/C:C4: if a tool moves the offset but keeps the metadata, no other record is
+    skipped.
+    """
     text, _ = encode(100, [(101, 150)])
     for position in (0, 99, 101, 150, 1 << 40):
         with pytest.raises(ForeignMap, match=f"damaged, or not of position {position}"):
@@ -191,7 +195,7 @@ def test_a_map_is_true_only_beside_its_own_position() -> None:
 @settings(max_examples=100, deadline=None)
 @given(gaps=pairs.filter(bool), data=st.data())
 def test_altered_text_is_refused(gaps: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Or it is another spelling of the same bytes; it never tells of other records."""
+    """Or it is another spelling of the same bytes; it never describes other records."""
     ranges = ranges_of(0, gaps)
     text, _ = encode(0, ranges)
     at = data.draw(st.integers(0, len(text) - 1))
@@ -217,7 +221,7 @@ def test_altered_text_is_refused(gaps: list[tuple[int, int]], data: st.DataObjec
 
 @pytest.mark.parametrize("unfinished", [3, 120])
 def test_a_map_in_another_form_is_refused(unfinished: int) -> None:
-    """Whatever its bytes would tell in that form."""
+    """Whatever its bytes would mean in that form."""
     for seed in range(100):
         text, _ = encode(0, scattered(unfinished, 3_000, seed))
         other = {"!": "#", "#": "!"}[text[0]]

@@ -1,4 +1,4 @@
-"""Parked keys: what is parked, what runs, and how a key comes back."""
+"""Parked keys: which records are parked, which run, and how a key returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class DurableParkStore(MemoryParkStore):
-    """A store that outlives the consumers of a test, and can be down."""
+    """A store that outlives the consumers of a test and can be unavailable."""
 
     is_durable = True
 
@@ -40,7 +40,7 @@ class DurableParkStore(MemoryParkStore):
         super().__init__()
         self.is_down = False
         self.gates: dict[str, asyncio.Event] = {}
-        """Calls of these methods wait."""
+        """Gates that calls of these methods wait for."""
         self.calls: list[str] = []
 
     async def _call(self, what: str) -> None:
@@ -77,7 +77,7 @@ def parking(store: DurableParkStore, **options: Any) -> dict[str, Any]:
 
 
 async def test_a_poison_message_parks_its_key_and_the_others_flow(fake_clock: FakeClock) -> None:
-    """consumer/C:N4: later records of the key follow in order, and positions move on."""
+    """consumer/C:N4: later records of the key follow in order, and positions advance."""
     log, handler, store = log_of(*"aabaca"), Poisoned(0), DurableParkStore()
     report = await finite(log, fake_clock, **parking(store)).receive(handler)
     assert handler.offsets == [0, 2, 4]
@@ -92,7 +92,7 @@ async def test_a_poison_message_parks_its_key_and_the_others_flow(fake_clock: Fa
 
 
 async def test_a_parked_message_tells_its_attempts(fake_clock: FakeClock) -> None:
-    """O-T19: attempts at the maximum, and the class of the error."""
+    """O-T19: the attempts equal the maximum, with the class of the error."""
     store = DurableParkStore()
 
     async def handle(message: Message) -> Nak:
@@ -106,7 +106,7 @@ async def test_a_parked_message_tells_its_attempts(fake_clock: FakeClock) -> Non
 async def test_later_records_of_a_parked_key_are_parked_as_they_arrive(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:N4: nothing of a parked key runs until unpark."""
+    """consumer/C:N4: no record of a parked key runs until `unpark`."""
     log, handler, store = log_of("a"), Poisoned(0), DurableParkStore()
     async with running(log, fake_clock, handler, **parking(store)) as consumer:
         assert consumer.parked == ("a",)
@@ -119,7 +119,7 @@ async def test_later_records_of_a_parked_key_are_parked_as_they_arrive(
 
 
 async def test_unpark_replays_in_order_before_new_records(fake_clock: FakeClock) -> None:
-    """consumer/C:N4: unpark order is park order; attempts begin at 1."""
+    """consumer/C:N4: replay order is park order; attempts start at 1."""
     log, store, handled = log_of(*"aaab"), DurableParkStore(), []
     is_bad = True
 
@@ -135,7 +135,7 @@ async def test_unpark_replays_in_order_before_new_records(fake_clock: FakeClock)
         handled.clear()
         unpark = asyncio.ensure_future(consumer.unpark("a"))
         await fake_clock.advance(0.5)
-        log.produce("t", b"", key="a")  # while the first one is replayed
+        log.produce("t", b"", key="a")  # during the replay of the first one
         await fake_clock.advance(1.0)
         assert handled == [(0, 1), (1, 1)]
         assert store.offsets() == [1, 2]
@@ -152,7 +152,7 @@ async def test_unpark_replays_in_order_before_new_records(fake_clock: FakeClock)
 
 
 async def test_a_replayed_message_that_fails_again_stays_parked(fake_clock: FakeClock) -> None:
-    """consumer/C:N4: with those behind it, and with new records behind these."""
+    """consumer/C:N4: the records behind it stay parked, and new records follow behind them."""
     log, handler, store = log_of(*"aaa"), Poisoned(0), DurableParkStore()
     async with running(log, fake_clock, handler, **parking(store)) as consumer:
         handler.bad = {1}
@@ -209,7 +209,7 @@ async def test_an_unpark_waits_for_a_record_that_is_being_parked(fake_clock: Fak
 async def test_a_message_that_was_passed_is_parked_when_its_backoff_ends(
     fake_clock: FakeClock,
 ) -> None:
-    """With `redeliver`, a key may be parked while an earlier message of it backs off."""
+    """With `redeliver`, a key can be parked while an earlier message of it backs off."""
     log, store, handled = log_of(*"aa"), DurableParkStore(), []
 
     async def handle(message: Message) -> Nak | Terminate:
@@ -226,7 +226,7 @@ async def test_a_message_that_was_passed_is_parked_when_its_backoff_ends(
 
 
 async def test_a_replayed_message_is_retried_before_those_behind_it(fake_clock: FakeClock) -> None:
-    """With `redeliver`, too: the replay keeps the order of its key."""
+    """Also with `redeliver`: the replay keeps the order of its key."""
     log, handler, store = log_of(*"aa"), Poisoned(0), DurableParkStore()
     tries = []
 
@@ -291,7 +291,7 @@ async def test_a_replayed_message_may_go_to_the_dead_letters(fake_clock: FakeClo
 async def test_the_keys_are_read_once_for_all_partitions_of_an_assignment(
     fake_clock: FakeClock,
 ) -> None:
-    """A log of streams has 256."""
+    """A log of streams has 256 partitions."""
     log, store = MemoryLog(), DurableParkStore()
     for partition in range(50):
         log.produce("t", b"", key="a", partition=partition)
@@ -303,7 +303,7 @@ async def test_the_keys_are_read_once_for_all_partitions_of_an_assignment(
 async def test_a_partition_assigned_while_parked_keys_are_read_is_fetched_from(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:N4: its keys are read next, without another event."""
+    """consumer/C:N4: its keys are read next, without a further event."""
     log, handler, store = MemoryLog(), Recorder(), DurableParkStore()
     for partition in (P0, P1):
         log.produce("t", b"", key="a", partition=partition.partition)
@@ -326,7 +326,7 @@ async def test_a_partition_assigned_while_parked_keys_are_read_is_fetched_from(
 
 @pytest.mark.parametrize("key", ["a", b"\x00\xff", 7, None, ":a", "a b", 1.5, ("x", 1)])
 async def test_parked_keys_are_read_back_at_assignment(fake_clock: FakeClock, key: Any) -> None:
-    """consumer/C:N4: a restart does not run a parked key, whatever its type."""
+    """consumer/C:N4: after a restart a parked key does not run, whatever its type."""
     log, store = log_of(key, key, "other"), DurableParkStore()
     options = parking(store, key=lambda record: record.key)
     await finite(log, fake_clock, **options).receive(Poisoned(0))
@@ -352,7 +352,7 @@ async def test_a_record_without_a_usable_key_is_parked_alone(fake_clock: FakeClo
 
 
 async def test_a_record_without_a_usable_size_does_not_park_its_key(fake_clock: FakeClock) -> None:
-    """It is parked by itself, also after a restart, although its key is known."""
+    """It is parked on its own, also after a restart, although its key is known."""
     log, store, handler = log_of(*"aa"), DurableParkStore(), Recorder()
 
     def size_of(record: SourceRecord) -> int:
@@ -366,7 +366,7 @@ async def test_a_record_without_a_usable_size_does_not_park_its_key(fake_clock: 
 
 
 async def test_nothing_is_parked_twice_after_a_crash(fake_clock: FakeClock) -> None:
-    """consumer/C:N4: a record that was parked, and not committed, is in the store once."""
+    """consumer/C:N4: a record that was parked but not committed is in the store once."""
     log, store = log_of(*"aab"), DurableParkStore()
     await finite(log, fake_clock, **parking(store)).receive(Poisoned(0))
     log.positions.clear()
@@ -379,7 +379,7 @@ async def test_nothing_is_parked_twice_after_a_crash(fake_clock: FakeClock) -> N
 async def test_while_the_store_is_down_the_message_stays_and_other_keys_go_on(
     fake_clock: FakeClock,
 ) -> None:
-    """O-T20: the failure to park keeps the message, and the order of its key."""
+    """O-T20: a failure to park keeps the message and the order of its key."""
     log, handler, store = log_of(*"aab"), Poisoned(0), DurableParkStore()
     consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, **parking(store))
     async with consumer, asyncio.TaskGroup() as tasks:
@@ -437,7 +437,7 @@ async def test_unpark_waits_until_the_parked_keys_are_known(fake_clock: FakeCloc
 
 
 async def test_nothing_is_fetched_before_the_parked_keys_are_known(fake_clock: FakeClock) -> None:
-    """consumer/C:N4: a store that cannot be read delays the partition, and is asked again."""
+    """consumer/C:N4: a store that cannot be read delays the partition and is retried."""
     log, store, handler = log_of(*"ab"), DurableParkStore(), Poisoned(0)
     store.is_down = True
     consumer = finite(log, fake_clock, **parking(store))
@@ -452,7 +452,7 @@ async def test_nothing_is_fetched_before_the_parked_keys_are_known(fake_clock: F
 
 
 async def test_a_revoke_in_the_middle_of_a_replay_loses_nothing(fake_clock: FakeClock) -> None:
-    """consumer/C:N4: what was not handled stays parked, in order, for the next owner."""
+    """consumer/C:N4: unhandled records stay parked, in order, for the next owner."""
     log, store, handled = log_of(*"aaaa"), DurableParkStore(), []
     is_bad = True
 
@@ -472,7 +472,7 @@ async def test_a_revoke_in_the_middle_of_a_replay_loses_nothing(fake_clock: Fake
         await fake_clock.advance(1.0)
         is_bad = False
         unpark = tasks.create_task(one.unpark("a"))
-        await fake_clock.advance(1.5)  # in the middle of the second one
+        await fake_clock.advance(1.5)  # while the second one is handled
         log.produce("t", b"", key="a")
         await first.give([P0], second)
         assert await unpark == Unparked(2, is_done=False)
@@ -490,7 +490,7 @@ async def test_a_revoke_in_the_middle_of_a_replay_loses_nothing(fake_clock: Fake
 
 
 async def test_a_lost_claim_ends_its_replay(fake_clock: FakeClock) -> None:
-    """A message that waits for its next try stays parked, and the caller gets an answer."""
+    """A message that waits for its next attempt stays parked, and the caller gets a result."""
     log, store, handler = log_of("a"), DurableParkStore(), Poisoned(0)
 
     async def handle(message: Message) -> Any:
@@ -565,7 +565,7 @@ async def test_a_key_that_is_read_back_waits_for_its_older_turn(fake_clock: Fake
 async def test_a_key_of_a_shared_scope_waits_for_the_turn_of_another_partition(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:O4, consumer/C:N3: the turn ends by an acknowledgement."""
+    """consumer/C:O4, consumer/C:N3: the turn ends with an acknowledgement."""
     log, store, gate = (
         MemoryLog(records("aa"), partitions=[P1]),
         DurableParkStore(),
@@ -597,7 +597,7 @@ async def test_a_key_of_a_shared_scope_waits_for_the_turn_of_another_partition(
 
 
 async def test_a_replay_ends_with_the_claim_under_which_it_began(fake_clock: FakeClock) -> None:
-    """The partition is lost, and returns, while the store is being read."""
+    """The partition is lost and returns while the store is read."""
     log, store, gate = log_of(*"ab"), DurableParkStore(), asyncio.Event()
     handler = Poisoned(0)
 
@@ -630,7 +630,7 @@ async def test_a_replay_ends_with_the_claim_under_which_it_began(fake_clock: Fak
 async def finite_parks_everything(
     source: MemorySource, store: DurableParkStore, clock: FakeClock
 ) -> None:
-    """Another process parks all records of the log."""
+    """Let another process park all records of the log."""
     consumer = Consumer(source, clock=clock, **parking(store))
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(Poisoned(*range(9))))
@@ -703,7 +703,7 @@ def test_the_settings_of_a_park_store_are_checked(fake_clock: FakeClock) -> None
 
 
 def check_order(keys: list[str], bad: set[int], unparks: list[tuple[str, bool]]) -> None:
-    """Handle records of these keys, `bad` ones failing once, with restarts between unparks."""
+    """Handle records of these keys, where `bad` ones fail once, with restarts between unparks."""
     clock, store, log = FakeClock(), DurableParkStore(), MemoryLog(records(keys))
     settled: defaultdict[str, list[int]] = defaultdict(list)
     failing = set(bad)
@@ -748,7 +748,7 @@ HISTORIES = {
 def test_every_record_is_handled_once_and_in_order(
     keys: list[str], bad: set[int], unparks: list[tuple[str, bool]]
 ) -> None:
-    """consumer/C:N4: over parking, replays that fail, restarts and new records."""
+    """consumer/C:N4: across parking, failed replays, restarts and new records."""
     check_order(keys, bad, unparks)
 
 

@@ -1,4 +1,4 @@
-"""Probes over HTTP: by an ASGI client, and over a socket."""
+"""HTTP probes, through an ASGI client and over a socket."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 async def get(
     app: Probes, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> httpx.Response:
-    """Ask the application."""
+    """Send a request to the application."""
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://probes") as client:
         return await client.request(method, path, headers=headers)
 
 
 async def test_readiness_follows_the_life_of_a_consumer(fake_clock: FakeClock) -> None:
-    """O-T10, consumer/C:B4: not before it runs, nor once it drains, nor while the source fails."""
+    """O-T10, consumer/C:B4: false before it runs, while it drains, and while the source fails."""
     source = MemorySource(log_of("a"), clock=fake_clock)
     consumer, gate = Consumer(source, clock=fake_clock, name="billing"), Gate()
     app = probes(consumer)
@@ -149,7 +149,7 @@ async def test_it_takes_part_in_the_lifespan_and_closes_websockets(fake_clock: F
 
 
 async def test_it_is_served_over_a_socket_until_the_block_ends(real_clock: object) -> None:
-    """consumer/C:B4: on loopback, without signal handlers, and without touching the logging."""
+    """consumer/C:B4: on loopback, without signal handlers or changes to the logging."""
     source = MemorySource(log_of("a"))
     consumer = Consumer(source, name="billing", drain=0.1)
     handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]

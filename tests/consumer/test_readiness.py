@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Late(MemorySource):
-    """Assigns nothing when it is opened, not even that there is nothing."""
+    """Assigns nothing when it is opened, not even an empty set."""
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign partitions, if any."""
+        """Assign these partitions, which may be none."""
         if wanted := list(partitions):
             super().assign(wanted)
 
@@ -82,7 +82,7 @@ async def test_a_trouble_of_the_source_ends_readiness_until_it_is_over(
 
 
 async def test_waiting_for_readiness_ends_with_the_consumer(fake_clock: FakeClock) -> None:
-    """O-T10: with an error, not for ever."""
+    """O-T10: it raises an error instead of waiting forever."""
     consumer = Consumer(
         Late(log_of("a"), partitions=[], clock=fake_clock), clock=fake_clock, name="billing"
     )
@@ -99,7 +99,7 @@ async def test_waiting_for_readiness_ends_with_the_consumer(fake_clock: FakeCloc
 
 
 async def test_a_failed_consumer_is_dead_at_once(fake_clock: FakeClock) -> None:
-    """consumer/C:B4: while it still drains, too."""
+    """consumer/C:B4: also while it still drains."""
     gate, source = Gate(), MemorySource(log_of("a"), clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, drain=30.0)
     async with consumer:
@@ -117,17 +117,17 @@ async def test_a_failed_consumer_is_dead_at_once(fake_clock: FakeClock) -> None:
 
 
 class Blocked(asyncio.SelectorEventLoop):
-    """A loop whose time goes on while nothing runs."""
+    """An event loop whose time advances while nothing runs."""
 
     now = 100.0
 
     def time(self) -> float:
-        """Its own time."""
+        """The loop's own time."""
         return self.now
 
 
 async def test_a_blocked_event_loop_is_not_alive(fake_clock: FakeClock) -> None:
-    """consumer/C:B4: as another thread sees it."""
+    """consumer/C:B4: as seen by another thread."""
     async with running(fake_clock, log_of("a"), Gate()) as consumer:
         heart, loop = consumer._open().views.sampler.heart, Blocked()
         heart.begin(loop)
@@ -143,7 +143,7 @@ async def test_a_blocked_event_loop_is_not_alive(fake_clock: FakeClock) -> None:
 async def test_a_consumer_that_is_cancelled_before_its_first_step_has_ended(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:B4: even if no task of it has ever run."""
+    """consumer/C:B4: even if none of its tasks has ever run."""
     consumer = Consumer(MemorySource(log_of("a"), clock=fake_clock), clock=fake_clock)
     async with consumer:
         consumer.stop()

@@ -31,14 +31,14 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """Another one, with slots."""
+    """A message class with slots."""
 
     order: int
     cents: int = 0
 
 
 class Shipped(pydantic.BaseModel):
-    """A message class that is a model of pydantic."""
+    """A message class that is a pydantic model."""
 
     order: int
 
@@ -61,18 +61,18 @@ class RefundEvent:
 
 @dataclass(slots=True)
 class RefundAsked(RefundEvent):
-    """A message of the family."""
+    """A message class of the family."""
 
 
 @dataclass(slots=True)
 class RefundPaid(RefundAsked):
-    """A message of the family, further down."""
+    """A message class of the family, two levels down."""
 
     cents: int = 0
 
 
 def typed(*types_and_values: tuple[str | None, Any]) -> list[Record]:
-    """Records with their type in a header, and JSON."""
+    """Records of JSON values, with their type in a header."""
     return [
         Record(
             "orders",
@@ -90,7 +90,7 @@ ONE = {"order": 1}
 
 
 async def test_each_handler_takes_the_class_of_its_hint(fake_clock: FakeClock) -> None:
-    """S15, S-T14: dataclasses, models, classes with a type name; async handlers and plain ones."""
+    """S15, S-T14: dataclasses, models, classes with a type name; async and plain handlers."""
     handlers, handled = HandlerRegister(), list[Any]()
 
     @handlers.register
@@ -117,7 +117,7 @@ async def test_each_handler_takes_the_class_of_its_hint(fake_clock: FakeClock) -
 
 
 async def test_a_union_is_each_of_its_classes(fake_clock: FakeClock) -> None:
-    """S-T14: with envelopes inside it or around it."""
+    """S-T14: with envelopes inside or around it."""
     handlers, handled = HandlerRegister(), list[Any]()
 
     @handlers.register
@@ -150,7 +150,7 @@ async def test_the_handler_of_messages_takes_the_rest(fake_clock: FakeClock) -> 
 
 
 async def test_a_class_stands_for_its_subclasses(fake_clock: FakeClock) -> None:
-    """S-T14: also for those that are defined after the first miss."""
+    """S-T14: also for subclasses that are defined after the first miss."""
     handlers, handled = HandlerRegister(), list[Any]()
 
     @handlers.register
@@ -163,7 +163,7 @@ async def test_a_class_stands_for_its_subclasses(fake_clock: FakeClock) -> None:
 
     @dataclass
     class Late(RefundEvent):
-        """Defined when messages are handled already."""
+        """A class that is defined after messages have been handled."""
 
     assert (await consume(fake_clock, given, handlers)).report.counts.acked == 3
     assert handled == [RefundAsked(1), RefundPaid(1, 2), Late(1)]
@@ -178,7 +178,7 @@ def _message(record: Record) -> Any:
 async def test_a_message_without_a_handler_is_poison_alone(
     fake_clock: FakeClock, kind: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S-T14: at once, without further tries."""
+    """S-T14: at once, without retries."""
     handlers = HandlerRegister()
     handlers.register(_place)
     given = typed(("Placed", ONE), (None, 1), ("Placed", ONE))
@@ -196,7 +196,7 @@ async def _place(event: Placed) -> None:
 
 
 async def test_it_may_be_skipped_and_is_counted(fake_clock: FakeClock) -> None:
-    """S-T14: never acknowledged in silence."""
+    """S-T14: it is never acknowledged silently."""
     handlers = HandlerRegister(unhandled="skip")
     handlers.register(_place)
     ran = await consume(fake_clock, typed(("Placed", ONE), ("New", 1), (None, 2)), handlers)
@@ -223,7 +223,7 @@ async def test_a_register_without_handlers_says_so(fake_clock: FakeClock) -> Non
 async def test_a_value_that_does_not_fit_its_class_is_poison_alone(
     fake_clock: FakeClock, kind: str, value: Any
 ) -> None:
-    """The value is in the cause only, which logs do not show."""
+    """Only the cause contains the value, and logs do not show it."""
     handlers, handled = HandlerRegister(), list[Any]()
 
     @handlers.register
@@ -300,7 +300,7 @@ async def test_names_types_and_values_may_be_of_another_form(
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_call_provides_other_parameters(fake_clock: FakeClock, is_async: bool) -> None:
-    """S-T14: for async handlers and plain ones alike; its answer is the handler's."""
+    """S-T14: for async and plain handlers; its result is the handler's result."""
     handled = list[Any]()
 
     def pass_both(
@@ -337,34 +337,34 @@ async def test_call_may_settle_a_message_by_itself(fake_clock: FakeClock) -> Non
 
 
 async def needs(event: Placed, connection: object, *, now: object, retries: int = 3) -> None:
-    """Need more than the message."""
+    """Take more than the message."""
 
 
 async def gives(event: Placed, retries: int = 3, *args: object, **kwargs: object) -> None:
-    """Need no more than the message."""
+    """Take only the message."""
 
 
 def test_parameters_that_nothing_provides_are_refused() -> None:
-    """S-T14: those with defaults need nothing."""
+    """S-T14: parameters with defaults need no value."""
     with pytest.raises(ConfigError, match=r"nothing provides: connection, now; pass call= to"):
         HandlerRegister().register(needs)
     HandlerRegister().register(gives)
     HandlerRegister(call=lambda handler, argument, message: None).register(needs)
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refused handlers and classes ------------------------------------------------------------------
 
 
 async def place_again(event: Placed) -> None:
-    """Overlap with `_place`."""
+    """Take the same class as `_place`."""
 
 
 async def place_or_pay(event: Paid | Placed) -> None:
-    """Overlap with `_place` in part."""
+    """Take the class of `_place` and another one."""
 
 
 async def place_in_envelope(event: Envelope[Placed]) -> None:
-    """Overlap with `_place`."""
+    """Take the class of `_place` in an envelope."""
 
 
 @pytest.mark.parametrize("handler", [place_again, place_or_pay, place_in_envelope])
@@ -399,16 +399,16 @@ async def any_refund(event: RefundEvent) -> None:
 
 
 async def paid_refund(event: RefundPaid) -> None:
-    """Take one of the family."""
+    """Take one class of the family."""
 
 
 async def all_refunds(event: RefundEvent | RefundPaid) -> None:
-    """Take the family, said twice."""
+    """Take the family, named twice."""
 
 
 @pytest.mark.parametrize("order", [(any_refund, paid_refund), (paid_refund, any_refund)])
 def test_handlers_of_a_class_and_its_subclass_are_refused(order: Sequence[Any]) -> None:
-    """S-T14: in either order; in one handler both are welcome."""
+    """S-T14: in either order; a single handler may take both."""
     handlers = HandlerRegister()
     handlers.register(order[0])
     with pytest.raises(ConfigError, match="one a subclass of the other"):
@@ -421,7 +421,7 @@ async def anything(message: Message) -> None:
 
 
 async def anything_else(message: Message) -> None:
-    """Take any message, too."""
+    """Take any message."""
 
 
 def test_two_handlers_of_any_message_are_refused() -> None:
@@ -433,7 +433,7 @@ def test_two_handlers_of_any_message_are_refused() -> None:
 
 
 class Pair(NamedTuple):
-    """A class that is no message class."""
+    """A class that is not a message class."""
 
     order: int
 
@@ -530,7 +530,7 @@ async def test_it_is_refused_as_a_handler_of_batches(fake_clock: FakeClock) -> N
 
 
 class Service:
-    """Handlers that are methods, and an object that is one."""
+    """Handlers that are methods, and an object that is a handler."""
 
     def __init__(self) -> None:
         self.handled: list[object] = []
@@ -543,12 +543,12 @@ class Service:
 
 
 async def ship_to(event: Shipped, country: str, to: list[object]) -> None:
-    """Ship."""
+    """Do nothing."""
     to.append((event.order, country))
 
 
 async def test_methods_objects_and_partials_are_handlers(fake_clock: FakeClock) -> None:
-    """Their hints are text in this module, and are resolved all the same."""
+    """The hints of this module are strings, and they are resolved."""
     service, handlers = Service(), HandlerRegister()
     handlers.register(service.place)
     handlers.register(service)

@@ -1,8 +1,7 @@
 """Entries by due time.
 
-Planted faults, and the test that finds each: `<` for `<=` in `pop_due`, entries compared with one
-another, last in first out at equal times, and a heap that is none after a removal: the test that
-says so, or the model.
+Planted faults: `<` for `<=` in `pop_due`, entries compared with one another, last in first out at
+equal times, and a broken heap after a removal. The test of that rule, or the model, detects each.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from penstock.consumer.retries import RetryHeap
 
 
 def test_entries_come_when_they_are_due() -> None:
-    """The time itself is due."""
+    """An entry is due at its exact time."""
     heap: RetryHeap[str] = RetryHeap()
     heap.push(3.0, "c")
     heap.push(1.0, "a")
@@ -30,7 +29,7 @@ def test_entries_come_when_they_are_due() -> None:
 
 
 def test_entries_of_one_time_come_in_the_order_of_arrival() -> None:
-    """Whatever they are: entries are not compared."""
+    """Entries are not compared, so they can be any objects."""
     heap: RetryHeap[object] = RetryHeap()
     entries = [object() for _ in range(20)]
     for entry in entries:
@@ -39,7 +38,7 @@ def test_entries_of_one_time_come_in_the_order_of_arrival() -> None:
 
 
 def test_what_is_removed_is_never_due() -> None:
-    """The entries of a revoked partition, say."""
+    """For example the entries of a revoked partition."""
     heap: RetryHeap[int] = RetryHeap()
     for number in (9, 2, 7, 4, 1, 8):
         heap.push(float(number), number)
@@ -74,7 +73,7 @@ def test_a_time_that_is_no_number_is_refused() -> None:
 )
 def test_a_heap_agrees_with_a_sorted_list(moves: list[tuple[str, int]]) -> None:
     heap: RetryHeap[tuple[int, int]] = RetryHeap()
-    model: list[tuple[int, int]] = []  # (due, number of the move), which is the order
+    model: list[tuple[int, int]] = []  # (due, number of the move) defines the order
     for number, (move, value) in enumerate(moves):
         if move == "push":
             heap.push(float(value), (value, number))

@@ -1,4 +1,4 @@
-"""The tries of a message that fails: how many, when, and what ends them."""
+"""The attempts of a failing message: their number, their times, and their end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Fixed(Random):
-    """Draws the same share of every interval: jitter 0, or 1."""
+    """Always draws the same share of an interval, 0 or 1."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Fixed(Random):
 
 
 class Failing:
-    """Fails with these errors, one per try, then with the last one for ever."""
+    """Fails with these errors, one per attempt, then always with the last one."""
 
     def __init__(self, clock: FakeClock, *errors: BaseException) -> None:
         self.errors = list(errors)
@@ -66,7 +66,7 @@ def waits(times: Sequence[float]) -> list[float]:
 async def test_the_delays_double_up_to_the_longest(
     fake_clock: FakeClock, share: float, expected: list[float]
 ) -> None:
-    """consumer/O23, O-T19, consumer/C:F1: base * 2 ** (n - 1), at most the longest, with full
+    """consumer/O23, O-T19, consumer/C:F1: base * 2 ** (n - 1), up to the maximum, with full
     jitter.
     """
     backoff = FullJitter(DoublingBackoff(first=0.1, longest=0.5), Fixed(share))
@@ -87,7 +87,7 @@ async def test_the_delays_double_up_to_the_longest(
 async def test_the_class_of_the_error_decides_about_the_attempts(
     fake_clock: FakeClock, error: BaseException, tries: int
 ) -> None:
-    """consumer/O23, O-T19, consumer/C:F1: attempts per class of exception."""
+    """consumer/O23, O-T19, consumer/C:F1: the attempts depend on the class of the exception."""
     report = await finite(log_of("a"), fake_clock).receive(handler := Failing(fake_clock, error))
     assert len(handler.tries) == tries
     assert report.blocked[0].error is error
@@ -95,7 +95,7 @@ async def test_the_class_of_the_error_decides_about_the_attempts(
 
 @pytest.mark.parametrize("on_nak", ["block", "redeliver"])
 async def test_later_messages_of_the_key_wait_or_pass(fake_clock: FakeClock, on_nak: Any) -> None:
-    """O-T19: with `redeliver` they may pass the failed message, and it ends the same way."""
+    """O-T19: with `redeliver` they may pass the failed message; its own end is the same."""
     log, handled = log_of("a", "a", "b"), []
 
     async def handle(message: Message) -> Nak | None:
@@ -135,7 +135,7 @@ async def test_a_nak_may_have_a_delay_of_its_own(
 
 @pytest.mark.parametrize("delay", [-1.0, float("inf"), "7", True])
 def test_a_bad_delay_is_refused(delay: Any) -> None:
-    """B-T30: when the result is made, so its message counts a failed attempt."""
+    """B-T30: when the result is created, so its message counts a failed attempt."""
     with pytest.raises(ConfigError, match=r"delay=.*: must be at least 0 seconds"):
         Nak(delay)
 
@@ -144,7 +144,9 @@ def test_a_bad_delay_is_refused(delay: Any) -> None:
 async def test_an_outage_ends_after_give_up_after(
     fake_clock: FakeClock, limit: float | timedelta
 ) -> None:
-    """batcher/B47: a wait that would exceed the limit, in seconds or as a `timedelta`, is not made."""
+    """batcher/B47: in seconds or as a `timedelta`; a wait that would exceed the limit is not
+    started.
+    """
     retry = RetryPolicy(give_up_after=limit, backoff=DoublingBackoff(first=4.0, longest=4.0))
     handler = Failing(fake_clock, UnavailableError("down"))
     report = await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
@@ -154,7 +156,7 @@ async def test_an_outage_ends_after_give_up_after(
 
 @pytest.mark.parametrize("arguments", [{"first": -1.0}, {"longest": "30"}])
 def test_a_bad_backoff_is_refused(arguments: dict[str, Any]) -> None:
-    """B-T30: at its construction."""
+    """B-T30: when it is created."""
     with pytest.raises(
         ConfigError, match=r"(first=-1\.0|longest='30'): must be at least 0 seconds"
     ):
@@ -162,7 +164,7 @@ def test_a_bad_backoff_is_refused(arguments: dict[str, Any]) -> None:
 
 
 async def test_max_seconds_does_not_count_outages(fake_clock: FakeClock) -> None:
-    """Two failures and 40 s of an outage between them are 8 s."""
+    """Two failures with an outage of 40 s between them count as 8 s."""
     bad, down = TransientError("x"), UnavailableError("down")
     retry = RetryPolicy(
         attempts=99, max_seconds=10.0, backoff=DoublingBackoff(first=4.0, longest=4.0)
@@ -181,7 +183,7 @@ async def test_a_wait_that_the_destination_requested_is_kept(fake_clock: FakeClo
 
 
 async def test_attempts_begin_again_in_another_process(fake_clock: FakeClock) -> None:
-    """O-T19, consumer/C:F1: a log's position carries no attempts."""
+    """O-T19, consumer/C:F1: the position in a log contains no attempts."""
     log = log_of("a")
     await finite(log, fake_clock).receive(Failing(fake_clock, TransientError("x")))
     again = Recorder()

@@ -1,4 +1,4 @@
-"""What a consumer holds does not grow with the keys and records that have passed it."""
+"""The memory of a consumer does not grow with the number of past keys and records."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 BESIDES = 200_000
-"""Bytes that do not depend on the number of records: workers, queues at their fullest."""
+"""Bytes that do not depend on the number of records: workers, full queues."""
 
 
 class Growth:
-    """Bytes held at the end, above those at the beginning."""
+    """The growth in bytes from the beginning to the end of the block."""
 
     bytes = 0
 
 
 @contextmanager
 def growth() -> Iterator[Growth]:
-    base64.b85encode(b"")  # as maps are; the module makes its table now
+    base64.b85encode(b"")  # used by maps; the module builds its table on the first call
     gc.collect()
     tracemalloc.start()
     try:
@@ -53,7 +53,7 @@ def growth() -> Iterator[Growth]:
 async def test_keys_that_were_handled_leave_no_lane_no_task_and_no_memory(
     fake_clock: FakeClock, count: int
 ) -> None:
-    """An idle key holds nothing."""
+    """An idle key needs no memory."""
     log = MemoryLog(Record("orders", 0, offset, b"%d" % offset) for offset in range(count))
 
     async def handle(message: Message) -> None:
@@ -75,7 +75,7 @@ async def test_keys_that_were_handled_leave_no_lane_no_task_and_no_memory(
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(10_000_000, marks=pytest.mark.soak)])
 def test_a_record_settled_behind_a_stuck_one_costs_its_claim_a_byte(count: int) -> None:
-    """And nothing once the stuck one is settled."""
+    """Nothing remains once the stuck record is settled."""
     claim = Claim(P0, 1, Position(0), Lanes(), cast("Any", None))
     with growth() as grown:
         claim.tracker.admit(0, count - 1, count)

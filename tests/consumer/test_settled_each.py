@@ -1,4 +1,4 @@
-"""Records that a source settles one by one: what its claims tell it."""
+"""Claims of a source that settles records one by one: which records they report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.consumer.tracker import Tracker
 
 
 def test_what_was_settled_is_told_once_and_out_of_order() -> None:
-    """consumer/C:C7: each settled record is told once, also beyond an unfinished one."""
+    """consumer/C:C7: each settled record is reported once, also behind an unfinished one."""
     tracker = Tracker(10, tells_each=True)
     tracker.admit(10, 12, 3)
     tracker.admit(20, 21, 2)
@@ -33,7 +33,7 @@ def test_what_was_settled_is_told_once_and_out_of_order() -> None:
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=1, max_size=12), st.data()
 )
 def test_everything_settled_is_told_once(gaps: list[tuple[int, int]], data: st.DataObject) -> None:
-    """consumer/C:C7: with holes, in any order of settling and telling."""
+    """consumer/C:C7: with holes, and with any order of settlements and reports."""
     tracker, offsets, at = Tracker(0, tells_each=True), list[int](), 0
     for hole, count in gaps:
         at += hole

@@ -1,4 +1,4 @@
-"""`penstock.run` with a consumer: a signal drains it, a second one ends the drain at once."""
+"""`penstock.run` with a consumer: a signal drains it, and a second one ends the drain at once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ finally:
 
 
 def ended(tmp_path: Path, how: str) -> tuple[int, list[str], str]:
-    """Exit code, output lines and errors of a program that gets SIGTERM, perhaps twice."""
+    """Exit code, output lines and errors of a program that gets one or two SIGTERM."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     with subprocess.Popen(
@@ -84,7 +84,9 @@ def ended(tmp_path: Path, how: str) -> tuple[int, list[str], str]:
 
 
 def test_a_signal_drains_and_a_second_one_ends_the_drain(tmp_path: Path) -> None:
-    """O-T9, consumer/C:B3: exit code 0 only after a complete drain; the report names the rest."""
+    """O-T9, consumer/C:B3: exit code 0 only after a complete drain; the report names the unfinished
+    messages.
+    """
     code, out, err = ended(tmp_path, "once")
     assert (code, err) == (0, "")
     assert "Position(offset=1, metadata='" in out[-1], "the running one and the other key's"
@@ -102,7 +104,7 @@ def test_a_signal_drains_and_a_second_one_ends_the_drain(tmp_path: Path) -> None
 async def test_a_cancellation_during_the_last_commit_is_raised_with_the_report(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:B3: the drain began by `stop`, and the commit may or may not have been stored."""
+    """consumer/C:B3: `stop` began the drain, and the commit may or may not be stored."""
     source = MemorySource(log_of("a"), clock=fake_clock, commit_seconds=10.0)
     consumer = Consumer(source, clock=fake_clock, drain=30.0, commit_every=100.0)
     async with consumer:
@@ -120,7 +122,7 @@ async def test_a_cancellation_during_the_last_commit_is_raised_with_the_report(
 
 
 async def test_a_cancellation_during_a_drain_is_raised_and_ends_it(fake_clock: FakeClock) -> None:
-    """consumer/C:B3: `stop`, then a cancellation: `run` does not return as if it had none."""
+    """consumer/C:B3: after `stop` and a cancellation, `run` does not return normally."""
     source = MemorySource(log_of("a", "b"), clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, drain=30.0)
     async with consumer:
@@ -138,7 +140,7 @@ async def test_a_cancellation_during_a_drain_is_raised_and_ends_it(fake_clock: F
 
 
 async def test_three_cancellations_still_end_with_the_report(fake_clock: FakeClock) -> None:
-    """consumer/C:B3: while a deaf handler has its grace."""
+    """consumer/C:B3: during the grace period of a deaf handler."""
 
     async def handle(message: object) -> None:
         for _ in range(5):
@@ -165,7 +167,7 @@ async def test_three_cancellations_still_end_with_the_report(fake_clock: FakeClo
 
 
 class OpeningSource(MemorySource):
-    """Gets a signal while it is opening."""
+    """Sends a signal while it opens."""
 
     swallows = False
 
@@ -183,7 +185,7 @@ class OpeningSource(MemorySource):
 
 @pytest.mark.parametrize("swallows", [False, True], ids=["ends", "swallows the cancellation"])
 def test_a_consumer_that_opens_its_source_is_ended_by_a_signal(swallows: bool) -> None:
-    """Nothing is handled and nothing is committed; the status is 0."""
+    """Nothing is handled or committed; the exit code is 0."""
     log, recorder = log_of("aab"), Recorder()
     source = OpeningSource(log)
     source.swallows = swallows

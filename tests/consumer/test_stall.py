@@ -1,4 +1,4 @@
-"""When a consumer that has work settles nothing: the pure detector, and the warning."""
+"""A consumer that has work but settles nothing: the pure detector, and the warning."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_without_a_limit_nothing_is_a_stall() -> None:
 def test_a_stall_is_told_once_and_ended_once(
     steps: list[tuple[float, bool, bool]],
 ) -> None:
-    """`stalled` and `moves` alternate, and a stall spans at least its time without progress."""
+    """`stalled` and `moves` alternate, and a stall covers at least its time without progress."""
     detector, now, settled, still_since = StallDetector(20.0), 0.0, 0, 0.0
     changes: list[str] = []
     for seconds, settles, has_work in steps:
@@ -142,7 +142,7 @@ async def test_an_idle_and_a_paused_consumer_are_not_stalled(fake_clock: FakeClo
 
 
 class Deadlocked(MemorySource):
-    """Fetches nothing any more, as clients do after a failed rebalance."""
+    """Fetches no more records, as clients do after a failed rebalance."""
 
     asked = 0
 
@@ -157,7 +157,7 @@ class Deadlocked(MemorySource):
 async def test_a_source_that_delivers_nothing_of_its_backlog_is_found(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/C:N5: connected, assigned, and silent. The ends are asked for sparingly."""
+    """consumer/C:N5: connected and assigned, but silent. The end offsets are read sparingly."""
     source = Deadlocked(log_of(*"abc"), clock=fake_clock)
     async with running(fake_clock, source, Recorder(), stall_after=60.0) as consumer:
         assert consumer.ready
@@ -168,7 +168,7 @@ async def test_a_source_that_delivers_nothing_of_its_backlog_is_found(
 
 
 class Hanging(MemorySource):
-    """Never tells its ends, or raises."""
+    """Never returns its end offsets, or raises."""
 
     error: Exception | None = None
 
@@ -182,7 +182,7 @@ class Hanging(MemorySource):
 async def test_a_source_that_does_not_tell_its_ends_ends_nothing(
     fake_clock: FakeClock, error: Exception | None
 ) -> None:
-    """consumer/C:N5: no false alarm, and the sampler goes on."""
+    """consumer/C:N5: no false alarm, and the sampler continues."""
     source = Hanging(log_of("a"), clock=fake_clock)
     source.error = error
     gate = Gate(a=None)

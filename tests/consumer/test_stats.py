@@ -1,4 +1,4 @@
-"""The snapshot of a consumer, and what became of a stored map."""
+"""The snapshot of a consumer, and the use of a stored offset map."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_snapshot_has_levels_counts_and_positions(fake_clock: FakeClock) -> None:
-    """consumer/C:B4: it keeps its figures while the consumer goes on."""
+    """consumer/C:B4: its figures do not change while the consumer continues."""
     gate = Gate(b=Nak(60.0), c=Terminate("bad"), d=None)
     log = MemoryLog(records("aabcdee"))
     options = {"name": "billing", "poison": "block", "concurrency": 2, "on_nak": "block"}
@@ -84,7 +84,7 @@ def test_a_consumer_that_was_never_open_has_no_statistics() -> None:
 
 
 async def test_any_thread_may_take_a_snapshot(real_clock: object) -> None:
-    """Positions of another thread's snapshot never run ahead, and never move back."""
+    """The positions in another thread's snapshot never run ahead and never move back."""
     log = MemoryLog(records(range(20_000)))
     consumer = Consumer(MemorySource(log, ends=True))
     taken: list[ConsumerStats] = []
@@ -96,7 +96,7 @@ async def test_any_thread_may_take_a_snapshot(real_clock: object) -> None:
             one_more.set()
 
     async def handle(message: Message) -> None:
-        if message.offset % 1_000 == 0:  # however rarely the other thread gets the interpreter
+        if message.offset % 1_000 == 0:  # however rarely the other thread gets the GIL
             one_more.clear()
             await asyncio.to_thread(one_more.wait)
 
@@ -116,7 +116,7 @@ async def test_any_thread_may_take_a_snapshot(real_clock: object) -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.sets(st.integers(0, 40))), max_size=12))
 def test_a_position_seen_is_the_position(rounds: list[tuple[int, set[int]]]) -> None:
-    """`head` and `seen_position` release nothing, and tell what `position` does."""
+    """`head` and `seen_position` release nothing, and agree with `position`."""
     tracker = Tracker(5)
     for count, done in rounds:
         first = tracker.next_offset + 1
@@ -136,7 +136,7 @@ def test_a_position_seen_is_the_position(rounds: list[tuple[int, set[int]]]) -> 
 
 
 def interrupted(*ranges: tuple[int, int]) -> MemoryLog:
-    """A log of ten records whose consumer was killed with these ranges done beyond offset 2."""
+    """A log of ten records whose consumer was killed with these ranges settled beyond offset 2."""
     log = MemoryLog(records("abcdefghij"))
     log.store({P0: Position(2, offset_map.encode(2, ranges).text)})
     return log
@@ -164,7 +164,7 @@ async def test_what_was_skipped_and_what_ran_again_is_told_once(
 async def test_nothing_is_told_before_the_end_of_the_map_is_passed(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/C:N6: the window holds the consumer before it."""
+    """consumer/C:N6: the window keeps the consumer before the end of the map."""
     caplog.set_level(logging.INFO)
     gate = Gate()
     async with running(fake_clock, interrupted((5, 9)), gate, max_in_flight=2) as consumer:
@@ -177,7 +177,7 @@ async def test_nothing_is_told_before_the_end_of_the_map_is_passed(
 
 
 async def test_the_sums_outlive_the_claims(fake_clock: FakeClock) -> None:
-    """consumer/C:N6: of two claims of a partition, each with a map."""
+    """consumer/C:N6: the sums of two claims of a partition, each with a map."""
     log = interrupted((3, 5))
     source = MemorySource(log, clock=fake_clock)
     async with running(fake_clock, source, Recorder()) as consumer:

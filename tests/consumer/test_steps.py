@@ -1,4 +1,4 @@
-"""Steps before the handler: decoding, checks, duplicates, and steps of the user."""
+"""Steps before the handler: decoding, checks, deduplication, and custom steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Handled:
-    """A handler that keeps the values it is shown."""
+    """A handler that records the values it receives."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -51,7 +51,9 @@ class Handled:
 
 
 async def test_steps_run_in_order_before_the_handler(fake_clock: FakeClock) -> None:
-    """consumer/O28: plain and async ones; each sees what those before it made of the value."""
+    """consumer/O28: plain and async steps; each receives the value that the previous ones
+    produced.
+    """
     order: list[tuple[str, object]] = []
 
     def first(message: Message) -> None:
@@ -128,7 +130,7 @@ async def test_a_step_that_answers_nonsense_is_poison_for_its_record(fake_clock:
 async def test_a_message_that_is_tried_again_begins_with_its_own_value(
     fake_clock: FakeClock,
 ) -> None:
-    """Otherwise the second try would decode what the first one has decoded."""
+    """Otherwise the second attempt would decode an already decoded value."""
     seen: list[object] = []
 
     async def handle(message: Message) -> None:
@@ -196,7 +198,7 @@ async def loads(value: bytes) -> object:
 async def test_what_cannot_be_decoded_is_poison_for_its_record_alone(
     fake_clock: FakeClock, function: Callable[[Any], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """O-T18, consumer/C:F5: no further try, the cause is kept, and no log holds the value."""
+    """O-T18, consumer/C:F5: no retry, the cause is kept, and no log contains the value."""
     handled = Handled()
     given = records(("a", b'{"id": 1}'), ("a", b"secret"), ("a", None), ("a", b"2"))
     ran = await consume(fake_clock, given, handled, steps=[decode(function)])
@@ -209,7 +211,7 @@ async def test_what_cannot_be_decoded_is_poison_for_its_record_alone(
 async def test_a_decoder_that_cannot_reach_its_registry_poisons_nothing(
     fake_clock: FakeClock,
 ) -> None:
-    """A fault of the environment is a failed try; an outage uses up no attempt."""
+    """An environment error is a failed attempt; an outage uses up no attempt."""
     down = 5
 
     def function(value: bytes) -> bytes:
@@ -270,7 +272,7 @@ async def is_positive_later(value: dict[str, int]) -> bool:
 async def test_a_check_refuses_what_is_false_or_raises(
     fake_clock: FakeClock, validator: Callable[[Any], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/O27: the handler is not called for it."""
+    """consumer/O27: the handler is not called for such a message."""
     handled = Handled()
     given = records(("a", b'{"id": 1}'), ("a", b'{"id": -12345}'), ("a", b'{"no": 1}'))
     ran = await consume(fake_clock, given, handled, steps=[decode(json.loads), check(validator)])
@@ -351,8 +353,8 @@ async def test_a_duplicate_is_skipped_and_counted(fake_clock: FakeClock, is_asyn
 async def test_a_failed_or_interrupted_message_is_no_duplicate_of_itself(
     fake_clock: FakeClock,
 ) -> None:
-    """A store that knew keys only would skip the second try, and what a crash interrupted: both
-    would be lost.
+    """A store of keys only would skip the second attempt, and a message that a crash interrupted:
+    both would be lost.
     """
     seen = Seen()
     seen.first["x"] = "orders/0@0"  # this record, before a crash
@@ -370,7 +372,7 @@ async def test_a_failed_or_interrupted_message_is_no_duplicate_of_itself(
 async def test_without_a_key_the_handler_runs(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/O26, O-T20: fails open, logged once. Where both are given, the header stands in for
+    """consumer/O26, O-T20: it fails open, and logs it once. If both are given, the header replaces
     the key.
     """
     handled, seen = Handled(), Seen()
@@ -402,7 +404,7 @@ async def test_while_the_store_fails_the_handler_runs(
 async def test_an_answer_that_is_no_bool_skips_nothing(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as what a client returns for a key that it has just stored."""
+    """For example what a client returns for a key that it has just stored."""
     handled = Handled()
     step = skip_seen(lambda key, record: "OK", header="id")
     await consume(fake_clock, with_ids(b"x"), handled, steps=[step])
@@ -423,7 +425,7 @@ def test_bad_arguments_of_skip_seen_are_refused() -> None:
 
 
 async def test_a_step_settles_its_message_of_a_batch_alone(fake_clock: FakeClock) -> None:
-    """O-T18, consumer/O29: the others are shown to the handler, in order, and decoded."""
+    """O-T18, consumer/O29: the handler receives the others in order and decoded."""
     batches: list[list[Any]] = []
 
     async def handle(messages: list[Message]) -> None:
@@ -451,7 +453,7 @@ async def test_a_batch_of_settled_messages_is_not_shown_at_all(fake_clock: FakeC
 async def test_messages_of_a_failed_batch_begin_with_their_own_values(
     fake_clock: FakeClock,
 ) -> None:
-    """Also those behind a failed one of their key, whose results did not count."""
+    """Including those behind a failed message of their key, whose results did not count."""
     seen: list[list[Any]] = []
 
     async def handle(messages: list[Message]) -> list[Any]:

@@ -1,4 +1,6 @@
-"""What watches over running handlers: timeouts, deaf handlers, blocked loops, extended deadlines."""
+"""The supervision of running handlers: timeouts, deaf handlers, blocked loops, extended
+deadlines.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ AT_ONCE = RetryPolicy(attempts=4, unlisted_attempts=4, backoff=DoublingBackoff(1
 async def test_a_handler_is_cut_after_its_timeout_and_its_neighbours_are_not(
     fake_clock: FakeClock,
 ) -> None:
-    """O-T16: one handler hangs. It has failed, with a try that counts, and is tried again."""
+    """O-T16: one handler hangs. It has failed with a counted attempt, and is retried."""
     lasted: list[float] = []
     errors: list[BaseException | None] = []
     handled: list[bytes] = []
@@ -68,7 +70,9 @@ async def test_a_handler_is_cut_after_its_timeout_and_its_neighbours_are_not(
 
 @pytest.mark.parametrize("timeout", [0.001, 0.03, 1.0, 60.0])
 async def test_no_handler_is_cut_before_its_timeout(fake_clock: FakeClock, timeout: float) -> None:
-    """Each is sampled, so a worker that is busy all the time must not look like one handler."""
+    """Each handler is sampled, so a continuously busy worker must not look like one long
+    handler.
+    """
 
     async def handle(message: Message) -> None:
         await asyncio.sleep(timeout * 0.99)
@@ -97,7 +101,7 @@ async def test_a_message_that_is_tried_again_in_the_same_worker_begins_anew(
 
 
 async def test_in_progress_begins_the_timeout_again(fake_clock: FakeClock) -> None:
-    """O-T17: a long handler that tells of its progress is not cut, until it stops telling."""
+    """O-T17: a long handler that reports progress is not cut until it stops reporting."""
     began: list[float] = []
     ended: list[float] = []
 
@@ -142,8 +146,8 @@ async def swallow(until: asyncio.Event) -> None:
 async def test_a_deaf_handler_keeps_its_key_and_is_reported_once(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, answer: Ack | None, naks: int
 ) -> None:
-    """consumer/C:F4: its key is released when it has ended, not before. Only an explicit `Ack()`
-    counts then.
+    """consumer/C:F4: its key is released when it ends, not earlier. Only an explicit `Ack()` counts
+    then.
     """
     end = asyncio.Event()
     begun: list[bytes] = []
@@ -183,7 +187,7 @@ async def test_a_handler_in_its_grace_is_not_called_deaf(fake_clock: FakeClock) 
 
 
 async def test_a_thread_keeps_its_key_until_it_returns(fake_clock: FakeClock) -> None:
-    """A thread cannot be stopped: beside it, no other handler of the key may run."""
+    """A thread cannot be stopped, so no other handler of the key may run beside it."""
     begun: list[bytes] = []
     entered, leave = threading.Event(), threading.Event()
 
@@ -213,14 +217,14 @@ async def test_a_thread_keeps_its_key_until_it_returns(fake_clock: FakeClock) ->
 
 
 class Blockable:
-    """A clock on which code of a test can block the event loop."""
+    """A clock on which test code can block the event loop."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self._blocked = 0.0
 
     def block(self, seconds: float) -> None:
-        """Spend time without letting other tasks run."""
+        """Spend time without running other tasks."""
         self._blocked += seconds
 
     def now(self) -> float:
@@ -242,7 +246,7 @@ class Blockable:
 async def test_a_handler_that_blocks_the_loop_is_named_and_harms_no_other(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """O-T16: the seconds in which nothing could run count for no handler's timeout."""
+    """O-T16: the seconds in which nothing could run count towards no handler's timeout."""
     clock = Blockable(fake_clock)
 
     async def handle(message: Message) -> None:
@@ -289,7 +293,9 @@ async def test_many_messages_are_not_all_named(
 async def test_held_records_are_extended_at_the_source(
     fake_clock: FakeClock, extends: bool
 ) -> None:
-    """O-T17: running, queued behind it, backing off, and fetched without room yet."""
+    """O-T17: running, queued behind a running one, backing off, and fetched but not yet
+    admitted.
+    """
     log = MemoryLog(records(("a", b"slow"), ("a", b"2"), ("b", b"fails"), ("c", b"big" * 100)))
     traits = SourceTraits(extend_every=1.0 if extends else None)
     source = MemorySource(log, ends=True, ack_wait=3.0, traits=traits, clock=fake_clock)

@@ -1,6 +1,6 @@
-"""Positions of one claim, against a set of offsets.
+"""Positions of one claim, compared with a set of offsets.
 
-Planted faults, and the test that finds each:
+Planted faults, and the test that detects each:
 
 - holes taken for records (`position` as offset + 1 of the last settled one):
   `test_holes_never_stall_the_position`, and the model;
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def holed(start: int, *offsets: int) -> Tracker:
-    """A tracker that has been given these offsets."""
+    """A tracker that has admitted these offsets."""
     tracker = Tracker(start)
     tracker.admit(offsets[0], offsets[-1], len(offsets), lambda: offsets)
     return tracker
@@ -60,7 +60,9 @@ def covered(ranges: Iterable[tuple[int, int]]) -> set[int]:
 
 
 def test_the_position_never_passes_an_unfinished_record() -> None:
-    """I7, consumer/C:C1, consumer/C:C5, O-T5: 5 is refused while 6 to 9 are done; then 5 is done."""
+    """I7, consumer/C:C1, consumer/C:C5, O-T5: 5 is refused while 6 to 9 are settled; then 5 is
+    settled.
+    """
     tracker = holed(5, 5, 6, 7, 8, 9)
     settle(tracker, 6, 7, 8, 9)
     assert tracker.position() == 5
@@ -71,7 +73,7 @@ def test_the_position_never_passes_an_unfinished_record() -> None:
 
 
 def test_completions_in_any_order_commit_in_the_order_of_the_log() -> None:
-    """O-T5: 6, 7, 5 commit none, none, 8."""
+    """O-T5: settling 6, 7, 5 commits none, none, 8."""
     tracker = holed(5, 5, 6, 7)
     positions: list[int] = []
     for offset in (6, 7, 5):
@@ -81,7 +83,7 @@ def test_completions_in_any_order_commit_in_the_order_of_the_log() -> None:
 
 
 def test_holes_never_stall_the_position() -> None:
-    """consumer/C:C2, O-T6: at the head, inside, and at the tail once the source tells of it."""
+    """consumer/C:C2, O-T6: at the head, inside, and at the tail once the source reports it."""
     tracker = holed(3, 5, 6, 9, 20)
     assert tracker.position() == 5
     settle(tracker, 5, 6)
@@ -133,7 +135,7 @@ def test_a_range_spans_holes_but_no_unfinished_record() -> None:
 
 
 def test_ranges_need_no_call_of_position_before() -> None:
-    """consumer/C:C4: the ranges lie beyond the position, in whatever order the two are asked."""
+    """consumer/C:C4: the ranges lie beyond the position, whichever is read first."""
     tracker = holed(0, 0, 1, 2, 3)
     settle(tracker, 0, 2)
     assert list(tracker.done_ranges()) == [(2, 3)]
@@ -149,7 +151,7 @@ def test_a_record_is_settled_once() -> None:
 
 
 def test_a_late_second_settle_touches_no_other_record() -> None:
-    """consumer/C:C1: index - base is negative then, and Python counts from the end."""
+    """consumer/C:C1: index - base is negative then, and Python would count from the end."""
     tracker = holed(0, 0, 1, 2, 3)
     settle(tracker, 0, 1)
     assert tracker.position() == 2
@@ -179,7 +181,7 @@ def test_a_record_that_was_never_delivered_can_be_neither_settled_nor_found() ->
         (10, 12, 0, None),
         (10, 9, 0, None),
         (10, 12, 4, None),  # more records than offsets
-        (10, 13, 3, None),  # holes, and no word which
+        (10, 13, 3, None),  # holes at unknown offsets
         (10, 13, 3, (10, 12)),
         (10, 13, 3, (10, 11, 12, 13)),
         (10, 13, 3, (10, 13, 12)),
@@ -203,7 +205,7 @@ def test_a_refused_admission_changes_nothing(
 
 
 def test_a_committer_sees_whether_anything_was_settled() -> None:
-    """The pair of `settled` and `position()` is the same exactly if the commit is."""
+    """The pair of `settled` and `position()` is unchanged exactly if the commit is."""
     tracker = holed(0, 0, 1, 2)
     settle(tracker, 1)
     seen = tracker.settled, tracker.position()
@@ -214,7 +216,7 @@ def test_a_committer_sees_whether_anything_was_settled() -> None:
 
 
 def test_ten_million_done_behind_a_stuck_head_cost_a_byte_each() -> None:
-    """consumer/C:C4: and their map is a dozen characters."""
+    """consumer/C:C4: their map has a dozen characters."""
     count = 10_000_000
     tracker = Tracker(100)
     tracemalloc.start()
@@ -264,7 +266,7 @@ def test_a_compacted_topic_costs_no_memory_behind_its_position() -> None:
 
 
 class TrackerMachine(RuleBasedStateMachine):
-    """A tracker against the set of delivered offsets and the set of settled ones."""
+    """A tracker compared with the set of delivered offsets and the set of settled ones."""
 
     def __init__(self) -> None:
         super().__init__()

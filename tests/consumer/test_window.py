@@ -1,8 +1,8 @@
-"""The bound of what is inside.
+"""The capacity limit of a consumer's window.
 
-Planted faults, and the test that finds each: a bound in one measure only, `>` for `>=`, no refill
-level, a resume at either level instead of both, an oversized record that never fits, and counts
-that may become negative: each by the test that says so, and by the model.
+Planted faults: a limit in one measure only, `>` for `>=`, no refill level, a resume at either level
+instead of both, an oversized record that never fits, and counts that may become negative. The test
+of that rule and the model detect each.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_a_bad_bound_is_refused(arguments: tuple[int, int, float], name: str) ->
 def test_a_window_agrees_with_a_list_of_records(
     max_messages: int, max_bytes: int, level: float, moves: list[tuple[bool, int]]
 ) -> None:
-    """consumer/C:B1: what fits is taken, and what is given back makes room."""
+    """consumer/C:B1: records that fit are accepted, and released records make room."""
     window = Window(max_messages, max_bytes, level)
     inside: list[int] = []
     for arrives, number in moves:

@@ -1,4 +1,4 @@
-"""A consumer that runs while a test looks at it."""
+"""A running consumer that a test inspects."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 NEVER = 1e6
-"""Seconds that no test waits."""
+"""Seconds that no test waits for."""
 
 
 class Gate:
-    """A handler whose messages wait until they are released; each settles as `results` says."""
+    """A handler whose messages wait until they are released; each is settled as `results`
+    specifies.
+    """
 
     def __init__(self, **results: object) -> None:
         self._results = results
@@ -39,7 +41,7 @@ class Gate:
         return None
 
     def open(self) -> None:
-        """Let all messages through, those of `results` too."""
+        """Release all messages, including those in `results`."""
         self._results.clear()
         self._open.set()
 
@@ -51,7 +53,7 @@ async def running(
     handler: Callable[[Message], Awaitable[object]],
     **options: object,
 ) -> AsyncGenerator[Consumer]:
-    """A consumer that has run until nothing more happens; stopped in the end."""
+    """A consumer that has run until it is idle; it is stopped at the end."""
     if not isinstance(source, MemorySource):
         source = MemorySource(source, clock=clock)
     consumer = Consumer(source, clock=clock, **{"drain": 0.1, **options})  # type: ignore[arg-type]
@@ -66,7 +68,7 @@ async def running(
 
 
 def causes_of(consumer: Consumer, partition: object = P0) -> tuple[WaitCause, ...]:
-    """Why a partition waits."""
+    """The reasons for which a partition waits."""
     explanation = consumer.explain()
     return next(each.causes for each in explanation.partitions if each.partition == partition)
 

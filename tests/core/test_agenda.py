@@ -1,4 +1,4 @@
-"""Who is first, where times change more often than anybody asks."""
+"""The order of an agenda whose times change more often than it is read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_agrees_with_looking_at_everybody(seed: int) -> None:
             times[who] = time = (
                 dice.randrange(50) if earlier else times[who] + dice.randrange(-5, 20)
             )
-            agenda.note(who, time)  # a later one may be told or not: it makes no difference
+            agenda.note(who, time)  # reporting a later time is optional
         elif dice.random() < 0.5:
             times.pop(who, None)
         else:
@@ -63,9 +63,7 @@ def test_it_agrees_with_looking_at_everybody(seed: int) -> None:
 
 
 def test_stale_entries_do_not_add_up() -> None:
-    """Whoever comes and goes before his time leaves an entry behind for a while, and no more than
-    there are others.
-    """
+    """A removed entry stays for a while, but there are never more of these than of others."""
     agenda: Agenda[int] = Agenda(lambda _: 1_000.0)
     for who in range(10_000):
         agenda.note(who, 1_000.0)

@@ -37,7 +37,7 @@ def test_it_is_a_batch_of_rows() -> None:
 
 @pytest.mark.parametrize("indices", [range(1, 3), [3, 0], [], [2]])
 def test_picks_keep_columns_and_origins(indices: Any) -> None:
-    """design 3.1: and so what a retry or a bisection sends stays columnar."""
+    """design 3.1: so batches resent by a retry or a bisection stay columnar."""
     batch = batch_of(4)
     picked = batch.pick(indices)
     assert isinstance(picked, ArrowBatch)
@@ -51,7 +51,7 @@ def test_picks_keep_columns_and_origins(indices: Any) -> None:
 
 
 async def test_a_sink_that_knows_no_columns_iterates(fake_clock: FakeClock) -> None:
-    """design 3.1."""
+    """design 3.1: iteration yields rows."""
 
     class Rows:
         async def write(self, batch: Batch[Any]) -> WriteResult:
@@ -63,7 +63,7 @@ async def test_a_sink_that_knows_no_columns_iterates(fake_clock: FakeClock) -> N
 
 
 def test_forks_and_derived_batches() -> None:
-    """What fan-out, dead letters and combiners make of it."""
+    """Batches made by fan-out, dead letters and combiners."""
     batch = batch_of(3)
     with batch.fork({"a": lambda outcome: outcome}) as ways:
         assert isinstance(ways["a"], ArrowBatch)

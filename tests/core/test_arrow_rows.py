@@ -1,4 +1,4 @@
-"""Rows of columns that hold values which Python has no object for."""
+"""Rows of columns with values that Python has no object for."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SHOWN: dict[str, tuple[Any, list[Any]]] = {
 async def test_a_row_that_python_cannot_hold_fails_alone_and_is_shown(
     fake_clock: FakeClock, kind: str
 ) -> None:
-    """For a sink that knows no columns, through a stack that tries again and keeps dead letters."""
+    """For a sink without column support, through a stack with retries and dead letters."""
     values, shown = SHOWN[kind]
     rows: list[Any] = []
     buried: list[Any] = []
@@ -101,7 +101,7 @@ async def test_a_decorator_that_looks_at_rows_gets_the_others(fake_clock: FakeCl
 async def test_what_is_behind_an_unreadable_row_of_its_key_is_left_out(
     fake_clock: FakeClock,
 ) -> None:
-    """Where the sink keeps prefixes of keys by itself, it does not see this failure."""
+    """A sink that keeps prefixes of keys by itself does not see this failure."""
 
     class Shelf:
         capabilities = Capabilities(key_prefix_safe=True)

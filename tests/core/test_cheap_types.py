@@ -1,4 +1,6 @@
-"""Types that every batch uses are made cheap, and stay what they were: equal, immutable, picklable."""
+"""Types used by every batch are made cheap without a change of behaviour: equal, immutable,
+picklable.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ HOT: list[type[enum.Enum]] = [Outcome, Reason, ErrorClass, DestinationState]
 
 @pytest.mark.parametrize("kind", HOT)
 def test_the_hash_of_an_enum_member_is_one_call_into_c(kind: type[enum.Enum]) -> None:
-    """Members are keys of dictionaries on the way of every batch; Enum's own hash is in Python."""
+    """Members are dictionary keys in the path of every batch; Enum's own hash is in Python."""
     assert kind.__hash__ is object.__hash__
 
 
@@ -35,7 +37,7 @@ def test_a_copied_or_unpickled_member_is_the_same_key(kind: type[enum.Enum]) -> 
 
 
 def lineages() -> tuple[Lineage, Lineage]:
-    """One made for a sealed batch, and one by its public name."""
+    """One made for a sealed batch, and one created by its public name."""
     return (
         sealed_lineage("batch-1", Reason.BYTES, "events", 1.5, 2.5, "acme"),
         Lineage(
@@ -69,7 +71,7 @@ def test_a_lineage_is_immutable_and_has_no_room_for_more(which: int) -> None:
         lineage.name = "other"  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
         del lineage.name  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises((AttributeError, TypeError)):  # as the interpreter's dataclasses answer
+    with pytest.raises((AttributeError, TypeError)):  # as the interpreter's dataclasses do
         lineage.more = 1  # type: ignore[attr-defined]
     assert not hasattr(lineage, "__dict__")
 

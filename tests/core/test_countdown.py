@@ -1,4 +1,4 @@
-"""A deadline that only moves earlier, and the waits that it bounds."""
+"""A deadline that can only move earlier, and the waits that it limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Batches, deliveries and `send`: what is settled, what a verdict says, what is sent again."""
+"""Batches, deliveries and `send`: which items are settled, what a verdict contains, which items are
+sent again.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ async def test_success_is_settled_before_send_returns_and_failure_is_returned(
 
 
 async def test_what_is_settled_is_not_sent_again(fake_clock: FakeClock) -> None:
-    """B-T41: `send` narrows, whatever a decorator passes on; indices stay the caller's."""
+    """B-T41: `send` narrows the batch, whatever a decorator passes on; indices stay the
+    caller's.
+    """
     sink: MemorySink[str] = MemorySink()
     batch = RowBatch("abcd")
     batch.settle([0, 2], Outcome.DELIVERED)
@@ -81,7 +85,7 @@ async def test_an_empty_batch_is_not_written(fake_clock: FakeClock) -> None:
 
 
 async def test_a_cancelled_write_may_have_been_applied(fake_clock: FakeClock) -> None:
-    """design 3.3: the mark is seen outside, and outlasts later failures."""
+    """design 3.3: the mark is visible outside, and outlasts later failures."""
 
     class Hangs:
         async def write(self, batch: Batch[str]) -> None:
@@ -100,8 +104,8 @@ async def test_a_cancelled_write_may_have_been_applied(fake_clock: FakeClock) ->
 
 
 async def test_a_cancellation_from_inside_a_sink_is_not_ours(fake_clock: FakeClock) -> None:
-    """A client library whose own task was cancelled: nobody cancelled the write, and its outcome is
-    unknown.
+    """For example a client library whose own task was cancelled: the write itself was not
+    cancelled, and its outcome is unknown.
     """
 
     class Odd:
@@ -113,7 +117,7 @@ async def test_a_cancellation_from_inside_a_sink_is_not_ours(fake_clock: FakeClo
 
 
 async def test_a_sink_whose_write_is_not_async_is_told_so(fake_clock: FakeClock) -> None:
-    """A common slip."""
+    """A common mistake."""
 
     class Plain:
         def write(self, batch: Batch[str]) -> None: ...
@@ -157,15 +161,15 @@ def test_only_contradictions_among_later_answers_are_counted() -> None:
 
 
 def test_failures_cannot_be_settled() -> None:
-    """They are raised or returned."""
+    """Failures are raised or returned."""
     with pytest.raises(ResultMismatch, match="only successes are settled"):
         RowBatch("a").settle([0], Outcome.REJECTED)
 
 
 @given(st.data())
 def test_picks_and_derived_batches_book_by_origin(data: st.DataObject) -> None:
-    """Along any path of picks, with groups that partition; a write key is equal only for the same
-    items.
+    """Along any path of picks, with groups that partition; only the same items have equal write
+    keys.
     """
     size = data.draw(st.integers(1, 12))
     batch: Batch[int] = RowBatch(range(size))
@@ -195,8 +199,8 @@ def test_groups_must_partition() -> None:
 
 
 async def test_a_dead_letter_is_mapped_not_booked_as_delivered(fake_clock: FakeClock) -> None:
-    """design 3.3: success there is `dead_lettered`, failure or a cut is `rejected`, and the way has
-    a key of its own.
+    """design 3.3: a success there is `dead_lettered`, a failure or a cut is `rejected`, and the
+    path has its own key.
     """
     sink: MemorySink[str] = MemorySink()
     batch = RowBatch("abc")
@@ -214,7 +218,7 @@ async def test_a_dead_letter_is_mapped_not_booked_as_delivered(fake_clock: FakeC
 
 
 async def test_a_fork_settles_when_every_required_branch_has(fake_clock: FakeClock) -> None:
-    """B-T53's seam: the worst branch decides; best effort never does."""
+    """The basis of B-T53: the worst branch decides; best-effort branches never do."""
     batch = RowBatch("abcd")
 
     def as_it_is(outcome: Outcome) -> Outcome:
@@ -234,7 +238,7 @@ async def test_a_fork_settles_when_every_required_branch_has(fake_clock: FakeClo
 
 
 def test_the_worst_of_several_ways() -> None:
-    """`unsent` promises that nothing was applied anywhere."""
+    """`unsent` guarantees that nothing was applied anywhere."""
     assert worst([Outcome.DELIVERED, Outcome.UNSENT]) is Outcome.UNKNOWN
     assert worst([Outcome.DELIVERED, Outcome.REJECTED]) is Outcome.REJECTED
     assert worst([Outcome.UNSENT, Outcome.UNSENT]) is Outcome.UNSENT

@@ -1,4 +1,4 @@
-"""Groups of errors: by identity, since equal exceptions may be different ones."""
+"""Groups of errors: by identity, because equal exceptions may be different objects."""
 
 from __future__ import annotations
 

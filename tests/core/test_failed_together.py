@@ -1,4 +1,4 @@
-"""Items that fail together share an exception object: decided once, with the result per item."""
+"""Items that fail together share an exception object: it is judged once, with a result per item."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Failing:
 
 
 async def calls(sink: Failing, batch: Batch[int]) -> int:
-    """The calls that a write needs, of Python functions and into C."""
+    """The number of Python and C function calls of a write."""
     count = 0
 
     def count_one(_frame: FrameType, event: str, _argument: object) -> None:
@@ -61,7 +61,7 @@ async def calls(sink: Failing, batch: Batch[int]) -> int:
         count += event in {"call", "c_call"}
 
     before = sys.getprofile()
-    gc.disable()  # finalizers of what other tests have left would count
+    gc.disable()  # finalizers of objects left by other tests would count
     sys.setprofile(count_one)
     try:
         await send(sink, batch)
@@ -106,10 +106,10 @@ async def test_each_error_object_is_heard_once(fake_clock: FakeClock) -> None:
 async def test_items_that_failed_before_their_success_are_freed_with_their_batch(
     fake_clock: FakeClock,
 ) -> None:
-    """Without the collector: no cycle of errors, tracebacks and frames keeps a batch."""
+    """Without the collector: no cycle of errors, tracebacks and frames holds a batch."""
 
     class Item:
-        """Something with weak references."""
+        """An item that supports weak references."""
 
     gc.collect()
     gc.disable()
@@ -144,7 +144,7 @@ SIZE = 6
 
 
 class Model:
-    """What a delivery knows of its items, worked out item by item."""
+    """The state of a delivery's items, computed item by item."""
 
     def __init__(self) -> None:
         self.tries: dict[int, Tries] = {}
@@ -166,7 +166,7 @@ class Model:
 
 
 class Paced:
-    """The slots of a delivery, of which only the time is asked."""
+    """The slots of a delivery, of which only the time is used."""
 
     def __init__(self) -> None:
         self.clock, self.time = self, 0.0
@@ -177,7 +177,7 @@ class Paced:
 
 @given(data=st.data())
 def test_items_know_what_they_would_know_one_by_one(data: st.DataObject) -> None:
-    """Whatever the mixture of shared and own errors, over several writes of parts."""
+    """For any mixture of shared and own errors, over several writes of parts."""
     slots: Any = Paced()
     delivery, model = Delivery(SIZE, slots=slots), Model()
     for write in range(data.draw(st.integers(1, 4))):

@@ -1,4 +1,4 @@
-"""A switch accepts `True` and `False` only: the string "false" is true, and would turn it on."""
+"""A switch accepts only `True` and `False`: the string "false" is truthy and would turn it on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When two keys are one."""
+"""When two keys are equal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_key_is_shown_as_it_was(key: object) -> None:
 
 
 def test_bytes_likes_with_the_same_content_are_the_same_key() -> None:
-    """consumer/C:O3: and what happens to the buffer later does not matter."""
+    """consumer/C:O3: later changes of the buffer have no effect."""
     buffer = bytearray(b"key")
     known = identity(buffer)
     buffer[:] = b"was"
@@ -74,7 +74,7 @@ def test_what_cannot_be_a_key_is_refused(key: object) -> None:
 
 
 def test_no_two_keys_have_the_same_text() -> None:
-    """A dead letter names its item's key so, and a command asks for it."""
+    """A dead letter names its item's key in this form, and a command searches for it."""
     keys = [*APART, "acme/42", ":1", "::1", ":None", "", "a\nb", "a\0b", "\ud800"]
     assert len({text_of(key) for key in keys}) == len(keys)
     assert [text_of(key) for key in ("acme/42", "", 42, ("ann", 7), ":x", "a\nb")] == [

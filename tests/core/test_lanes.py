@@ -1,4 +1,4 @@
-"""Key lanes, without anything around them."""
+"""Key lanes alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Item(Entry):
 
 
 class LanesMachine(RuleBasedStateMachine):
-    """Lanes against a deque per key that is never thrown away."""
+    """Lanes compared with a deque per key that is never removed."""
 
     ages = True
 
@@ -180,7 +180,7 @@ class LanesMachine(RuleBasedStateMachine):
                 return True
 
             with pytest.raises(LookupError):
-                self.lanes.drop_where(fail_at_last)  # and nothing has changed
+                self.lanes.drop_where(fail_at_last)  # nothing has changed
 
     @rule()
     def clear(self) -> None:
@@ -224,7 +224,7 @@ class LanesMachine(RuleBasedStateMachine):
 
 
 class OvertakingMachine(LanesMachine):
-    """The same with entries that are put ahead."""
+    """The same with entries that are put ahead of others."""
 
     ages = False
 
@@ -246,12 +246,12 @@ FAST = settings(
 
 
 def test_lanes_do_what_a_queue_per_key_does() -> None:
-    """consumer/4.1, I4, I5: order per key, one turn per key, nothing left behind."""
+    """consumer/4.1, I4, I5: order per key, one turn per key, and nothing remains."""
     run_state_machine_as_test(LanesMachine, settings=FAST)
 
 
 def test_entries_put_ahead_overtake_the_others_in_their_order() -> None:
-    """consumer/4.1, I4: and whatever else becomes of their lanes."""
+    """consumer/4.1, I4: whatever else happens to their lanes."""
     run_state_machine_as_test(OvertakingMachine, settings=FAST)
 
 
@@ -267,7 +267,7 @@ def test_entries_put_ahead_overtake_the_others_in_their_order() -> None:
 def test_an_entry_that_has_left_is_followed_by_none_put_ahead(
     leave: Callable[[Lanes[Item]], object], left: list[int]
 ) -> None:
-    """consumer/4.1, I4: the next one put ahead is the first."""
+    """consumer/4.1, I4: the next entry put ahead is the first."""
     lanes: Lanes[Item] = Lanes()
     lanes.enter(Item(0, 0))
     lanes.wait(Item(0, 1))
@@ -356,7 +356,7 @@ def test_dropped_entries_are_those_that_match_and_the_others_go_on_in_order(
 
 
 class Counted(Entry):
-    """Counts how often somebody looks at what is behind it."""
+    """Counts how often the entries behind it are examined."""
 
     __slots__ = ("_behind",)
     looks = 0
@@ -373,9 +373,7 @@ class Counted(Entry):
 
 @pytest.mark.parametrize("count", [100, 10_000])
 def test_a_hot_key_costs_no_more_per_item_however_much_waits(count: int) -> None:
-    """consumer/4.5: at most three looks per item with everything of one key, where a scan would
-    look at all of them.
-    """
+    """consumer/4.5: at most three looks per item if all items have one key, instead of a scan."""
     lanes: Lanes[Any] = Lanes()
     Counted.looks = 0
     for _ in range(count):
@@ -394,7 +392,7 @@ def _once_each(count: int) -> None:
         assert lanes.enter(Item(number, number))
         assert lanes.leave(number) is None
     gc.collect()
-    assert len(gc.get_objects()) <= before + 100  # 10,000 keys would show
+    assert len(gc.get_objects()) <= before + 100  # 10,000 keys would be visible
     assert not lanes.active
 
 
@@ -410,7 +408,7 @@ def test_a_million_keys_that_come_once_leave_nothing_behind() -> None:
 
 
 def test_an_active_key_is_small() -> None:
-    """consumer/4.1: less than 600 bytes, with one item going and one waiting."""
+    """consumer/4.1: less than 600 bytes, with one item in flight and one waiting."""
     count = 10_000
     items = [[Item(number, number) for number in range(count)] for _ in range(2)]
     lanes: Lanes[Item] = Lanes()
@@ -436,7 +434,7 @@ def test_the_first_of_an_empty_lane_is_nothing() -> None:
 
 @pytest.mark.parametrize("count", [100, 10_000])
 def test_dropping_entries_costs_the_same_per_waiting_entry_however_many_wait(count: int) -> None:
-    """consumer/4.5: one scan of all lanes, not one per dropped entry."""
+    """consumer/4.5: one scan of all lanes, instead of one per dropped entry."""
     lanes: Lanes[Any] = Lanes(ages=True)
     entries = [Counted("hot") for _ in range(count + 1)]
     for entry in entries:
@@ -484,7 +482,7 @@ def test_entries_that_wait_together_are_as_ones_that_wait_one_by_one(ages: bool)
 
 
 def test_followers_fill_the_batch_of_the_entry_before_them() -> None:
-    """A turn does not span two batches: what has no place stays in its lane."""
+    """A turn does not span two batches: an entry that does not fit stays in its lane."""
     lanes: Lanes[Item] = Lanes()
     for key, count in ((1, 4), (2, 3), (3, 9), (4, 1)):
         for number in range(count):

@@ -1,5 +1,5 @@
-"""An event loop on a thread of its own. What `ask` does when a signal interrupts it is told by the
-tests of `BlockingBatcher`.
+"""An event loop on its own thread. The tests of `BlockingBatcher` cover signals that interrupt
+`ask`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_the_end_waits_for_calls_and_cancels_futures() -> None:
     async def short() -> str:
         begun.release()
         for _ in range(100):
-            await asyncio.sleep(0)  # no clock is of interest here
+            await asyncio.sleep(0)  # the clock is not used here
         return "done"
 
     future = thread.spawn(endless())

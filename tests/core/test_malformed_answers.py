@@ -1,5 +1,5 @@
-"""Answers that do not fit their batch: nothing is known of an unsettled item then, and none is sent
-again by itself.
+"""Results that do not fit their batch: the outcome of each unsettled item is unknown, and none is
+resent automatically.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from penstock.retry import Backoff, Retry
 from penstock.testing import FakeClock
 
 ERROR = PermanentError("refused")
-new_result: Any = WriteResult  # wrong types are the point here
+new_result: Any = WriteResult  # wrong types are intended here
 
 
 class Evil(Mapping[int, Any]):
-    """A mapping that raises as soon as it is read."""
+    """A mapping that raises when it is read."""
 
     def __getitem__(self, key: int) -> Any:
         raise RuntimeError(key)
@@ -42,7 +42,7 @@ class Evil(Mapping[int, Any]):
 
 
 class Half:
-    """Settles the first item, then makes `settle`'s mistake, then ends as it is told to."""
+    """Settles the first item, then calls `settle` wrongly, then ends as specified."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ MISTAKES: dict[str, Callable[[Any], object]] = {
 async def test_a_settle_that_does_not_fit_leaves_every_unsettled_item_unknown(
     fake_clock: FakeClock, mistake: Callable[[Batch[Any]], object], end: dict[str, Any]
 ) -> None:
-    """Whatever the sink raises or answers after it."""
+    """Whatever the sink raises or returns afterwards."""
     batch = RowBatch("abc")
     sink = Half(mistake, **end)
     errors = await send(Retry(backoff=Backoff())(sink), batch)
@@ -125,7 +125,7 @@ async def test_a_settle_that_does_not_fit_leaves_every_unsettled_item_unknown(
 async def test_a_settle_of_a_part_that_does_not_fit_leaves_the_whole_write_unknown(
     fake_clock: FakeClock,
 ) -> None:
-    """Also of a part that stands for groups of items."""
+    """Also for a part that represents groups of items."""
     mistakes: list[Callable[[Batch[Any]], object]] = [
         lambda batch: batch.pick([1, 2]).settle([7], Outcome.DELIVERED),
         lambda batch: batch.pick([1, 2]).derive(["bc"], [(0, 1)]).settle([1], Outcome.DELIVERED),
@@ -140,10 +140,10 @@ async def test_a_settle_of_a_part_that_does_not_fit_leaves_the_whole_write_unkno
 async def test_what_was_settled_wrongly_in_a_write_that_was_cut_is_not_sent_again(
     fake_clock: FakeClock,
 ) -> None:
-    """`Timeout` makes errors of its own from the verdicts, and a retry would send those again."""
+    """`Timeout` creates its own errors from the verdicts, and a retry would resend those items."""
     batch = RowBatch("abc")
     with pytest.raises(ResultMismatch):
-        batch.settle([5], Outcome.DELIVERED)  # a task of the sink's, after its write had ended
+        batch.settle([5], Outcome.DELIVERED)  # a task of the sink, after its write has ended
     sink = Half(lambda _: None)
     errors = await send(sink, batch)
     assert {type(error) for error in errors.values()} == {ResultMismatch}
@@ -152,7 +152,7 @@ async def test_what_was_settled_wrongly_in_a_write_that_was_cut_is_not_sent_agai
 
 
 async def test_a_settle_after_one_that_did_not_fit_says_nothing(fake_clock: FakeClock) -> None:
-    """A sink that swallows the error is not believed for the rest of its write."""
+    """If a sink suppresses the error, its later settlements in this write are ignored."""
 
     async def write(batch: Batch[Any]) -> None:
         with pytest.raises(ResultMismatch):
@@ -198,7 +198,7 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
 
 
 def _sealed(items: str) -> RowBatch[str]:
-    """A batch as a batcher seals it."""
+    """A batch as sealed by a batcher."""
     from penstock._core.lineage import Lineage
 
     return RowBatch(items, lineage=Lineage(sealed_at=1.0))
@@ -222,7 +222,7 @@ def _sink(function: Callable[[Batch[Any]], Any]) -> _Sink:
 async def test_a_result_that_does_not_fit_leaves_every_item_unknown(
     fake_clock: FakeClock, answer: Callable[[Batch[Any]], object]
 ) -> None:
-    """None of it is believed, also not the part that would fit."""
+    """The whole result is ignored, including the part that would fit."""
 
     async def write(batch: Batch[Any]) -> Any:
         return answer(batch)
@@ -237,7 +237,7 @@ async def test_a_result_that_does_not_fit_leaves_every_item_unknown(
 
 
 async def test_a_result_is_read_once(fake_clock: FakeClock) -> None:
-    """A mapping that says something else each time it is asked is taken at its first word."""
+    """A mapping that changes between reads is read only once."""
 
     class Fickle(dict[int, BaseException]):
         def __contains__(self, key: object) -> bool:
@@ -257,7 +257,7 @@ async def test_a_result_is_read_once(fake_clock: FakeClock) -> None:
 async def test_a_result_may_be_answered_for_what_was_made_of_its_batch(
     fake_clock: FakeClock,
 ) -> None:
-    """A decorator of one's own may pass the inner result on, also of a batch with other items."""
+    """A custom decorator may pass on the inner result, also for a batch of other items."""
 
     async def inner(batch: Batch[Any]) -> WriteResult:
         return WriteResult.failed(batch, {1: ERROR})
@@ -276,9 +276,7 @@ async def test_a_result_may_be_answered_for_what_was_made_of_its_batch(
 
 
 async def test_indices_of_any_whole_number_fit(fake_clock: FakeClock) -> None:
-    """Iterators, tuples, ranges with steps, read-only mappings, and numbers that say by `__index__`
-    what they are.
-    """
+    """Iterators, tuples, ranges with steps, read-only mappings, and objects with `__index__`."""
 
     class Whole:
         def __init__(self, value: int) -> None:
@@ -300,7 +298,7 @@ async def test_indices_of_any_whole_number_fit(fake_clock: FakeClock) -> None:
 
 
 def test_a_batch_is_picked_from_by_indices_of_its_own_each_once() -> None:
-    """Items that came twice would be counted twice."""
+    """Repeated items would be counted twice."""
     batch = RowBatch("abc")
     with pytest.raises(ValueError, match=r"pick\(\[0, 0\]\): an index is repeated"):
         batch.pick([0, 0])

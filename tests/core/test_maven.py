@@ -1,4 +1,4 @@
-"""Jars from Maven: what is missing is told, and nothing half done stays."""
+"""Jars from Maven: a missing jar is reported, and no incomplete file stays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ mkdir "$folder" && touch "$folder/one.jar"
 
 @pytest.fixture
 def pom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One that asks for something, and an empty cache."""
+    """A pom, and an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pom = tmp_path / "some.xml"
     pom.write_text("<project/>")

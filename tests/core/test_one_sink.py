@@ -1,4 +1,4 @@
-"""A batch whose items one sink has settled is not sent to another one."""
+"""A batch whose items were settled by one sink is not sent to another one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REFUSED = r"settled by another sink \(MemorySink.*use FanOut or a batch for each
 
 
 class Fails:
-    """Stores the items, except those that fail as often as given."""
+    """Stores the items, except those that fail this number of times."""
 
     def __init__(self, **failures: int) -> None:
         self.items: list[str] = []
@@ -71,7 +71,7 @@ async def test_only_failed_items_go_to_another_sink_when_they_are_picked(
 
 
 async def test_a_sink_that_has_settled_nothing_is_another_one(fake_clock: FakeClock) -> None:
-    """It failed, another one got the items: when it is back, it still has none of them."""
+    """It failed and another sink got the items: once it is back, it still has none of them."""
     down, spool, batch = Fails(a=1, b=1), MemorySink[str](), RowBatch("ab")
     assert len(await send(down, batch)) == 2
     assert await send(spool, batch) == {}
@@ -104,8 +104,8 @@ async def test_the_sinks_inside_a_stack_are_retried_with_settled_items(
 
 
 async def test_a_batch_holds_none_of_its_sinks(fake_clock: FakeClock) -> None:
-    """A sink may hold its batches; a copy of a batch has no sinks. A sink of a class without weak
-    references is held, since another one could be taken for it.
+    """A sink may hold its batches; a copy of a batch has no sinks. A sink whose class does not
+    support weak references is held, because another one could be mistaken for it.
     """
 
     class Slim:
@@ -139,7 +139,7 @@ async def test_a_fan_out_sends_to_all_of_its_sinks(fake_clock: FakeClock) -> Non
 async def test_a_sink_that_writes_to_two_is_heard_of_in_a_batcher(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its items are delivered by then, so no receipt can tell."""
+    """Its items are delivered by then, so no receipt can report it."""
     first, second = MemorySink[int](), MemorySink[int]()
 
     async def both(batch: Batch[int]) -> None:

@@ -1,4 +1,4 @@
-"""Opening: counted per object and loop; a description until then."""
+"""Opening of sinks: counted per object and loop; before that they are descriptions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Door(Openable):
-    """Counts its openings and closings."""
+    """Counts how often it is opened and closed."""
 
     _run_time = ("handle",)
 
@@ -55,7 +55,7 @@ class Door(Openable):
 
 
 class Twice(WrappingSink[Any]):
-    """Opens a second sink beside its inner one, as a dead letter does."""
+    """Opens a second sink besides its inner one, as a dead letter does."""
 
     def __init__(self, inner: Sink[Any], target: Sink[Any]) -> None:
         super().__init__(inner)
@@ -72,7 +72,7 @@ class Twice(WrappingSink[Any]):
 async def test_one_sink_in_two_stacks_and_as_its_own_dead_letter_is_opened_once(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T45: and closed after its last user."""
+    """B-T45: it is closed after its last user."""
     door = Door()
     first = Batcher(stack(door, Timeout(1.0), Retry()))
     second = Batcher(Twice(stack(door, Retry()), door))
@@ -87,7 +87,7 @@ async def test_one_sink_in_two_stacks_and_as_its_own_dead_letter_is_opened_once(
 
 
 async def test_a_failed_opening_leaves_nothing_open(fake_clock: FakeClock) -> None:
-    """B-T45: the count is back at 0, and what was opened before is closed."""
+    """B-T45: the count is back at 0, and sinks opened before are closed."""
     good, bad = Door(), Door(fail=True)
     batcher = Batcher(Twice(good, bad))
     with pytest.raises(ConnectionRefusedError):
@@ -136,7 +136,7 @@ def test_an_argument_that_cannot_travel_is_named() -> None:
 
 
 async def test_a_sink_that_cannot_be_opened_needs_not_be(fake_clock: FakeClock) -> None:
-    """`write` is all that a sink must have."""
+    """A sink needs only `write`."""
     sink: MemorySink[int] = MemorySink()
     async with Batcher(stack(sink, Timeout(1.0))) as batcher:
         await batcher.add(1)

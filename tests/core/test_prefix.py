@@ -1,4 +1,4 @@
-"""The prefix rule: who stands behind whom."""
+"""The prefix rule: which items stand behind a failed one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_a_failed_item_stands_behind_the_first_failed_one_of_its_key() -> None:
 
 
 def test_the_rule_holds_only_where_a_batch_was_made_for_it() -> None:
-    """consumer/C:Ba4: a batch with keys that nobody sends again, or without, has errors as they
-    come.
+    """consumer/C:Ba4: in a batch whose items are not resent by key, or without keys, errors stay as
+    they are.
     """
     errors = {0: BAD, 1: BAD}
     assert leaders(batch("aa", keeps_prefix=False), errors) == {}
@@ -38,7 +38,7 @@ def test_the_rule_holds_only_where_a_batch_was_made_for_it() -> None:
 
 
 def test_who_stands_behind_is_not_at_fault() -> None:
-    """consumer/C:Ba4: nor applied, if everything is cut now."""
+    """consumer/C:Ba4: nor was it applied, if everything is cut now."""
     made = batch("aba")
     errors = held_back(made, {0: BAD, 1: LATER, 2: LATER})
     assert (errors[0], errors[1]) == (BAD, LATER)
@@ -53,7 +53,7 @@ def test_who_stands_behind_is_not_at_fault() -> None:
 def test_who_stands_behind_is_tried_again_with_its_leader_or_leaves_with_it(
     kind: ErrorClass, *, stays: bool
 ) -> None:
-    """consumer/C:Ba4: whatever error it was given itself; and it uses up no attempt."""
+    """consumer/C:Ba4: whatever its own error is; it uses up no attempt."""
     series = RetrySeries(range(3), RetryPolicy(attempts=2, unlisted_attempts=2), 0.0)
 
     def class_of(error: BaseException) -> ErrorClass:

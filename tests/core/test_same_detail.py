@@ -1,4 +1,4 @@
-"""A detail that many items have in common, and the digests of whole batches."""
+"""A detail that many items share, and the digests of whole batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_receipts_have_it_also_of_a_part_of_a_batch(fake_clock: FakeClock)
 
 
 def test_a_whole_batch_has_the_token_of_its_indices() -> None:
-    """So that a release which computes it in another way finds the same objects and rows."""
+    """So that a release with another implementation finds the same objects and rows."""
     assert token_of_batch("path", range(3), None) == token_of_batch("path", [0, 1, 2], None)
     assert token_of_batch("path", range(3), None) == "path-99a5826197698e6d"
     assert token_of_batch("path", range(1, 3), None) != token_of_batch("path", range(2), None)

@@ -1,4 +1,4 @@
-"""The pages use the databases of the examples."""
+"""Makes the databases of the examples available to the pages."""
 
 from tests.examples.conftest import database
 

@@ -1,4 +1,4 @@
-"""The Python snippets of a page, run from top to bottom, as a reader would type them."""
+"""The Python snippets of a page, run from top to bottom as a reader would type them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GENERATED = {"reference/mistakes.md"}
-"""Pages whose programs are run where the page is made."""
+"""Pages whose programs are run by the generator of the page."""
 
 _BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```", re.M | re.S)
 _PROGRAM = re.compile(r'--8<-- "([^":]+\.py)')
@@ -106,6 +106,6 @@ def _globals_of(code: CodeType) -> Iterator[str]:
 
 
 def _stored_by(code: CodeType) -> list[str]:
-    """Also in a loop without iterations."""
+    """Including those in a loop without iterations."""
     instructions = dis.get_instructions(code)
     return [each.argval for each in instructions if each.opname == "STORE_NAME"]

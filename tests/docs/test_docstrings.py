@@ -1,4 +1,4 @@
-"""The examples in the docstrings of public names print what they show."""
+"""The examples in the docstrings of public names print the output shown."""
 
 from __future__ import annotations
 

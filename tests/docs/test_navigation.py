@@ -1,4 +1,4 @@
-"""The navigation of the docs: each page is in it, once, and each entry is a page.
+"""The navigation of the docs contains each page once, and each entry is a page.
 
 `mkdocs build --strict` finds missing and omitted pages too; this test needs no build.
 """
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Settings(yaml.SafeLoader):
-    """Reads MkDocs' settings; a tag for a Python object or an environment variable is text."""
+    """Reads MkDocs' settings; tags for Python objects and environment variables become text."""
 
 
 Settings.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)

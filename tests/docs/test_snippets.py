@@ -78,7 +78,7 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "reference/sources.md": (),
     "tutorial/a-first-consumer.md": ("source", "letters"),
 }
-"""By page, the names that are the reader's own. The tests below run the other pages."""
+"""By page, the names that the reader must define. The tests below run the other pages."""
 
 BELOW = {
     "how-to/complete-events-later.md",
@@ -117,7 +117,7 @@ def names(*wanted: str) -> dict[str, Any]:
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Runner]:
-    """Runs the snippets of a page on one loop, in a folder of the test's own."""
+    """Runs the snippets of a page on one loop, in the test's own folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DATABASE_URL", names("dsn")["dsn"])
     with asyncio.Runner() as made:
@@ -292,14 +292,14 @@ def test_work_between_events(runner: asyncio.Runner, database: str) -> None:
 
 
 async def start(context: EventContext) -> Incomplete:
-    """A handler that completes its event at once, in place of a job."""
+    """A handler that completes its event immediately, in place of a job."""
     context.store.put(context.key, context.value)
     context.job_complete(done)
     return Incomplete()
 
 
 async def done(context: EventContext) -> None:
-    """A finaliser that stores nothing."""
+    """A finaliser without an effect."""
 
 
 def test_complete_events_later(runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
@@ -400,7 +400,7 @@ def test_source_into_postgresql(runner: asyncio.Runner, capsys: pytest.CaptureFi
         await running
 
     async def run_parked() -> None:
-        """The three dots are the time in which the pipe runs."""
+        """The three dots represent the time in which the pipe runs."""
         given: dict[str, Any] = {**parts(), "flow": flow, "store": MemoryParkStore()}
         made, _, unparked = parked.text.partition("...\n")
         parked._replace(text=made).run(runner, given)

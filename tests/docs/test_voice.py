@@ -9,7 +9,7 @@ from tests.docs.pages import ROOT
 
 PERSONS = re.compile(r"\b(?:(?:some|no|any)body|(?:some|any)one|whoever)\b", re.IGNORECASE)
 MOST = 0.1
-"""Of these words in a thousand."""
+"""Occurrences of these words per thousand words."""
 
 
 @pytest.mark.parametrize(("folder", "kind"), [("docs", "*.md"), ("src", "*.py")])

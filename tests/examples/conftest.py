@@ -18,7 +18,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture
 def database(embedded_postgres: EmbeddedPostgres) -> Iterator[str]:
-    """The DSN of a database of the test's own: programs make their tables and logs in it."""
+    """The DSN of a test's own database, in which programs create their tables and logs."""
     name = f"example_{next(_NUMBERS)}"
     asyncio.run(execute(embedded_postgres.dsn, f"CREATE DATABASE {name}"))
     yield urlunsplit(urlsplit(embedded_postgres.dsn)._replace(path=name))

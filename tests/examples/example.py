@@ -26,5 +26,5 @@ def load(name: str) -> Any:
 
 
 def printed_on(page: str) -> list[str]:
-    """What the page says that its programs print: its blocks of plain text."""
+    """The program output on the page: its blocks of plain text."""
     return re.findall(r"```text\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)

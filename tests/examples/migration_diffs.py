@@ -1,6 +1,4 @@
-"""What each step of the migration changes, as the page shows it. Run as a module, it writes
-them.
-"""
+"""The changes of each migration step, as the page shows them. Run as a module, it writes them."""
 
 from __future__ import annotations
 

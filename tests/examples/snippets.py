@@ -1,4 +1,4 @@
-"""The short snippets that stand in a page, to be run as they are."""
+"""Short snippets of a page, to be run unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.examples.example import DOCS
 
 
 def snippet_on(page: str, beginning: str) -> str:
-    """The page's one Python snippet that begins so."""
+    """The page's only Python snippet with this beginning."""
     every: list[str] = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     (found,) = [snippet for snippet in every if snippet.startswith(beginning)]
     return found

@@ -1,4 +1,4 @@
-"""The page on backfills: its program prints what the page shows."""
+"""The page on backfills: its program prints the output on the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_the_page_shows_what_the_program_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    """The second run goes on where the first one was stopped."""
+    """The second run continues where the first one was stopped."""
     asyncio.run(load("backfill").main())
     assert capsys.readouterr().out == printed_on("how-to/backfill-from-files.md")[0]
 

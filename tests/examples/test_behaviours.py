@@ -1,4 +1,4 @@
-"""Every id that a test cites is a promise on the page of behaviours, and the reverse."""
+"""Every id that a test cites is a promise on the page of behaviours, and vice versa."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = re.compile(r'"""(.*?)"""', re.DOTALL)
 
 
 def normal(cited: str) -> str:
-    """The form of an id that the page has."""
+    """The form of an id on the page."""
     part, _, rest = cited.rpartition("/")
     if part and re.match(r"[BGOPQS]-T|I\d", rest):
         return rest
@@ -40,7 +40,7 @@ def cited_in(text: str) -> set[str]:
 
 @cache
 def cited_by_tests() -> dict[str, set[str]]:
-    """The ids that tests cite, each with the files."""
+    """The ids that tests cite, each with its files."""
     found: dict[str, set[str]] = {}
     for path in sorted(Path(ROOT, "tests").rglob("*.py")):
         if path != Path(__file__):

@@ -1,6 +1,6 @@
 """The page on change capture: its program runs on a broker and a database, and its relay is killed.
 
-`PENSTOCK_KILLS=100 pytest -m soak tests/examples/test_change_capture.py` kills so many times.
+`PENSTOCK_KILLS=100 pytest -m soak tests/examples/test_change_capture.py` kills 100 times.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_changes_of_rows_reach_a_topic_though_the_relay_is_killed(
 async def test_a_relay_that_is_killed_repeats_only_changes_that_were_not_stored(
     embedded_kafka: EmbeddedKafka, database: str, real_clock: LoopClock
 ) -> None:
-    """S-T2: and loses none, by a consumer of the test's own."""
+    """S-T2: no change is lost, according to a separate consumer."""
     await killed(embedded_kafka, database, 2)
 
 
@@ -74,17 +74,17 @@ async def test_a_relay_that_is_killed_many_times(
 
 
 class Topic:
-    """What a consumer outside of the relay has read."""
+    """The records that a separate consumer has read."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._forbidden: set[str] = set()
         self.ids: set[str] = set()
         self.versions: dict[str, list[int]] = {}
-        """By stream, in the order in which they came first."""
+        """By stream, in the order of their first arrival."""
 
     async def read(self, count: int) -> None:
-        """Read so many records more."""
+        """Read this many more records."""
         for _ in range(count):
             record = await self._client.getone()
             headers = dict(record.headers)
@@ -96,13 +96,13 @@ class Topic:
                 versions.append(int(headers["version"]))
 
     async def read_all(self) -> None:
-        """Read what is there."""
+        """Read all present records."""
         ends = await self._client.end_offsets(self._client.assignment())
         while any([await self._client.position(part) < end for part, end in ends.items()]):
             await self.read(1)
 
     def forbid(self, ids: set[str]) -> None:
-        """None of these may come from now on."""
+        """None of these may arrive from now on."""
         assert ids, "nothing was stored when the relay was killed"
         assert ids <= self.ids, "a change was stored that is not in the topic"
         self._forbidden = ids
@@ -118,7 +118,9 @@ async def reading(broker: EmbeddedKafka, topic: str) -> AsyncIterator[Topic]:
 
 
 async def killed(broker: EmbeddedKafka, dsn: str, times: int) -> None:
-    """Kill the relay beside writers; afterwards what was not stored may come again, nothing else."""
+    """Kill the relay while rows are written; afterwards only changes that were not stored may be
+    repeated.
+    """
     module, chance, name = load("change_capture"), random.Random(0), await new_topic(broker, 4)
     await install_streams(dsn)
     con = await asyncpg.connect(dsn)

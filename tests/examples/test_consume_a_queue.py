@@ -1,4 +1,6 @@
-"""The page on consuming a queue: its program prints what the page says, and its sources work."""
+"""The page on consuming a queue: its program prints the output on the page, and its sources
+work.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ UPDATE penstock.lane SET lease = lease + 1, owner = 'another' WHERE queue = 'cha
 async def queue(
     dsn: str, name: str, jobs: Sequence[tuple[str, Any]], **options: Any
 ) -> AsyncIterator[asyncpg.Pool]:
-    """A queue with jobs, and a pool to look at it."""
+    """A queue with jobs, and a pool to inspect it."""
     await install_streams(dsn)
     async with QueueAdmin(dsn) as admin, asyncpg.create_pool(dsn, min_size=1) as pool:
         await admin.create(name, **options)
@@ -97,7 +99,7 @@ def test_a_sticky_consumer_has_the_name_that_it_is_given(monkeypatch: pytest.Mon
 
 
 def test_effects_in_the_transaction_of_the_settle_are_there_once(database: str) -> None:
-    """Q-T11: nothing of the jobs is left."""
+    """Q-T11: nothing of the jobs remains."""
 
     async def run() -> tuple[list[int], int]:
         jobs = [("ann", 300), ("bob", 200), ("ann", 50)]
@@ -112,7 +114,7 @@ def test_effects_in_the_transaction_of_the_settle_are_there_once(database: str) 
 
 
 def test_an_effect_under_a_lease_that_was_lost_is_none(database: str) -> None:
-    """Q-T13, R6: another process has taken the key when the handler of the first one writes."""
+    """Q-T13, R6: another process has taken the key when the first handler writes."""
     module = load("queue_sources")
     failed: list[object] = []
 

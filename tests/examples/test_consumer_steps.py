@@ -1,4 +1,4 @@
-"""The page on steps shows what its program prints."""
+"""The page on steps shows the output of its program."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 async def test_the_page_shows_what_the_program_prints(
     fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """O-T18, O-T20: one duplicate is skipped, three bad records are given up, each alone."""
+    """O-T18, O-T20: one duplicate is skipped; three bad records are given up, each alone."""
     await load("consumer_steps").main()
     assert [capsys.readouterr().out] == printed_on("how-to/prepare-messages.md")

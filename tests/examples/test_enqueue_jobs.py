@@ -1,4 +1,4 @@
-"""The page on enqueueing: its program runs on a database, and prints what the page says."""
+"""The page on enqueueing: its program runs on a database and prints the output on the page."""
 
 from __future__ import annotations
 

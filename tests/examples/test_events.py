@@ -1,4 +1,6 @@
-"""The pages on events that are completed later show what their programs print, and it is true."""
+"""The pages on events that are completed later show the output of their programs, and it is
+correct.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ USERS = TopicPartition("users", 0)
 
 
 def test_the_migration_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    """G-T23, consumer/G10: seeded once, booked once, and both have the same; also after a start without state."""
+    """G-T23, consumer/G10: each account is seeded once, each event booked once, and both sides
+    agree; also after a start without state.
+    """
     asyncio.run(load("dual_write").main())
     assert capsys.readouterr().out == printed_on("how-to/complete-events-later.md")[0]
 
@@ -28,7 +32,9 @@ def test_the_migration_prints_what_the_page_shows(capsys: pytest.CaptureFixture[
 def test_each_account_is_seeded_once_and_both_have_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """G-T23, consumer/G10: many events of an account are handled before its first one is finalised."""
+    """G-T23, consumer/G10: many events of an account are handled before its first one is
+    finalised.
+    """
     program, log, state = load("dual_write"), MemoryLog(), MemoryState(keep=True)
     path = tmp_path / "old.db"
     program.make_old_database(path)
@@ -53,8 +59,9 @@ async def test_batches_print_what_the_page_shows(
 async def test_parked_rows_print_what_the_page_shows(
     fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """G-T23, G-T13, G-T11: parked, retried when due, parked again by their own keys, a few per tick, and
-    written after a restart."""
+    """G-T23, G-T13, G-T11: rows are parked, retried when due, parked again under their own keys, a
+    few per tick, and written after a restart.
+    """
     await load("park_and_retry").main()
     assert capsys.readouterr().out == printed_on("how-to/work-between-events.md")[0]
 
@@ -86,7 +93,7 @@ async def test_a_parked_row_outlives_a_retry_that_is_cut(
 
 
 async def test_a_retry_does_not_undo_a_later_version(fake_clock: FakeClock) -> None:
-    """G-T13: a row that is written while an older one of its key is parked."""
+    """G-T13: a row is written while an older one of its key is parked."""
     program, log, state = load("park_and_retry"), MemoryLog(), MemoryState(keep=True)
     table = program.Table()
     log.produce("users", "old", key="ann")

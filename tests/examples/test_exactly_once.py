@@ -18,7 +18,7 @@ def test_bookings_reach_postgresql_once(
     embedded_postgres: EmbeddedPostgres,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A process is killed on the way."""
+    """A process is killed during the run."""
     embedded_kafka.create_topic("bookings")
     asyncio.run(load("exactly_once").main(embedded_kafka.bootstrap, embedded_postgres.dsn))
     assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[0]
@@ -37,6 +37,6 @@ def test_bookings_reach_a_topic_once(
 def test_a_handler_that_fails_has_its_effects_once(
     embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S-T7: a failed try leaves nothing, and the message comes again."""
+    """S-T7: a failed attempt leaves no effect, and the message is redelivered."""
     asyncio.run(load("effects").main(embedded_postgres.dsn))
     assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[2]

@@ -1,4 +1,4 @@
-"""The examples run, and say what the docs say they say."""
+"""The examples run and print the output in the docs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_the_first_batcher(fake_clock: FakeClock, capsys: pytest.CaptureFi
 
 
 async def test_the_full_stack(fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
-    """The tutorial's five stacks, line by line as the page shows them."""
+    """The tutorial's five stacks, line by line as on the page."""
     await load("full_stack").main()
     assert capsys.readouterr().out.strip() in PAGE.read_text()
 
@@ -48,7 +48,7 @@ def test_audit_events_reach_postgres(
 
 
 async def test_the_users_own_test(fake_clock: FakeClock) -> None:
-    """What the how-to page shows."""
+    """The test on the how-to page."""
     await load("test_my_code").test_an_event_survives_a_hiccup(fake_clock)
 
 
@@ -56,19 +56,19 @@ async def test_the_users_own_test(fake_clock: FakeClock) -> None:
     "name", ["test_orders_are_booked_in_order", "test_a_locked_ledger_is_tried_again"]
 )
 async def test_the_users_own_test_of_a_handler(fake_clock: FakeClock, name: str) -> None:
-    """What the how-to page shows."""
+    """The test on the how-to page."""
     await getattr(load("test_my_handler"), name)(fake_clock)
 
 
 @pytest.mark.parametrize("name", ["test_a_payment_is_booked", "test_a_transfer_is_booked"])
 async def test_the_users_own_test_of_events(fake_clock: FakeClock, name: str) -> None:
-    """What the how-to page shows."""
+    """The test on the how-to page."""
     await getattr(load("test_my_events"), name)(fake_clock)
 
 
 def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) -> None:
-    """It prints where it is, has the tables, crashes and comes back, and ends in order. The fixture
-    is there to skip where the server's package is missing.
+    """It prints its address, has the tables, crashes and restarts, and ends in order. The fixture
+    skips if the server's package is missing.
     """
     command = [
         sys.executable,
@@ -94,8 +94,8 @@ def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) 
 async def test_events_reach_an_http_endpoint(
     real_clock: LoopClock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server refuses one event; the others are delivered, and every request has the token and a
-    key of its own.
+    """The server refuses one event; the others are delivered, and every request has the token and
+    its own key.
     """
     monkeypatch.setenv("TOKEN", "abc")
 
@@ -116,7 +116,7 @@ async def test_events_reach_an_http_endpoint(
 async def test_an_order_outlives_its_broker(
     embedded_kafka: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
-    """The fixture is for the reason, where there is no Kafka."""
+    """The fixture gives the reason if Kafka is missing."""
     if not embedded_kafka.is_ours:
         pytest.skip("a broker that is not ours is not killed")
     await load("test_with_kafka").test_an_order_outlives_the_broker(real_clock)

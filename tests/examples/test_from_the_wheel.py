@@ -1,5 +1,5 @@
-"""The tutorial and the tests of the guides, as a reader runs them who has no checkout: from the wheel,
-in an environment and a folder of their own.
+"""The tutorial and the guides' tests as run by a reader without a checkout: from the wheel, in a
+separate environment and folder.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reader:
             shutil.copy(EXAMPLES / name, self.folder)
 
     def ended(self, *args: str, seconds: float) -> subprocess.CompletedProcess[str]:
-        """Run Python with these arguments to its end; stdout has stderr too."""
+        """Run Python with these arguments until it ends; stderr is included in stdout."""
         return subprocess.run(
             self.command(*args),
             cwd=self.folder,
@@ -59,14 +59,14 @@ class Reader:
         )
 
     def run(self, *args: str, seconds: float = PROGRAM_SECONDS) -> str:
-        """What Python prints with these arguments. It must end with 0."""
+        """The output of Python with these arguments. Its exit code must be 0."""
         done = self.ended(*args, seconds=seconds)
         assert done.returncode == 0, f"{args}: {done.stdout[-3000:]}"
         return done.stdout
 
     @contextlib.contextmanager
     def started(self, *args: str) -> Generator[str]:
-        """A program that runs until SIGTERM, and ends with 0; its first line."""
+        """A program that runs until SIGTERM and exits with 0; returns its first line."""
         with subprocess.Popen(
             self.command(*args),
             cwd=self.folder,
@@ -88,7 +88,9 @@ class Reader:
 
 
 def outside() -> dict[str, str]:
-    """The variables of this process, without those that lead Python or pytest to the checkout."""
+    """The environment variables of this process, without those that lead Python or pytest to the
+    checkout.
+    """
     return {
         name: value
         for name, value in os.environ.items()
@@ -108,7 +110,7 @@ def reader_in(folder: Path) -> Reader:
 def builder(folder: Path) -> Generator[Reader]:
     """An environment that can build a wheel, or `EmbeddedUnavailable` if nothing can be installed.
 
-    Only here does a failed installation mean that there is no package index.
+    Only a failed installation in this step means that there is no package index.
     """
     made = reader_in(folder)
     install = ("-m", "pip", "install", "--quiet", "hatchling>=1.25")
@@ -131,7 +133,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bare(wheel: Path, tmp_path: Path) -> Reader:
-    """The wheel without an extra."""
+    """The wheel without extras."""
     made = reader_in(tmp_path)
     made.install(str(wheel))
     return made
@@ -155,20 +157,20 @@ def reader(environment: Path, tmp_path: Path) -> Reader:
 
 
 def console_on(page: str) -> dict[str, str]:
-    """What the page says that each program prints."""
+    """The output of each program on the page."""
     return dict(CONSOLE.findall((DOCS / page).read_text()))
 
 
 def comparable(printed: str) -> list[str]:
-    """The lines without times, the phases that lasted long enough to be named, and batch ids; the
-    log and stdout are interleaved by chance.
+    """The lines without times, the named slow phases and batch ids; log and stdout are interleaved
+    randomly.
     """
     lines = re.sub(r"\d+\.\d{3} s", "N s", re.sub(r" \(spent on: .*\)", "", printed)).splitlines()
     return sorted(re.sub(r"\(batch \S*-\d+", "(batch B", line) for line in lines)
 
 
 def test_without_an_extra(bare: Reader) -> None:
-    """The programs that need none, and the package that they import."""
+    """The programs that need no extra, and the package that they import."""
     bare.copy("first_batcher.py", "first_consumer.py", "charges.py")
     imported = Path(bare.run("-c", "import penstock; print(penstock.__file__)").strip())
     assert imported.is_relative_to(bare.environment)
@@ -190,14 +192,14 @@ def test_with_postgres(reader: Reader) -> None:
 
 
 def test_the_tests_of_the_guides(reader: Reader) -> None:
-    """By pytest, in a folder with nothing but them."""
+    """With pytest, in a folder that contains nothing else."""
     names = ("test_my_code.py", "test_my_handler.py", "test_my_events.py")
     reader.copy(*names)
     assert "\n5 passed in " in reader.run("-m", "pytest", "-q", "-W", "error", *names)
 
 
 def test_the_service(reader: Reader) -> None:
-    """The service of the tutorial, with what its page installs, under the load of its page."""
+    """The service of the tutorial with the packages and the load on its page."""
     page = (DOCS / "tutorial/a-service.md").read_text()
     ((extras, others),) = re.findall(r'pip install "penstock(\[.*?\])" (.*)', page)
     reader.install(f"penstock{extras}", *others.split())

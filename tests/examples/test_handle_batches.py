@@ -1,4 +1,4 @@
-"""The page on batches shows what its program prints."""
+"""The page on batches shows the output of its program."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 async def test_the_page_shows_what_the_program_prints(
     fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """consumer/O10, consumer/C:Ba4: a message behind one that is refused is handled again."""
+    """consumer/O10, consumer/C:Ba4: a message behind a refused one is handled again."""
     await load("batches").main()
     assert [capsys.readouterr().out] == printed_on("how-to/handle-batches.md")

@@ -1,4 +1,4 @@
-"""The page on handlers by type hint shows what its program prints."""
+"""The page on handlers by type hint shows the output of its program."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 async def test_the_page_shows_what_the_program_prints(
     fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S-T14: an unknown type is skipped and counted, a value that does not fit is given up."""
+    """S-T14: an unknown type is skipped and counted; a value that does not fit is given up."""
     await load("handlers_by_hint").main()
     assert [capsys.readouterr().out] == printed_on("how-to/handle-by-type.md")

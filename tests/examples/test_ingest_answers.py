@@ -1,4 +1,4 @@
-"""The ingest service's answers, on virtual time and without a socket."""
+"""The responses of the ingest service, on virtual time and without a socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def client_of(batcher: Batcher[Any]) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_accepted_then_refused_after_a_tenth_of_a_second(fake_clock: FakeClock) -> None:
-    """B-T37: 202 when accepted; 503 with Retry-After when there is no room for 100 ms."""
+    """B-T37: 202 when accepted; 503 with Retry-After if there is no capacity for 100 ms."""
     sink: ScriptedSink[Any] = ScriptedSink([hang()])
     async with Batcher(sink, limits=SMALL) as batcher, client_of(batcher) as client:
         assert [(await client.post("/events", json=EVENT)).status_code for _ in range(2)] == [
@@ -51,7 +51,7 @@ async def test_accepted_then_refused_after_a_tenth_of_a_second(fake_clock: FakeC
 
 
 async def test_a_throttled_destination_is_passed_on(fake_clock: FakeClock) -> None:
-    """B-T37: while the destination asks for a pause the answer is 503 at once, with the rest of
+    """B-T37: while the destination requests a pause, the response is 503 at once, with the rest of
     that pause.
     """
     sink: ScriptedSink[Any] = ScriptedSink([fail(ThrottledError("slow down", retry_after=30.0))])
@@ -66,8 +66,8 @@ async def test_a_throttled_destination_is_passed_on(fake_clock: FakeClock) -> No
 
 
 async def test_closed_and_broken(fake_clock: FakeClock) -> None:
-    """B-T37: 503 once the batcher is closed; 500 when it has stopped for good, where no waiting
-    helps. Readiness tells both.
+    """B-T37: 503 once the batcher is closed; 500 once it has stopped permanently, when waiting does
+    not help. Readiness shows both.
     """
     async with (
         Batcher(

@@ -1,5 +1,5 @@
-"""The ingest service as a process of its own, over HTTP, in front of a PostgreSQL that is slow, and
-that is killed.
+"""The ingest service as a separate process, over HTTP, in front of a PostgreSQL that is slow and is
+killed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 CAPACITY = 20
 CLIENTS = 60
-ROW_SECONDS = 0.08  # so 12 rows a second, and 60 clients that wait 0.1 s each ask for some hundred
+ROW_SECONDS = 0.08  # so 12 rows a second, while 60 clients that wait 0.1 s each send some hundred
 EVENT = "login" * 3000
 MEGABYTE = 2**20
 PLAIN = httpx.create_ssl_context(
     verify=False
-)  # of no use here, and expensive to make for each client
+)  # not needed here, and expensive to create for each client
 SLOW_TABLE = f"""
 CREATE TABLE events (id bigint PRIMARY KEY, action text NOT NULL);
 CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep({ROW_SECONDS}); RETURN NULL; END';
@@ -42,7 +42,7 @@ CREATE TRIGGER slow AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION slow();
 
 
 class Service:
-    """The process, and what it has logged."""
+    """The process and its log."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -92,8 +92,8 @@ async def query(dsn: str, sql: str) -> list[Any]:
 
 
 class Crowd:
-    """Clients that send the next event as soon as the last one is answered. Remembers every
-    answer.
+    """Clients that send the next event as soon as the last one is answered, and record every
+    response.
     """
 
     def __init__(self, url: str, pid: int) -> None:
@@ -125,7 +125,7 @@ class Crowd:
             self._changed.notify_all()
 
     async def watch(self) -> None:
-        """The ledger and the memory, again and again, beside the load."""
+        """Sample the ledger and the memory during the load."""
         async with httpx.AsyncClient(base_url=self.url, timeout=10.0, verify=PLAIN) as client:
             with contextlib.suppress(httpx.TransportError):
                 while True:
@@ -141,12 +141,12 @@ class Crowd:
                     )
 
     async def more(self, status: int, count: int) -> None:
-        """Return when so many more answers of this status have come."""
+        """Return after this many more responses with this status."""
         goal = self.counts[status] + count
         await self._until(lambda: self.counts[status] >= goal)
 
     async def tenfold(self) -> None:
-        """Return when eleven times as much has been asked for as was accepted."""
+        """Return once eleven times as many requests were sent as accepted."""
         await self._until(lambda: self.counts.total() >= 11 * self.counts[202])
 
     async def _until(self, enough: Callable[[], bool]) -> None:
@@ -171,16 +171,16 @@ async def overload_and_crashes(server: EmbeddedPostgres) -> tuple[Crowd, Service
             await asyncio.to_thread(server.start)
             await crowd.more(202, 10)
         await crowd.tenfold()
-        code = await running.terminate()  # under load; the clients end as their connections do
+        code = await running.terminate()  # under load; the clients end with their connections
     return crowd, running, code
 
 
 def test_what_was_accepted_is_in_the_table_once() -> None:
-    """B-T37: overloaded tenfold, the database killed twice, stopped in the middle: nothing accepted
-    is lost, memory stays at the ledger.
+    """B-T37: overloaded tenfold, the database killed twice, stopped during the load: no accepted
+    event is lost, and memory stays at the ledger's limit.
 
     Also batcher/B11, batcher/B13: the server stops, then the batcher drains, then the sink closes,
-    and the process ends with 0.
+    and the process exits with 0.
     """
     with another_server({"fsync": "off"}) as server:
         asyncio.run(query(server.dsn, SLOW_TABLE))
@@ -190,8 +190,7 @@ def test_what_was_accepted_is_in_the_table_once() -> None:
     assert set(crowd.counts) == {202, 503}
     assert crowd.counts.total() >= 10 * crowd.counts[202]
     assert None not in crowd.retry_after
-    # exactly once: all that were told 202, and besides them at most requests that were never
-    # answered
+    # exactly once: all events answered with 202, and besides them at most unanswered requests
     assert len(stored) == len(set(stored))
     assert crowd.with_answer(202) <= set(stored) <= crowd.with_answer(202, 0)
     tally = running.final_tally()
@@ -202,7 +201,7 @@ def test_what_was_accepted_is_in_the_table_once() -> None:
 
 
 def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
-    """Every answer but the refusals, and the load script within the service's means."""
+    """Every response except the refusals, and the load script within the service's capacity."""
 
     async def scenario() -> tuple[Counter[int], httpx.Response, Service, int]:
         await query(embedded_postgres.dsn, "DROP TABLE IF EXISTS events")
@@ -251,8 +250,8 @@ def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
 
 
 def test_what_cannot_be_written_is_reported(embedded_postgres: EmbeddedPostgres) -> None:
-    """B-T37: stopped while its database is away, it ends by its deadline, says what is unsent, and
-    its exit code is not 0.
+    """B-T37: stopped while its database is down, it ends by its deadline, reports unsent events,
+    and exits with a code other than 0.
     """
 
     async def scenario() -> tuple[list[int], Service, int]:

@@ -1,4 +1,4 @@
-"""The page about the inside names files, classes and functions that exist."""
+"""The page about the internals names files, classes and functions that exist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def names(path: Path) -> frozenset[str]:
 
 
 def rows() -> list[list[str]]:
-    """The rows of the page's tables whose first cell names a file."""
+    """The rows of the page's tables whose first cell is a file."""
     found = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in PAGE.read_text().splitlines()
@@ -58,7 +58,7 @@ def test_every_file_and_folder_exists() -> None:
 
 
 def test_every_function_of_the_walk_is_in_its_file() -> None:
-    """In a table of three columns the second one names functions of the file in the first."""
+    """In a table of three columns, the second one names functions of the file in the first."""
     missing = [
         f"{file}: {name}"
         for first, second, *rest in rows()

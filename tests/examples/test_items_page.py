@@ -1,4 +1,4 @@
-"""The page on items of other libraries: its program prints what the page shows."""
+"""The page on items of other libraries: its program prints the output on the page."""
 
 from __future__ import annotations
 

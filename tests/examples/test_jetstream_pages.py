@@ -1,5 +1,5 @@
-"""The page on JetStream: its programs print what the page says, its sources work, and a user needs no
-other rights than it lists.
+"""The page on JetStream: its programs print the output on the page, its sources work, and a user
+needs only the permissions that it lists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIVE = 5
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedNats]:
-    """A server without a stream: the programs make streams of one name."""
+    """A server without streams: the programs create streams of the same name."""
     with embedded_nats() as started:
         yield started
 
@@ -74,7 +74,7 @@ def test_the_keys_of_the_table() -> None:
 
 
 def listed_rights() -> dict[str, list[str]]:
-    """The subjects of the page's table, by what a user may do; without those of partitions."""
+    """The subjects in the page's table, by permission, without those of partitions."""
     rows = re.findall(r"^\| (publish|subscribe) \| `(.+?)` \|", (DOCS / PAGE).read_text(), re.M)
     return {may: [subject for each, subject in rows if each == may] for may, _ in rows}
 
@@ -94,7 +94,7 @@ async def fill(url: str) -> None:
 
 
 async def settled(url: str) -> tuple[int, int]:
-    """Consume the messages as the user; return how far they are settled, and how many pend."""
+    """Consume the messages as this user; return the number of settled and of pending ones."""
     source = JetStreamSource(
         "ORDERS", servers=url, durable="billing", user="app", password="b", ack_wait=5.0
     )

@@ -1,4 +1,6 @@
-"""The pages on Kafka: their programs run on a broker, and the source says what they say."""
+"""The pages on Kafka: their programs run on a broker, and the source reports the documented
+reasons.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def kafka(embedded_kafka: EmbeddedKafka) -> EmbeddedKafka:
 
 
 def test_the_first_kafka_consumer(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its second consumer begins at the stored position, and skips what the map lists behind it."""
+    """Its second consumer begins at the stored position and skips the records in the offset map
+    behind it.
+    """
     asyncio.run(load("first_kafka_consumer").main(kafka.bootstrap))
     assert [capsys.readouterr().out] == printed_on("tutorial/a-first-kafka-consumer.md")
 
@@ -51,7 +55,9 @@ def test_the_first_kafka_consumer(kafka: EmbeddedKafka, capsys: pytest.CaptureFi
 def test_payments_reach_postgresql(
     kafka: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is no payment, or is refused by the table, becomes a dead letter; the rest is stored."""
+    """Invalid payments and those refused by the table become dead letters; the others are
+    stored.
+    """
     asyncio.run(load("kafka_to_postgres").main(kafka.bootstrap, embedded_postgres.dsn))
     assert capsys.readouterr().out == printed_on("how-to/source-into-postgresql.md")[0]
 
@@ -73,7 +79,7 @@ async def test_positions_are_stored_on_demand(kafka: EmbeddedKafka, real_clock: 
 
 
 def test_the_sources_of_the_page_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passwords are not shown, neither by the source nor by its error."""
+    """Passwords are shown neither by the source nor by its error."""
     module = load("kafka_sources")
     assert len(module.what_to_read("kafka:9092")) == 3
     module.where_to_begin("kafka:9092")
@@ -121,7 +127,7 @@ async def group_of_another_protocol(kafka: EmbeddedKafka, group: str) -> AsyncIt
 
 
 async def explained(kafka: EmbeddedKafka, *topics: str, group: str, **options: Any) -> str:
-    """The source's trouble as `explain()` tells it, with the names of the page."""
+    """The source's trouble in `explain()`, with the names on the page."""
     bootstrap = options.pop("bootstrap", kafka.bootstrap)
     source = KafkaSource(*topics, bootstrap=bootstrap, group=group, **{**TIMES, **options})
     logger, heard = logging.getLogger("penstock.sources.kafka"), Heard(group)
@@ -143,8 +149,8 @@ async def explained(kafka: EmbeddedKafka, *topics: str, group: str, **options: A
 
 
 async def test_explain_says_what_the_page_says(kafka: EmbeddedKafka, real_clock: LoopClock) -> None:
-    """consumer/C:N5, consumer/C:B4: a broker that is away, a missing topic, another protocol, a missing
-    position, and a time that the broker refuses.
+    """consumer/C:N5, consumer/C:B4: an unavailable broker, a missing topic, another protocol, a
+    missing position, and a timeout that the broker refuses.
     """
     nowhere = f"127.0.0.1:{free_port()}"
     async with group_of_another_protocol(kafka, "why-3"):
@@ -189,7 +195,7 @@ async def line(process: asyncio.subprocess.Process, pattern: str) -> re.Match[st
 
 
 async def ended(process: asyncio.subprocess.Process, number: int) -> int:
-    """Send a signal; return how many messages the report counts."""
+    """Send a signal; return the number of messages in the report."""
     process.send_signal(number)
     found = await line(process, r"drained in .*: (\d+) messages? acknowledged")
     assert process.stdout is not None
@@ -200,7 +206,7 @@ async def ended(process: asyncio.subprocess.Process, number: int) -> int:
 
 @pytest.mark.long
 async def test_the_service_is_stopped_and_started(real_clock: LoopClock) -> None:
-    """Ctrl-C, a crash of the broker, and another start: the sum is right."""
+    """Ctrl-C, a crash of the broker, and a restart: the sum is correct."""
     async with asyncio.timeout(90), contextlib.AsyncExitStack() as stack:
         broker = await stack.enter_async_context(started("a_kafka.py", "orders"))
         env = {"KAFKA": (await line(broker, r"export KAFKA=(\S+)"))[1]}

@@ -1,4 +1,4 @@
-"""The page on state shows what its program prints."""
+"""The page on state shows the output of its program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def test_totals_are_kept(
     embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """consumer/G28: a second run goes on with the totals of the first one."""
+    """consumer/G28: a second run continues with the totals of the first one."""
 
     async def run() -> None:
         con = await asyncpg.connect(embedded_postgres.dsn)

@@ -1,4 +1,4 @@
-"""The page on Loki: its program sends and prints what the page shows."""
+"""The page on Loki: its program sends the lines and prints the output on the page."""
 
 from __future__ import annotations
 

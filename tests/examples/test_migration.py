@@ -1,4 +1,4 @@
-"""Unbatched code becomes batched in ten steps, and after each of them the same tests pass."""
+"""Unbatched code becomes batched in ten steps, and the same tests pass after each of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def number_of(step: str) -> int:
 
 
 class Program:
-    """One step, in front of empty tables."""
+    """A step, with empty tables."""
 
     def __init__(self, step: str, dsn: str) -> None:
         self.number = number_of(step)
@@ -69,8 +69,8 @@ def program(request: pytest.FixtureRequest, embedded_postgres: EmbeddedPostgres)
 async def events(
     handled: list[int], at: dict[int, Callable[[], None]] | None = None, refused: int | None = None
 ) -> Requests:
-    """Events 0 to COUNT; each is in `handled` once the program comes for the next. `at` a number
-    something happens.
+    """Events 0 to COUNT; each is in `handled` once the program requests the next one. `at` a
+    number, an action happens.
     """
     for number in range(COUNT):
         if at and number in at:
@@ -80,12 +80,12 @@ async def events(
 
 
 def test_the_steps_are_ten() -> None:
-    """batcher/B57: the ten steps of the migration, a file for each."""
+    """batcher/B57: ten migration steps, with a file for each."""
     assert [number_of(step) for step in STEPS] == list(range(1, 11))
 
 
 def test_every_event_is_recorded_once(program: Program, caplog: pytest.LogCaptureFixture) -> None:
-    """batcher/B57: also when the same events come again, batcher/B38. Until the seventh step an
+    """batcher/B57: also if the same events are repeated, batcher/B38. Until the seventh step each
     event is a commit.
     """
     for _ in range(2):
@@ -100,7 +100,7 @@ def test_every_event_is_recorded_once(program: Program, caplog: pytest.LogCaptur
 def test_an_event_that_the_table_refuses_fails_alone(
     program: Program, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """batcher/B57: and it is told somewhere which it was."""
+    """batcher/B57: some output names it."""
     program.run(events([], refused=COUNT // 2))
     assert program.stored() == [number for number in range(COUNT) if number != COUNT // 2]
     told = caplog.text + str(program.query("SELECT event FROM audit_refused"))
@@ -108,7 +108,7 @@ def test_an_event_that_the_table_refuses_fails_alone(
 
 
 def test_what_was_handled_before_a_crash_is_recorded(program: Program) -> None:
-    """batcher/B57: the code around fails in the middle."""
+    """batcher/B57: the surrounding code fails during the run."""
     handled: list[int] = []
 
     def crash() -> None:
@@ -124,9 +124,7 @@ def test_what_was_handled_before_a_crash_is_recorded(program: Program) -> None:
 def test_what_was_handled_before_a_signal_is_recorded(
     step: str, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """batcher/B57: from the sixth step on, a SIGTERM in the middle loses nothing that was
-    handled.
-    """
+    """batcher/B57: from the sixth step on, a SIGTERM during the run loses no handled event."""
     program = Program(step, embedded_postgres.dsn)
     handled: list[int] = []
 
@@ -164,7 +162,7 @@ def test_what_it_does_is_measured(step: str, embedded_postgres: EmbeddedPostgres
 
 
 def test_the_tenth_step_has_tests_that_pass() -> None:
-    """batcher/B57: and they are the user's, run as a user runs them."""
+    """batcher/B57: the user's tests, run as a user runs them."""
     command = [
         sys.executable,
         "-m",
@@ -177,5 +175,5 @@ def test_the_tenth_step_has_tests_that_pass() -> None:
 
 
 def test_the_page_shows_the_steps_as_they_are() -> None:
-    """The differences in the page; `python -m tests.examples.migration_diffs` writes them anew."""
+    """The differences on the page; `python -m tests.examples.migration_diffs` regenerates them."""
     assert {path.name: path.read_text() for path in DIFFS.glob("*.diff")} == diffs()

@@ -1,4 +1,4 @@
-"""The pages on NATS: their programs run on a server, and print what the pages show."""
+"""The pages on NATS: their programs run on a server and print the output on the pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guides open with a program and what it prints."""
+"""Guides begin with a program and its output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_sink_of_your_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_commits_of_the_first_and_the_last_step(database: str) -> None:
-    """In a process of its own: the program imports the steps from its folder."""
+    """In a separate process: the program imports the steps from its folder."""
     migration = EXAMPLES / "migration"
     asyncio.run(execute(database, (migration / "tables.sql").read_text()))
     said = printed_on("how-to/migrate.md")[0]

@@ -1,4 +1,4 @@
-"""The page on operating a queue: its session is what the command prints."""
+"""The page on operating a queue: its session shows the command's output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTLE = (
 
 
 def session() -> list[tuple[str, str]]:
-    """The commands of the page's first session, and what each prints."""
+    """The commands of the page's first session, and their output."""
     page = (DOCS / "how-to/operate-a-queue.md").read_text()
     _, _, behind = page.partition("```console\n$ ")
     text, _, _ = behind.partition("\n```")
@@ -37,7 +37,7 @@ def session() -> list[tuple[str, str]]:
 
 
 def shown(text: str) -> str:
-    """The output without what depends on the time, and with single blanks."""
+    """The output without parts that depend on the time, and with single spaces."""
     text = re.sub(r"\d+\.\d\b", "0.0", text)
     text = re.sub(r"\b\d+ s\b", "0 s", text)
     return re.sub(r"[ \t]+", " ", text).strip()

@@ -1,4 +1,4 @@
-"""The page on order shows what its program prints."""
+"""The page on order shows the output of its program."""
 
 from __future__ import annotations
 

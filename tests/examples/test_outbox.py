@@ -1,5 +1,5 @@
-"""The page on the outbox: its program runs on a database, prints what the page says, and its web
-handler has a message for each order and for nothing else.
+"""The page on the outbox: its program runs on a database and prints the output on the page; its web
+handler creates one message for each order, and no others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ORDERS = 20
 def test_messages_leave_only_with_their_orders(
     database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One refused by the database has none."""
+    """An order refused by the database has none."""
     asyncio.run(load("outbox").main(database))
     assert [capsys.readouterr().out] == printed_on("how-to/keep-an-outbox.md")
 
@@ -33,8 +33,8 @@ def test_messages_leave_only_with_their_orders(
 async def test_requests_side_by_side_leave_a_message_for_each_order(
     database: str, real_clock: LoopClock
 ) -> None:
-    """Each order is posted twice at once, beside requests that fail within the transaction. A relay
-    that runs beside the server sends one message for each order, and one after it sends no other.
+    """Each order is posted twice concurrently, beside requests that fail in the transaction. A
+    relay that runs with the server sends one message for each order, and a later one sends no more.
     """
     module, sent = load("outbox"), list[str]()
 
@@ -56,7 +56,7 @@ async def test_requests_side_by_side_leave_a_message_for_each_order(
 
 
 async def posted(app: Any) -> Counter[int]:
-    """Post everything at once; return the status codes."""
+    """Post all concurrently; return the status codes."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
         answers = await asyncio.gather(

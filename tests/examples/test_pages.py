@@ -1,4 +1,4 @@
-"""What the pages show is there."""
+"""Programs and targets shown on the pages exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGES = sorted(
 
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_and_targets_exist(page: str) -> None:
-    """Every program and every make target that a page tells to run."""
+    """Every program and every make target in the instructions of a page."""
     text = (ROOT / page).read_text()
     programs = re.findall(r"(?:examples|benchmarks|tests)/[\w/]+\.(?:py|sql)", text)
     assert [program for program in programs if not (ROOT / program).exists()] == []
@@ -26,7 +26,7 @@ def test_programs_and_targets_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_are_shown(page: str) -> None:
-    """A snippet's mark that something has reformatted would be shown in place of the program."""
+    """A reformatted snippet mark would be shown in place of the program."""
     marks = re.findall(r'^.*(?:examples|assets)/\S+".*$', (ROOT / page).read_text(), re.MULTILINE)
     assert [
         mark for mark in marks if "8" in mark and not mark.lstrip().startswith('--8<-- "')

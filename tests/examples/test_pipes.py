@@ -1,4 +1,4 @@
-"""The pages on pipes: their programs print what the pages say."""
+"""The pages on pipes: their programs print the output on the pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_a_hot_key_by_a_handler_and_by_a_pipe(
 
 
 async def test_explain_during_an_outage(fake_clock: FakeClock) -> None:
-    """It names the destination's trouble, and the oldest record behind it."""
+    """It names the destination's trouble and the oldest record behind it."""
     log = MemoryLog()
     for number in range(1200):
         log.produce("payments", number, key="ann")

@@ -1,4 +1,4 @@
-"""The README: its programs run, its links lead somewhere, and its tables stay readable."""
+"""The README: its programs run, its links are valid, and its tables stay readable."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def printed(heading: str) -> str:
 
 
 def in_memory(log: MemoryLog) -> Callable[..., MemorySource]:
-    """A source in memory for the real one, whose arguments are checked."""
+    """A source in memory in place of the real one, whose arguments are checked."""
 
     def source(kind: type, *args: Any, **options: Any) -> MemorySource:
         kind(*args, **options)  # does no I/O
@@ -138,7 +138,7 @@ def test_queues(database: str) -> None:
 
 
 def test_spark() -> None:
-    """Without a session: the suite of `penstock.spark` writes DataFrames."""
+    """Without a session: the tests of `penstock.spark` write DataFrames."""
     pytest.importorskip("pyspark")
     from penstock.spark import write_dataframe
 
@@ -166,7 +166,7 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of its headings, as GitHub and the documentation make them."""
+    """The anchors of its headings, as GitHub and the documentation generate them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 

@@ -1,4 +1,4 @@
-"""The page on Redis: its program runs on a server, and prints what the page shows."""
+"""The page on Redis: its program runs on a server and prints the output on the page."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the page on operating a batcher says of its symptoms is what a batcher in that state
-shows.
-"""
+"""The symptoms on the page about operating a batcher are those of a batcher in that state."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ LIMITS = Limits(max_items=10, max_delay=0.2, max_pending_items=40)
 
 
 async def test_little_comes_in(fake_clock: FakeClock) -> None:
-    """batcher/B57: all batches end by time, nobody waits."""
+    """batcher/B57: all batches end by time, and no producer waits."""
     async with Batcher(ScriptedSink[int](), limits=LIMITS) as batcher:
         for number in range(20):
             await batcher.add(number)
@@ -42,7 +40,9 @@ async def test_little_comes_in(fake_clock: FakeClock) -> None:
 
 
 async def test_the_destination_is_the_bottleneck(fake_clock: FakeClock) -> None:
-    """batcher/B57: all batches end by size, every worker writes, much is queued and late."""
+    """batcher/B57: all batches end by size, every worker writes, and many items are queued and
+    late.
+    """
     async with Batcher(SlowSink[int](1.0), limits=LIMITS) as batcher:
         for number in range(100):
             await batcher.add(number)
@@ -76,7 +76,7 @@ async def test_the_destination_is_away(
     told: str,
 ) -> None:
     """batcher/B57: items back off, the ledger fills, producers are refused, the log says why and no
-    item fails; then all is delivered.
+    item fails; then all are delivered.
     """
     sink: ScriptedSink[int] = ScriptedSink([fail(error)] * 10)
     async with Batcher(stack(sink, Retry()), limits=LIMITS) as batcher:
@@ -102,7 +102,7 @@ async def test_the_destination_is_away(
 
 
 async def test_the_destination_asks_to_slow_down(fake_clock: FakeClock) -> None:
-    """batcher/B57: the pause can be read."""
+    """batcher/B57: the pause is visible."""
     sink: ScriptedSink[int] = ScriptedSink([fail(ThrottledError("slowly", retry_after=30.0))])
     async with Batcher(stack(sink, Retry()), limits=LIMITS) as batcher:
         await batcher.add_many(range(10))
@@ -114,7 +114,7 @@ async def test_the_destination_asks_to_slow_down(fake_clock: FakeClock) -> None:
 async def test_a_shutdown_that_left_something(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """batcher/B57: the last line says INCOMPLETE, and what was unsent and what unknown."""
+    """batcher/B57: the last line says INCOMPLETE, with the unsent and the unknown items."""
     batcher: Batcher[Any] = Batcher(ScriptedSink([hang()]), limits=LIMITS)
     async with batcher:
         await batcher.add_many(range(15))
@@ -128,7 +128,7 @@ async def test_a_shutdown_that_left_something(
 
 
 async def test_the_page_names_metrics_that_exist(fake_clock: FakeClock) -> None:
-    """batcher/B57: every metric of the page is exposed, with the label that the page gives it."""
+    """batcher/B57: every metric on the page is exported with the label that the page shows."""
     registry = CollectorRegistry()
     observer = PrometheusObserver(registry, tenants=20)
     async with Batcher(

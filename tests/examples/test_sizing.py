@@ -1,4 +1,4 @@
-"""The pages on shapes and sharing say what their programs say."""
+"""The pages on shapes and sharing show the output of their programs."""
 
 from __future__ import annotations
 

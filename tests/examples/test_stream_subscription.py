@@ -1,4 +1,4 @@
-"""The page on subscriptions: its program runs on a database, and its sources can be made."""
+"""The page on subscriptions: its program runs on a database, and its sources can be created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def test_the_page_shows_what_the_program_prints(
     database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A refused order has no message, and a second run goes on where the first one ended."""
+    """A refused order has no message, and a second run continues where the first one ended."""
     asyncio.run(load("stream_subscription").main(database))
     assert capsys.readouterr().out == printed_on("how-to/subscribe-to-a-stream.md")[0]
 
@@ -36,7 +36,7 @@ def test_the_sources_of_the_page_can_be_made() -> None:
 def test_a_run_for_a_limited_time_says_whether_work_remains(
     database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S-T12: with nothing left it says nothing."""
+    """S-T12: with no work left it prints nothing."""
     asyncio.run(load("stream_subscription").main(database))
     capsys.readouterr()
     found: list[object] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_readings_of_four_threads_reach_the_database(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every one, in its thread's order."""
+    """All of them, in the order of each thread."""
     path = tmp_path / "readings.db"
     load("threaded").main(str(path))
     with closing(sqlite3.connect(path)) as database:
@@ -33,7 +33,7 @@ def test_readings_of_four_threads_reach_the_database(
 
 @pytest.mark.parametrize("end", ["input", "SIGTERM", "SIGINT"])
 def test_a_script_writes_what_it_has_however_it_ends(tmp_path: Path, end: str) -> None:
-    """Its hundred lines are a batch; the three behind them are written by the drain."""
+    """A hundred lines are a batch; the drain writes the three lines behind them."""
     path = tmp_path / "lines.txt"
     lines = [f"line {number}\n" for number in range(103)]
     command = [sys.executable, str(EXAMPLES / "run_script.py"), str(path)]

@@ -1,4 +1,4 @@
-"""The page on transactions shows what its program prints."""
+"""The page on transactions shows the output of its program."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 def test_a_rolled_back_attempt_is_sent_again(
     database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The rows of the first attempt are gone, and those of the second are all there."""
+    """The rows of the first attempt are gone, and those of the second are all present."""
     asyncio.run(load("write_in_a_transaction").main(database))
     assert capsys.readouterr().out == printed_on("how-to/write-in-a-transaction.md")[0]

@@ -1,4 +1,6 @@
-"""The page on troubleshooting: its program prints what it shows, and its messages are ours."""
+"""The page on troubleshooting: its program prints the output shown, and its messages are those of
+the library.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def test_what_a_batcher_says_of_itself(
 
 
 def test_each_message_is_in_the_source() -> None:
-    """Each part of a message between two values is in a text of the library."""
+    """Each part of a message between two values occurs in a text of the library."""
     told = (DOCS / PAGE).read_text().partition("## Messages")[2]
     messages = re.findall(r"^\| `(.+?)` \|", told, re.MULTILINE)
     assert len(messages) > 10

@@ -1,4 +1,4 @@
-"""The page on metrics by UDP: its program prints what the page shows."""
+"""The page on metrics by UDP: its program prints the output on the page."""
 
 from __future__ import annotations
 

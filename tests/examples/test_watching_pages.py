@@ -1,4 +1,4 @@
-"""The pages on metrics and traces show what their programs print."""
+"""The pages on metrics and traces show the output of their programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("prometheus_client")
     ],
 )
 def test_a_program(page: str, program: str) -> None:
-    """In a process of its own: registries and providers are global."""
+    """In a separate process, because registries and providers are global."""
     command = [sys.executable, str(EXAMPLES / f"{program}.py")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 0, ran.stderr

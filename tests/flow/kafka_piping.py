@@ -1,4 +1,4 @@
-"""Pipes from a real broker, and a destination that knows what every member of a group applied."""
+"""Pipes from a real broker, and a destination that records what each group member applied."""
 
 from __future__ import annotations
 
@@ -28,30 +28,32 @@ if TYPE_CHECKING:
 
 
 Trouble = Literal["refused", "cut off", "answer lost"] | None
-"""How a write fails."""
+"""The way in which a write fails."""
 
 
 def key_of(row: Any) -> tuple[int, bytes | None]:
-    """What is in order: the records of one key in one partition."""
+    """The ordering key: records of one key in one partition."""
     return row.partition, row.key
 
 
 class Applied(Truth):
-    """The rows that the members of a group have applied, in their order."""
+    """The rows that the members of a group applied, in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.order: list[tuple[int, int]] = []
         """Partition and offset of each application."""
         self.by_key: defaultdict[object, list[int]] = defaultdict(list)
-        """The offsets applied for each key, those applied again included."""
+        """The offsets applied for each key, including repeats."""
         self.late_starts: list[tuple[str, int, int]] = []
-        """Member, partition and offset of rows whose write began when the partition was lost."""
+        """Member, partition and offset of rows whose write began when the partition was already
+        lost.
+        """
         self.doubtful: set[tuple[int, int]] = set()
-        """The records that were applied by a write that ended unknown."""
+        """The records applied by writes whose outcome is unknown."""
 
     def applied(self, batch: Batch[Any]) -> None:
-        """A write has been applied."""
+        """Record an applied write."""
         for row in batch:
             at = (row.partition, row.offset)
             self.order.append(at)
@@ -65,7 +67,7 @@ class Applied(Truth):
         return {at for at, times in Counter(self.order).items() if times > 1}
 
     def assert_in_order(self) -> None:
-        """Each key's first applications are in the order of its offsets."""
+        """Check that the first applications of each key are in offset order."""
         for key, offsets in self.by_key.items():
             first = list(dict.fromkeys(offsets))
             assert first == sorted(first), key
@@ -90,7 +92,7 @@ class TruthSink:
         self.watch = PipeWatch()
 
     async def write(self, batch: Batch[Any]) -> None:
-        """Apply a batch, after whatever the test waits for."""
+        """Apply a batch, after the delay or event that the test has set."""
         owned = {partition.partition for partition in self.watch.owned}
         self._truth.late_starts += [
             (self._name, row.partition, row.offset) for row in batch if row.partition not in owned
@@ -108,7 +110,7 @@ class TruthSink:
 
 
 class PipeWatch(Watch):
-    """What a pipe told, its poison messages included."""
+    """The events of a pipe, including its poison messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +122,7 @@ class PipeWatch(Watch):
 
 
 class PipeMember:
-    """A pipe that runs in a task, as a member of a group."""
+    """A pipe that runs in a task as a group member."""
 
     def __init__(
         self, source: Any, batcher: Any, watch: PipeWatch | None = None, **options: Any
@@ -131,12 +133,12 @@ class PipeMember:
         self.task: asyncio.Task[PipeReport] = asyncio.ensure_future(self.pipe.run())
 
     async def poisoned(self, count: int) -> None:
-        """Wait until it has told of so many poison messages, and dealt with them."""
+        """Wait until the pipe has reported and handled this many poison messages."""
         await self.watch.news.until(lambda: self.watch.poison >= count)
         await asyncio.sleep(0)
 
     async def stop(self) -> PipeReport:
-        """Drain and close it."""
+        """Drain and close the pipe."""
         self.pipe.stop()
         return await self.task
 
@@ -145,7 +147,7 @@ class PipeMember:
 async def pipe_member(
     source: Any, batcher: Any, watch: PipeWatch | None = None, **options: Any
 ) -> AsyncIterator[PipeMember]:
-    """A running pipe; drained and closed at exit, unless it was before."""
+    """A running pipe; it is drained and closed at exit unless it has already been stopped."""
     running = PipeMember(source, batcher, watch, **options)
     try:
         yield running
@@ -159,12 +161,12 @@ async def pipe_member(
 
 
 def kafka_source(topic: str, group: str, bootstrap: str, **options: Any) -> KafkaSource:
-    """A source with short times."""
+    """A source with short timeouts."""
     times: dict[str, Any] = {**QUICK, "session_timeout": 3.0, **options}
     return KafkaSource(topic, bootstrap=bootstrap, group=group, **times)
 
 
 def keyed_batcher(sink: Any, **limits: Any) -> Batcher[Any]:
-    """A batcher of small batches in order per key and partition."""
+    """A batcher of small batches, ordered by key and partition."""
     limits = {"max_items": 10, "max_delay": 0.01, "workers": 4, **limits}
     return Batcher(sink, key=key_of, limits=Limits(**limits))

@@ -1,8 +1,9 @@
-"""A transactional flow from Kafka into Kafka in a process of its own, for tests that kill, freeze
-or stop it.
+"""A transactional flow from Kafka into Kafka in its own process, for tests that kill, freeze or
+stop it.
 
-`kafka_transaction_child.py '{"bootstrap": ..., "topic": ..., "group": ..., "to": ...}'` makes a record of
-each record, with the partition, offset and key of that, and prints lines of JSON about itself.
+`kafka_transaction_child.py '{"bootstrap": ..., "topic": ..., "group": ..., "to": ...}'` makes one
+record of each source record, with its partition, offset and key, and prints JSON lines about its
+progress.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TELL_EVERY = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the flow reads, and where it writes."""
+    """What the flow reads and where it writes."""
 
     bootstrap: str
     topic: str
@@ -42,11 +43,11 @@ class Options:
     session_timeout: float = 2.0
     commit_after: int = 40
     pause: float = 0.0
-    """Seconds before a row is made, for each record."""
+    """Delay before each record is transformed, in seconds."""
 
 
 def row_of(message: Message) -> dict[str, Any]:
-    """The row of a record: where it comes from."""
+    """The row of a record: its partition, offset and key."""
     key = None if message.key is None else message.key.decode()
     return {"part": message.partition, "at": message.offset, "key": key}
 
@@ -58,7 +59,7 @@ def say(**told: Any) -> None:
 
 
 class Teller(ConsumerObserver):
-    """Prints what the flow counts, until it is closed."""
+    """Prints the counts of the flow until it is closed."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None

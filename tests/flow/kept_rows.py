@@ -1,4 +1,6 @@
-"""A destination in memory that commits rows together with positions of a source, as a test says."""
+"""A destination in memory that commits rows together with source positions, or fails as a test sets
+it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ class KeptRows:
 
 
 class KeptSink:
-    """A sink of one owner."""
+    """The sink of one owner."""
 
     capabilities = Capabilities()
     keeps_group_offsets = False
@@ -48,7 +50,7 @@ class KeptSink:
         """The offsets of records whose rows are refused."""
         self.before_commit: Callable[[], Awaitable[object]] | None = None
         self.after_commit: Callable[[], Awaitable[object]] | None = None
-        """Awaited when a commit is applied and not answered yet."""
+        """Awaited after a commit is applied and before it is answered."""
         self.before_claim: Callable[[], Awaitable[object]] | None = None
         self.before_read: Callable[[], Awaitable[object]] | None = None
         self.reads = 0
@@ -57,13 +59,13 @@ class KeptSink:
         self._mine: dict[Place, tuple[int, Position | None]] = {}
 
     async def write(self, batch: Batch[Any]) -> None:
-        """Refuse to write outside a transaction."""
+        """Fail: rows may only be written in a transaction."""
         raise AssertionError("written outside a transaction")
 
     async def claim_positions(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Own these partitions."""
+        """Take ownership of these partitions."""
         if self.before_claim is not None:
             await self.before_claim()
         found: dict[TopicPartition, Position] = {}
@@ -79,7 +81,7 @@ class KeptSink:
     async def read_positions(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """The positions of own partitions."""
+        """Read the positions of owned partitions."""
         self.reads += 1
         if self.before_read is not None:
             await self.before_read()
@@ -98,12 +100,12 @@ class KeptSink:
     async def store_positions(
         self, group: str, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store positions alone."""
+        """Store positions without rows."""
         self.stores.append(positions)
         return [each for each, at in positions.items() if self._move((group, each), at)]
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions."""
+        """Give up ownership of these partitions."""
         for each in partitions:
             self._mine.pop((group, each), None)
 
@@ -141,7 +143,7 @@ class KeptTransaction(Attempt):
         self.rows: list[Any] = []
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Keep the rows for the commit."""
+        """Collect the rows for the commit."""
         self._sink.writes += 1
         errors: dict[int, BaseException] = {
             index: PermanentError(f"{row.offset} is refused")

@@ -1,4 +1,4 @@
-"""A table, and positions of its own, for transactional flows into PostgreSQL."""
+"""A table and a table of positions, for transactional flows into PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def row_of(message: Message) -> tuple[int, int, str]:
 
 
 class KeptTable(NamedTuple):
-    """A table of rows, and that of their positions."""
+    """A table of rows and the table of their positions."""
 
     db: Database
 
     @property
     def positions(self) -> str:
-        """The name of the table of positions."""
+        """The name of the positions table."""
         return f"{self.db.table}_positions"
 
     def sink(self, dsn: str | None = None, **options: Any) -> PostgresSink:
-        """A sink of its own."""
+        """A new sink for the table."""
         options = {"columns": COLUMNS, "positions": self.positions, "pool_size": 4, **options}
         return PostgresSink(dsn or self.db.dsn, table=self.db.table, **options)
 
     async def rows(self) -> list[tuple[int, int]]:
-        """Partition and offset of each row, in the order of their writes."""
+        """Partition and offset of each row, in write order."""
         found = await self.db.con.fetch(f"SELECT part, at FROM {self.db.table} ORDER BY n")
         return [(row["part"], row["at"]) for row in found]
 
@@ -62,6 +62,6 @@ async def kept_table(
         try:
             yield made
         finally:
-            con = await asyncpg.connect(dsn)  # the server may have been restarted
+            con = await asyncpg.connect(dsn)  # the server may have restarted
             await con.execute(f"DROP TABLE IF EXISTS {made.positions}")
             await con.close()

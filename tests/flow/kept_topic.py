@@ -1,4 +1,6 @@
-"""Topics for transactional flows from Kafka into Kafka, and what readers of committed records see."""
+"""Topics for transactional flows from Kafka into Kafka, and the records that read-committed readers
+see.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedKafka
 
 SOON: Any = {"session_timeout": 6.0, "rebalance_timeout": 10.0}
-"""Membership of a test's source."""
+"""Membership settings of a test's source."""
 LAST = b'{"part": 0, "at": 60, "key": "last"}'
-"""A record behind a transaction."""
+"""A record after a transaction."""
 
 
 class Made(NamedTuple):
-    """A record of the sink's topic, by the record that it was made of."""
+    """A record of the sink's topic, described by its source record."""
 
     part: int
     at: int
@@ -46,8 +48,8 @@ class Made(NamedTuple):
 async def readable(
     broker: EmbeddedKafka, topic: str, isolation: str = "read_committed"
 ) -> list[Made]:
-    """All records of a topic that readers of this level see, partition by partition, once no
-    transaction is open: the ends of transactions are written after their commits.
+    """All records of a topic that readers of this isolation level see, partition by partition, once
+    no transaction is open: the end markers of transactions are written after the commit returns.
     """
     consumer: Any = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap,
@@ -81,7 +83,7 @@ def _code_of(response: Any) -> int:
 
 
 class KeptTopic(NamedTuple):
-    """A source's topic, a sink's topic, and a group."""
+    """A source topic, a sink topic and a group."""
 
     broker: EmbeddedKafka
     source_topic: str
@@ -89,7 +91,7 @@ class KeptTopic(NamedTuple):
     group: str
 
     def source(self, bootstrap: str | None = None, **options: Any) -> KafkaSource:
-        """A source of its own."""
+        """A new source for the topic."""
         return KafkaSource(
             self.source_topic,
             bootstrap=bootstrap or self.broker.bootstrap,
@@ -98,16 +100,18 @@ class KeptTopic(NamedTuple):
         )
 
     def sink(self, bootstrap: str | None = None, **options: Any) -> KafkaSink:
-        """A sink of its own."""
+        """A new sink for the topic."""
         options = {"key": "key", "request_timeout": 2.0, "close_timeout": 1.0, **options}
         return KafkaSink(self.topic, bootstrap=bootstrap or self.broker.bootstrap, **options)
 
     async def readable(self, isolation: str = "read_committed") -> list[Made]:
-        """The records of the sink's topic, once no transaction is open."""
+        """The records of the sink's topic once no transaction is open."""
         return await readable(self.broker, self.topic, isolation)
 
     async def stored(self) -> dict[int, Position]:
-        """The group's positions, by partition, with those of transactions that are about to end."""
+        """The group's positions by partition, including those of transactions that are about to
+        end.
+        """
         async with admin_of(self.broker) as admin:
             (topic,) = await admin.describe_topics([self.source_topic])
             numbers = [each["partition"] for each in topic["partitions"]]
@@ -127,7 +131,9 @@ class KeptTopic(NamedTuple):
 
 
 async def ended(broker: EmbeddedKafka, topic: str) -> None:
-    """Wait until the broker has ended a topic's transaction, and all behind it can be read."""
+    """Wait until the broker has ended the topic's transaction and everything behind it is
+    readable.
+    """
     await produce(broker, topic, (b"k", LAST))
     consumer: Any = AIOKafkaConsumer(
         topic,
@@ -151,7 +157,7 @@ async def kept_topic(broker: EmbeddedKafka, partitions: int = 1, outputs: int = 
 
 
 def assert_once_and_in_order(made: list[Made], counts: dict[int, int]) -> None:
-    """One record was made of each of the source's, and those of a key are in order."""
+    """Check that each source record produced one record, and that records of a key are in order."""
     due = Counter((part, at) for part, count in counts.items() for at in range(count))
     found = Counter((each.part, each.at) for each in made)
     assert {"missing": [*due - found], "repeated": [*found - due]} == {
@@ -166,7 +172,7 @@ def assert_once_and_in_order(made: list[Made], counts: dict[int, int]) -> None:
 
 
 class KeptFlow:
-    """A transactional flow that runs in a task, watched."""
+    """A transactional flow that runs in a task."""
 
     def __init__(self, source: KafkaSource, sink: Any, **options: Any) -> None:
         times: dict[str, Any] = {"commit_every": 0.05, "commit_after": 50, "drain": 2.5}
@@ -190,7 +196,7 @@ class KeptFlow:
             raise AssertionError("the flow has ended")
 
     async def stop(self) -> DrainReport:
-        """Drain and close it."""
+        """Drain and close the flow."""
         self.pipe.stop()
         return await self.task
 
@@ -199,7 +205,7 @@ class KeptFlow:
 async def running(
     source: KafkaSource, sink: Any, *, seconds: float = 60, **options: Any
 ) -> AsyncIterator[KeptFlow]:
-    """A running flow; drained and closed at exit, unless it was before."""
+    """A running flow; it is drained and closed at exit unless it has already been stopped."""
     flow = KeptFlow(source, sink, **options)
     try:
         async with asyncio.timeout(seconds):

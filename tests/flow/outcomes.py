@@ -1,8 +1,8 @@
-"""What each outcome of a row does to its record, to the position and to the rows behind it.
+"""The effect of each row outcome on its record, on the position and on the rows behind it.
 
 Every case runs on virtual time with every `on_rejected`, with and without dead letters; the cells
-are derived from what was observed. Cases and options that make no difference share a line.
-`PYTHONPATH=src python tests/flow/outcomes.py` prints the table, and `write` puts it into the page.
+are derived from observed runs. Cases and options that make no difference share a line.
+`PYTHONPATH=src python tests/flow/outcomes.py` prints the table; `write` inserts it into the page.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ HEAD = """\
 |---|---|---|---|---|---|
 """
 KEYS = "abab"
-"""The keys of the records: the one in question comes first, and has a later one behind it."""
+"""The keys of the records: the examined record is first and has a later record of its key."""
 LATER = 2
 WATCHED = 60.0
-"""Virtual seconds until the run is looked at."""
+"""Virtual seconds until the run is inspected."""
 
 Answer = Outcome | BaseException
 
@@ -67,19 +67,19 @@ class DurableStore(MemoryParkStore):
 
 @dataclass(frozen=True)
 class Case:
-    """What happens to the only row of the first record, or instead of it."""
+    """What happens to the only row of the first record, or in place of that row."""
 
     title: str
     answers: tuple[Answer, ...] = ()
-    """What its writes return or raise, one after the other; the last one again and again."""
+    """The results or errors of its writes in order; the last one repeats."""
     transform: Callable[[Any], object] | None = None
     size: int = 1
-    """Its size, of 100 that fit into the batcher."""
+    """The size of the row; the batcher's capacity is 100."""
     letters_in_stack: bool = False
     is_cut: bool = False
-    """Whether the pipe stops, with no time for a drain, while the row backs off."""
+    """Whether the pipe stops without drain time while the row backs off."""
     outcome: Outcome | None = None
-    """Its outcome in the batcher, at least once; `None`: it never gets there."""
+    """Its outcome in the batcher, at least once; `None` if it never reaches the batcher."""
 
 
 def _raises(message: Any) -> object:
@@ -128,8 +128,8 @@ OPTIONS: tuple[tuple[PoisonStrategy, bool], ...] = tuple(
     (strategy, letters)
     for strategy in STRATEGIES
     for letters in (True, False)
-    if strategy != "exit"  # which ends the pipe
-    if letters or strategy != "block_and_dead_letter"  # which needs them
+    if strategy != "exit"  # ends the pipe
+    if letters or strategy != "block_and_dead_letter"  # requires dead letters
 )
 
 
@@ -143,7 +143,7 @@ class Told(NamedTuple):
 
 @dataclass
 class Scripted:
-    """A destination that answers for the first record as the case says."""
+    """A destination that handles the first record as the case prescribes."""
 
     answers: tuple[Answer, ...]
     log: MemoryLog
@@ -151,10 +151,10 @@ class Scripted:
     applied: list[int] = field(default_factory=list[int])
     tries: int = 0
     passed_early: bool = False
-    """Whether a later row of the key was applied, or the position had passed, at another try."""
+    """Whether a later attempt found a later row of the key applied or the position advanced."""
 
     async def write(self, batch: Batch[Any]) -> WriteResult:
-        """Apply what is not to fail."""
+        """Apply all rows that the case does not fail."""
         outcomes: list[Any] = []
         for row in batch:
             answer = self._answer() if row.offset == 0 else Outcome.DELIVERED
@@ -171,7 +171,7 @@ class Scripted:
 
 
 class Run:
-    """A pipe over four records, and everything that they can get into."""
+    """A pipe over four records, with all the places where they can end up."""
 
     def __init__(
         self, case: Case, clock: FakeClock, strategy: PoisonStrategy, *, letters: bool
@@ -186,7 +186,7 @@ class Run:
         self.strategy: PoisonStrategy = strategy
 
     def pipe(self) -> flow.Pipe:
-        """A pipe, with a source that waits for more."""
+        """A pipe whose source waits for more records at its end."""
         sink: Any = self.sink
         if self.case.letters_in_stack:
             sink = stack(sink, DeadLetter(self.stack_letters))
@@ -212,7 +212,7 @@ class Run:
         )
 
     async def told(self) -> Told:
-        """Run, and tell what was observed."""
+        """Run the case and return the observations."""
         pipe = self.pipe()
         async with asyncio.TaskGroup() as tasks:
             run = tasks.create_task(pipe.run())
@@ -246,7 +246,7 @@ class Run:
         )
 
     def _check(self, report: flow.PipeReport) -> None:
-        """Check that the case was what its title says, and that nothing passed a row in doubt."""
+        """Check that the case matches its title and that nothing overtook a row in doubt."""
         ended = report.batcher.tally
         if self.case.outcome is None:
             assert self.sink.tries == 0
@@ -255,7 +255,7 @@ class Run:
         assert not self.sink.passed_early
 
     async def _next_owner(self) -> None:
-        """Check that another pipe gets the record and what is behind it, in order."""
+        """Check that another pipe receives the record and its followers in order."""
         self.sink.answers = (Outcome.DELIVERED,)
         self.case = Case("", self.sink.answers)
         async with asyncio.TaskGroup() as tasks:
@@ -315,7 +315,7 @@ def table() -> str:
 
 
 def on_the_page() -> str:
-    """The table as the page has it."""
+    """The table as it is on the page."""
     lines = PAGE.read_text(encoding="utf-8").splitlines(keepends=True)
     begin = lines.index(HEAD.splitlines(keepends=True)[0])
     return "".join(itertools.takewhile(lambda line: line.startswith("|"), lines[begin:]))

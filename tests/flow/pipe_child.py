@@ -1,8 +1,7 @@
-"""A pipe from Kafka into PostgreSQL in a process of its own, for tests that kill it or send it
-signals.
+"""A pipe from Kafka into PostgreSQL in its own process, for tests that kill it or send it signals.
 
-`pipe_child.py '{"bootstrap": ..., "topic": ..., "group": ..., "dsn": ..., "table": ...}'` writes a
-row per record, with its partition, offset and key, and prints lines of JSON about itself.
+`pipe_child.py '{"bootstrap": ..., "topic": ..., "group": ..., "dsn": ..., "table": ...}'` writes
+one row per record, with its partition, offset and key, and prints JSON lines about its progress.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ COLUMNS = ("part", "at", "key")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the pipe reads, and where it writes."""
+    """What the pipe reads and where it writes."""
 
     bootstrap: str
     topic: str
@@ -53,7 +52,7 @@ def row_of(message: Message) -> tuple[int, int, str]:
 
 
 def key_of(row: tuple[int, int, str]) -> tuple[int, str]:
-    """What is in order."""
+    """The ordering key."""
     return row[0], row[2]
 
 
@@ -64,7 +63,7 @@ def say(**told: Any) -> None:
 
 
 class Teller(ConsumerObserver):
-    """Prints what the pipe counts, until it is closed."""
+    """Prints the counts of the pipe until it is closed."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self._partition = partition

@@ -1,4 +1,4 @@
-"""Members of a group, each a pipe from a log in memory into one destination."""
+"""Group members, each a pipe from a log in memory into one destination."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 
 GROUP = "members"
-"""The name of all pipes, under which they share what is parked."""
+"""The name of all pipes; they share parked records under it."""
 
 
 class TruthfulLog(MemoryLog):
-    """A log that tells of each stored position."""
+    """A log that reports each stored position."""
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(partitions=partitions)
         self.truth: Truth | None = None
 
     def store(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Store positions, and tell of them."""
+        """Store and report positions."""
         super().store(positions)
         if self.truth is not None:
             self.truth.stored(positions)
 
 
 class TruthfulStore(MemoryParkStore):
-    """A park store that outlives the members, and tells of each parked record."""
+    """A park store that outlives the members and reports each parked record."""
 
     is_durable = True
 
@@ -56,7 +56,7 @@ class TruthfulStore(MemoryParkStore):
         self._truth = truth
 
     async def park(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
-        """Park records, and tell of them."""
+        """Park and report records."""
         await super().park(group, key, records)
         for record in records:
             self._truth.parks((record.partition, record.offset))
@@ -68,7 +68,7 @@ class TruthfulStore(MemoryParkStore):
 
 
 class WatchedHost:
-    """The host of a source, between the source and the real one."""
+    """A host between a source and its real host."""
 
     def __init__(
         self, host: ClaimHost, member: str, truth: Truth, clock: FakeClock, drain: float
@@ -79,7 +79,7 @@ class WatchedHost:
         self._clock = clock
         self._drain = drain
         self.claims: list[SourceClaim] = []
-        """All claims that it ever had."""
+        """All claims that it has had."""
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         """Begin claims."""
@@ -91,7 +91,7 @@ class WatchedHost:
     async def revoked(
         self, claims: Collection[SourceClaim], within: float
     ) -> Mapping[SourceClaim, Position]:
-        """Close claims."""
+        """Revoke claims."""
         self._truth.closing(self._member, claims)
         until = self._clock.now() + min(within, self._drain) + GRACE
         positions = await self._host.revoked(claims, within)
@@ -106,12 +106,12 @@ class WatchedHost:
         self._host.ended(claims)
 
     def reported(self, trouble: str | None) -> None:
-        """Pass trouble on."""
+        """Forward a reported problem."""
         self._host.reported(trouble)
 
 
 class WatchedSource(MemorySource):
-    """A source whose claims are watched; it claims what it is given."""
+    """A source whose claims are observed; its partitions are assigned by the test."""
 
     def __init__(
         self, log: MemoryLog, member: str, truth: Truth, clock: FakeClock, drain: float, **options: Any
@@ -131,14 +131,14 @@ class WatchedSource(MemorySource):
 
 
 class Poisoned(ConsumerObserver):
-    """Tells of the records that a pipe gives up without a dead letter."""
+    """Reports records that a pipe gives up without a dead letter."""
 
     def __init__(self, truth: Truth, *, gives_up: bool) -> None:
         self._truth = truth
         self._gives_up = gives_up
 
     def on_poison(self, name: str, message: Any, error: BaseException, action: str) -> None:
-        """A record cannot be handled."""
+        """Report a record that cannot be handled."""
         if self._gives_up and action == "skip":
             self._truth.gave_up((message.claim.partition.partition, message.offset))
 
@@ -205,7 +205,7 @@ class Member:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be given partitions."""
+        """Whether it can receive partitions."""
         is_joined = self.source.watched is not None and not self.task.done()
         return is_joined and not (self.is_stopping or self.is_dead)
 
@@ -215,7 +215,7 @@ class Member:
         self.pipe.stop()
 
     async def crash(self) -> None:
-        """Die: what is at the destination may still be applied, and nothing begins any more."""
+        """Crash: writes at the destination may still be applied; nothing new begins."""
         self.is_dead = self.sink.is_dead = True
         self.source.crash()
         self.task.cancel()
@@ -223,7 +223,7 @@ class Member:
         self.task.cancel()
 
     async def end(self) -> None:
-        """Wait for the end, and check it."""
+        """Wait for the end and check the counts."""
         await asyncio.wait([self.task])
         if self.is_dead:
             self._check_batcher()
@@ -245,7 +245,7 @@ class Member:
             self._truth.complain("miscounted", f"{self.name}: {error}")
 
     def _check_counts(self, report: flow.PipeReport) -> None:
-        """What it counts is what the destination and the claims say."""
+        """Check that the counts agree with the destination and the claims."""
         complain, truth = self._truth.complain, self._truth
         tally, least = report.batcher.tally, truth.acks[self.name]
         if not least <= tally.delivered <= least + truth.cut_acks[self.name]:
@@ -258,7 +258,7 @@ class Member:
         )
         claims: list[Any] = [] if self.source.watched is None else self.source.watched.claims
         settled = sum([claim.tracker.settled - claim.replay.skipped for claim in claims])
-        # one that is given up in its replay was settled when it was parked
+        # a record given up during its replay was settled when it was parked
         again = counts.terminated if counts.unparked else 0
         if not settled <= told <= settled + again:
             complain("miscounted", f"{self.name}: {counts}, and {settled} are settled")
@@ -271,7 +271,7 @@ class Member:
 
     @property
     def inside(self) -> str:
-        """What is inside; empty if nothing is."""
+        """A description of the contents; empty if there are none."""
         stats, left = self.pipe.stats(), dict[str, Any]()
         pump: Any = self.pipe._engine and self.pipe._engine.workers._work
         if pump is not None:

@@ -1,4 +1,4 @@
-"""Planted bugs of pipes: each a small change of one method, and the law that finds it."""
+"""Planted bugs of pipes: each is a small change of one method, with the law that detects it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Planted(NamedTuple):
-    """A mutant, the law that finds it, and the settings in which it shows."""
+    """A mutant, the law that detects it, and the settings in which it shows."""
 
     plant: Mutant
     law: str
@@ -33,7 +33,7 @@ ALL: dict[str, Planted] = {}
 
 
 def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
-    """Note a mutant, the law that finds it, and where it shows."""
+    """Register a mutant with its law and settings."""
 
     def note(plant: Mutant) -> Mutant:
         ALL[plant.__name__] = Planted(plant, law, {"trouble": 0.3, "is_keyed": True, **where})
@@ -44,13 +44,13 @@ def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
 
 @mutant("began after the end", retry_attempts=1000)
 def withdraw_without_the_sticky_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is at the destination when its claim ends is sent again if that write fails."""
+    """A row at the destination when its claim ends is sent again if that write fails."""
     monkeypatch.setattr(Delivery, "withdraw", lambda self, indices: None)
 
 
 @mutant("overtook", retry_attempts=0)
 def unknown_frees_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later rows of the key do not wait until the row has come again."""
+    """Later rows of the key do not wait for the row to be sent again."""
     real = Batcher.feed
 
     def feed(self: Batcher[Any], *, holds: Any = ()) -> Feed[Any]:
@@ -61,7 +61,7 @@ def unknown_frees_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("committed past", rows="varied", commit_every=0.05)
 def a_record_is_settled_before_its_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first row settles it."""
+    """A record is settled by its first row."""
 
     def row_ended(
         self: PipedMessage, row: PipedRow, outcome: Outcome, cause: BaseException | None
@@ -78,13 +78,13 @@ def a_record_is_settled_before_its_last_row(monkeypatch: pytest.MonkeyPatch) -> 
 
 @mutant("overtook", keys=("a",), partitions=1, retry_attempts=0, prefix_safe=True)
 def failed_rows_are_sent_again_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one first."""
+    """Failed rows are sent again in reverse order."""
     monkeypatch.setattr(held_rows, "_number_of", lambda row: -row.receipt.number)
 
 
 @mutant("unmarked", retry_attempts=0)
 def what_comes_again_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown outcome is forgotten."""
+    """A resent row is not marked after an unknown outcome."""
     real = Feed.resubmit
 
     def resubmit(self: Any, items: Any, receipts: Any, *, maybe_applied: Any) -> None:
@@ -95,7 +95,7 @@ def what_comes_again_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("forgotten", trouble=0.0)
 def a_revoke_commits_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It returns the position that is stored."""
+    """A revoke returns the stored position instead of the new one."""
     real = Claims.revoked
 
     async def revoked(self: Claims, claims: Any, within: float) -> Any:

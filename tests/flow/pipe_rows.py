@@ -1,4 +1,4 @@
-"""Rows, claims and writes, as the truth of a pipe knows them."""
+"""Rows, claims and writes in the model of a pipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row(NamedTuple):
     part: int
     key: Hashable
     claim: int = 0
-    """The number of the claim that it was made in; 0 if that is not known."""
+    """The number of the claim in which it was made; 0 if unknown."""
 
 
 RowId = tuple[int, int, int]
@@ -29,21 +29,21 @@ RowId = tuple[int, int, int]
 
 
 def id_of(row: Row | Record) -> RowId:
-    """The identity of a row; one that is the record itself is its first."""
+    """The identity of a row; the record itself counts as its first row."""
     return (row.partition, row.offset, row.part if isinstance(row, Row) else 0)
 
 
 class Told(NamedTuple):
-    """What is known of a record before it is read."""
+    """The facts about a record that the model knows before it is read."""
 
     rows: tuple[Row, ...]
     """The rows that can be written."""
     is_whole: bool
-    """Whether these are all; otherwise the record can only be given up."""
+    """Whether these are all rows; otherwise the record can only be given up."""
 
 
 class WatchedClaim:
-    """A claim of a member, as its source gave it."""
+    """A member's claim as its source assigned it."""
 
     def __init__(self, claim: SourceClaim, start: Position, ends: int) -> None:
         self.claim = claim
@@ -53,15 +53,15 @@ class WatchedClaim:
         self.was_returned = False
         """Whether a revoke has returned its position."""
         self.has_ended = False
-        """Whether its member knows that it is revoked or lost."""
+        """Whether the member has been informed of the revoke or loss."""
         self.acked: dict[RowId, float] = {}
-        """When rows were acknowledged."""
+        """The times at which rows were acknowledged."""
         self.last_acked: dict[Hashable, RowId] = {}
         self.doubtful: set[RowId] = set()
         self.passed: set[RowId] = set()
-        """The rows of writes that ended well although they had been cut: these may count."""
+        """Rows of cut writes that nevertheless succeeded: they may count as acknowledged."""
         self.next_of: dict[Hashable, int] = defaultdict(int)
-        """How many rows of a key are safe, of those in the key's chain."""
+        """The number of safe rows of each key, among those in the key's chain."""
 
 
 class Call:
@@ -76,12 +76,12 @@ class Call:
 
 
 def settled_of(position: Position, end: int) -> frozenset[int]:
-    """The settled offsets of a stored position."""
+    """The settled offsets in a stored position."""
     ranges = offset_map.decode(position.offset, position.metadata)
     beyond = [offset for start, stop in ranges for offset in range(start, stop)]
     return frozenset([*range(min(position.offset, end)), *beyond])
 
 
 def row_of(record: Record) -> Row:
-    """The row that is the record itself."""
+    """The row of an untransformed record."""
     return Row(record.partition, record.offset, 0, record.key)

@@ -1,5 +1,5 @@
-"""Two pipes in a group, and what brokers, networks, destinations and operators do to them: one
-seeded run, on virtual time, with the destination's own record as the truth.
+"""Seeded runs of two pipes in a group under faults of brokers, networks, destinations and
+operators, on virtual time; the destination's own record is the truth.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 NAMES = ("m0", "m1")
 DEAF = 30.0
-"""Seconds in which deaf writes of members that have died end."""
+"""Seconds after which the deaf writes of crashed members end."""
 LONGEST = 200
-"""Virtual seconds until everything is settled, once all is calm."""
+"""Virtual seconds until everything is settled once there are no more faults."""
 
 EVENTS = {
     "produce": 6, "assign": 4, "revoke": 6, "lose": 3, "outage": 2, "refusal": 2, "commit fails": 3,
     "crash": 1, "stop": 1, "unblock": 3, "look": 2, "redeliver": 1,
 }  # fmt: skip
-"""What happens, and how often."""
+"""The events and their weights."""
 
 
 class LawBroken(AssertionError):
-    """A law of the pipe does not hold; the first words say which."""
+    """A law of the pipe is broken; the message begins with its name."""
 
 
 class PipeSchedule:
-    """One run. `fixed` are settings that are not drawn."""
+    """One run. `fixed` contains the settings that are not drawn."""
 
     def __init__(self, seed: int, **fixed: Any) -> None:
         self._rng = random.Random(seed)
@@ -58,7 +58,7 @@ class PipeSchedule:
         self._contents: dict[tuple[int, int], list[Row] | None] = {}
 
     def run(self) -> Truth:
-        """All of it, with every check. Raises `LawBroken`."""
+        """Run the schedule with every check. Raises `LawBroken`."""
         self._clock = clock = FakeClock(max_rounds=500_000)
         with clock:
             clock.run(self._run())
@@ -68,7 +68,7 @@ class PipeSchedule:
 
     @property
     def history(self) -> list[tuple[object, ...]]:
-        """What happened, up to the first broken law."""
+        """The events up to the first broken law."""
         history = self._truth.history
         broken = [at for at, event in enumerate(history) if event[1] == BROKEN_LAW]
         return history[: broken[0] + 1] if broken else history
@@ -111,7 +111,7 @@ class PipeSchedule:
             raise LawBroken(self._truth.broken[0])
 
     def _unheard(self, loop: object, context: dict[str, Any]) -> None:
-        """An exception that nothing has caught breaks the first law of all."""
+        """Record an unhandled exception: it breaks the first law."""
         self._truth.complain("failed", f"{context['message']}: {context.get('exception')!r}")
 
     # -- records -----------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class PipeSchedule:
         return [member for member in self._members.values() if member.is_open]
 
     def _share(self) -> None:
-        """Give each free partition to an open member."""
+        """Assign each free partition to an open member."""
         if members := self._open():
             for partition in self._log.group.free(self._log.records):
                 self._rng.choice(members).source.assign([partition])
@@ -196,7 +196,7 @@ class PipeSchedule:
         task.add_done_callback(self._tasks.discard)
 
     async def _again(self, name: str) -> None:
-        """Begin the next run of a member once the last one has ended."""
+        """Begin a member's next run once its last one has ended."""
         old = self._members[name]
         await old.end()
         await self._clock.sleep(self._rng.choice((0.0, 1.0)))
@@ -205,7 +205,7 @@ class PipeSchedule:
     # -- events ------------------------------------------------------------------------------------
 
     async def _happen(self) -> None:
-        """Something happens."""
+        """Run one random event."""
         rng, weather = self._rng, self._weather
         member = rng.choice(list(self._members.values()))
         event = rng.choices(list(EVENTS), list(EVENTS.values()))[0]
@@ -257,7 +257,7 @@ class PipeSchedule:
     async def _revoke(
         self, member: Member, partitions: list[TopicPartition], within: float
     ) -> None:
-        """Move partitions to another member, or leave them free."""
+        """Move partitions to another member, or leave them unassigned."""
         others = [each for each in self._open() if each is not member or self._rng.random() < 0.3]
         with suppress(TransientError, ClosedError, ConfigError, ConnectionError):
             if others and self._rng.random() < 0.8:
@@ -266,7 +266,7 @@ class PipeSchedule:
                 await member.source.revoke(partitions, within)
 
     def _unblock(self, member: Member, *, skips: bool) -> None:
-        """Continue with what blocks or is parked, as an operator does."""
+        """Unblock a blocked or parked key, as an operator does."""
         for key in member.pipe.parked:
             if (member.name, key) not in self._unparking:
                 self._start(self._unpark(member, key))
@@ -295,8 +295,8 @@ class PipeSchedule:
     # -- the end -----------------------------------------------------------------------------------
 
     async def _settle_down(self) -> None:
-        """All is calm, and what was refused is repaired, for records that have not been given up:
-        everything is settled.
+        """End all faults and repair what was refused, except for given-up records: everything
+        settles.
         """
         self._weather.calm()
         self._weather.poison.clear()
@@ -342,7 +342,7 @@ class PipeSchedule:
 
 
 def replay(seed: int, last: int = 60, **fixed: Any) -> None:
-    """Run a seed again; print its setting, and the last events before a law was broken."""
+    """Replay a seed; print its settings and the last events before a law was broken."""
     schedule = PipeSchedule(seed, **fixed)
     try:
         schedule.run()

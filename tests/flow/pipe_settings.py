@@ -1,4 +1,4 @@
-"""How the pipes of a schedule are set, drawn from a seed."""
+"""The settings of the pipes of a schedule, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from penstock.consumer.poison import PoisonStrategy
 
 BROKEN = "broken"
-"""A key that the batcher's function refuses."""
+"""A key that the batcher's key function refuses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipeSetting:
-    """What both members have in common."""
+    """The settings that both members share."""
 
     partitions: int
     keys: tuple[Hashable, ...]
@@ -31,11 +31,11 @@ class PipeSetting:
     has_small_ledger: bool
     flush_timeout: float
     timeout: float | None
-    """Seconds of a `Timeout` in the stack."""
+    """Seconds of the `Timeout` in the stack."""
     retry_attempts: int
-    """Those of a `Retry` in the stack; 0: there is none."""
+    """Attempts of the `Retry` in the stack; 0: there is none."""
     attempts: int
-    """The pipe's own."""
+    """The pipe's own attempts."""
     has_row_letters: bool
     has_record_letters: bool
     on_rejected: PoisonStrategy
@@ -49,7 +49,8 @@ class PipeSetting:
     trouble: float
     """The probability that a write fails."""
     poison: float
-    """The probability that a row is refused for good, and that a record cannot be transformed."""
+    """The probability that a row is refused permanently, and that a record cannot be transformed.
+    """
     events: int
 
     @property
@@ -71,13 +72,13 @@ class PipeSetting:
 
     @property
     def gives_up_early(self) -> bool:
-        """Whether rows are given up that would be taken some day."""
+        """Whether rows are given up that the destination would accept later."""
         is_short = self.retry_attempts < PATIENT
         return self.attempts < PATIENT or (self.has_row_letters and is_short)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Other arguments of a pipe."""
+        """Further arguments of a pipe."""
         return {
             "retry": RetryPolicy(attempts=self.attempts, unlisted_attempts=self.attempts, backoff=_backoff),
             "max_in_flight": self.max_in_flight,
@@ -88,11 +89,11 @@ class PipeSetting:
 
 
 PATIENT = 1000
-"""Attempts that are never used up."""
+"""An attempt limit that is never reached."""
 
 
 def drawn(rng: random.Random) -> PipeSetting:
-    """Draw a setting."""
+    """Draw the settings."""
     choice = rng.choice
     strategies: tuple[PoisonStrategy, ...] = ("skip", "block", "block_and_dead_letter", "park_key")
     strategy = choice(strategies)
@@ -125,7 +126,7 @@ def drawn(rng: random.Random) -> PipeSetting:
     )
     if strategy != "park_key":
         return setting
-    # a key is parked by its records' key, and what can never be written would stay parked
+    # a key is parked by its records' key, and rows that can never be written would stay parked
     rows: Literal["the record", "one"] = choice(("the record", "one"))
     return replace(setting, is_keyed=True, rows=rows, has_record_letters=False)
 

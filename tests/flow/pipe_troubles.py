@@ -1,4 +1,4 @@
-"""A destination with troubles of all kinds, and its dead letters."""
+"""A destination with all kinds of faults, and its dead letters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FATES: tuple[Fate, ...] = (
 
 
 class Weather:
-    """The troubles of the moment, the same for all members."""
+    """The current faults, shared by all members."""
 
     def __init__(self, rng: random.Random, clock: Clock, trouble: float) -> None:
         self._rng = rng
@@ -49,37 +49,37 @@ class Weather:
         """The rows that the destination refuses."""
 
     def strike(self, fate: Fate, seconds: float) -> None:
-        """Refuse everything, or be down, for some time."""
+        """Refuse everything, or be unavailable, for some time."""
         self._down, self._until = fate, self._clock.now() + seconds
 
     def calm(self) -> None:
-        """No trouble any more; poison stays."""
+        """End all faults; poison stays."""
         self._trouble = self._until = 0.0
 
     @property
     def fate(self) -> Fate:
-        """What becomes of the write that begins now."""
+        """The result of the write that begins now."""
         if self._clock.now() < self._until:
             return self._down
         return self._rng.choice(FATES) if self._rng.random() < self._trouble else "ok"
 
     @property
     def seconds(self) -> float:
-        """How long the write takes."""
+        """The duration of the write."""
         return self._rng.choice((0.0, 0.01, 0.1, 0.4))
 
     @property
     def coin(self) -> bool:
-        """Heads or tails."""
+        """A random boolean."""
         return self._rng.random() < 0.5
 
     def place(self, count: int) -> int:
-        """How far a write of so many rows comes."""
+        """The number of rows that a write applies before it fails."""
         return self._rng.randint(0, count)
 
     @property
     def deaf_seconds(self) -> float:
-        """How long a write ignores its cancellation."""
+        """The time for which a write ignores its cancellation."""
         return self._rng.choice((0.05, 0.5, 3.0, 8.0))
 
 
@@ -91,16 +91,16 @@ class TruthfulSink:
     ) -> None:
         self.capabilities = Capabilities(key_prefix_safe=prefix_safe)
         self.is_dead = False
-        """Whether the member's process has died: nothing more begins."""
+        """Whether the member's process has crashed: no new write begins."""
         self.gives_up = False
-        """Whether the member gives rows up that the destination would have taken some day."""
+        """Whether the member gives up rows that the destination would accept later."""
         self._member = member
         self._truth = truth
         self._weather = weather
         self._clock = clock
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Apply rows, as the weather has it."""
+        """Apply rows, subject to the current faults."""
         if self.is_dead:
             raise UnavailableError("the process is dead")
         truth, fate = self._truth, self._weather.fate
@@ -151,7 +151,7 @@ class TruthfulSink:
         raise UnknownOutcomeError("the answer was lost")
 
     async def _go_on(self, seconds: float) -> None:
-        """Ignore cancellations for so long."""
+        """Ignore cancellations for this time."""
         until = self._clock.now() + seconds
         while (left := until - self._clock.now()) > 0:
             try:
@@ -160,7 +160,7 @@ class TruthfulSink:
                 continue
 
     def _apply(self, call: Call, count: int) -> dict[int, BaseException]:
-        """Apply the first rows but refused ones, and those behind them of their keys."""
+        """Apply the first rows, except refused ones and those behind them of the same key."""
         errors: dict[int, BaseException] = {}
         first: dict[Any, BaseException] = {}
         if self.is_dead and self._weather.coin:
@@ -183,7 +183,7 @@ class RowLetters:
         self.count = 0
 
     async def write(self, batch: Batch[Any]) -> None:
-        """Keep letters."""
+        """Store letters."""
         self.count += len(batch)
         self._truth.letters.update([id_of(letter.item) for letter in batch])
 
@@ -198,7 +198,7 @@ class RecordLetters:
         self.places: set[tuple[int, int]] = set()
 
     async def write(self, batch: Batch[Any]) -> None:
-        """Keep letters."""
+        """Store letters."""
         for letter in batch:
             place = (letter.item["partition"], letter.item["offset"])
             self.places.add(place)

@@ -1,7 +1,7 @@
-"""What pipes did to a destination, and the laws that hold for it.
+"""The effects of pipes on a destination, and the laws that they must obey.
 
-Each write, each applied row and each stored position is told to a `Truth`. It compares them with
-the records of the log alone, and notes each law that is broken:
+A `Truth` records each write, each applied row and each stored position. It compares them with the
+records of the log and notes each broken law:
 
 1. **began after the end**: once a member knows that a claim is revoked or lost, none of its rows
    begins to be written.
@@ -40,20 +40,20 @@ BROKEN_LAW = "a law is broken:"
 
 
 class Truth:
-    """The records of the log, and what became of their rows."""
+    """The records of the log, and the state of their rows."""
 
     def __init__(
         self, now: Callable[[], float], *, is_keyed: bool, prefix_safe: bool, grace: float
     ) -> None:
         self._now = now
         self._grace = grace
-        """Seconds in which a write that was cut may still end well."""
+        """Seconds within which a cut write may still succeed."""
         self._is_keyed = is_keyed
         self._prefix_safe = prefix_safe
         self.broken: list[str] = []
-        """The laws that were broken, the first one first."""
+        """The broken laws, in order."""
         self.history: list[tuple[object, ...]] = []
-        """What happened, with the times."""
+        """The events with their times."""
         self.records: dict[tuple[int, int], Told] = {}
         self.chains: dict[tuple[int, Hashable], list[RowId]] = defaultdict(list)
         """The rows of each key of a partition, in order."""
@@ -61,7 +61,7 @@ class Truth:
         self.applied: list[tuple[float, str, RowId]] = []
         self._ever_applied: set[RowId] = set()
         self.refused: set[tuple[int, int]] = set()
-        """The records that may be given up: with a row that was refused for good."""
+        """The records that may be given up: those with a permanently refused row."""
         self.given_up: set[tuple[int, int]] = set()
         self.parked: set[tuple[int, int]] = set()
         """The records that were ever in the park store."""
@@ -74,11 +74,11 @@ class Truth:
         self._seen_settled: set[tuple[int, int]] = set()
         self._last_acked: dict[tuple[int, Hashable], RowId] = {}
         self.seen: Counter[str] = Counter()
-        """What has come to pass, and how often."""
+        """The number of occurrences of each situation."""
         self.acks: dict[str, int] = defaultdict(int)
         """Acknowledged rows of each member."""
         self.cut_acks: dict[str, int] = defaultdict(int)
-        """Rows of writes that ended well although they had been cut."""
+        """Rows of cut writes that nevertheless succeeded."""
 
     def complain(self, law: str, text: str) -> None:
         """Note a broken law."""
@@ -91,7 +91,7 @@ class Truth:
     # -- records -----------------------------------------------------------------------------------
 
     def produced(self, record: Record, told: Told) -> None:
-        """A record is in the log."""
+        """A record was appended to the log."""
         self.records[record.partition, record.offset] = told
         for row in told.rows:
             chain = self.chains[row.partition, row.key]
@@ -111,7 +111,7 @@ class Truth:
         return row in self._ever_applied or row in self.letters
 
     def gave_up(self, place: tuple[int, int]) -> None:
-        """A member, or an operator, has given a record up."""
+        """A member or an operator gave up a record."""
         if place not in self.refused and self.records[place].is_whole:
             self.complain("given up", f"{place} was never refused")
         self._note("given up", place)
@@ -119,7 +119,7 @@ class Truth:
         self.given_up.add(place)
 
     def parks(self, place: tuple[int, int]) -> None:
-        """A record is in the park store."""
+        """A record entered the park store."""
         self._note("parked", place)
         self.seen["parked"] += 1
         self.parked.add(place)
@@ -129,7 +129,7 @@ class Truth:
     def assigned(
         self, member: str, claims: Sequence[SourceClaim], starts: Mapping[TopicPartition, Position]
     ) -> None:
-        """A member has new claims."""
+        """A member was assigned new claims."""
         self._note(member, "is assigned", [str(claim) for claim in claims])
         for claim in claims:
             number = claim.partition.partition
@@ -138,30 +138,30 @@ class Truth:
             )
 
     def claim_of(self, member: str, claim: SourceClaim) -> WatchedClaim | None:
-        """The claim as it is watched, until its end."""
+        """The observed claim, until its end."""
         found = self._open.get((member, claim.partition.partition))
         return found if found is not None and found.claim is claim else None
 
     def closing(self, member: str, claims: Collection[SourceClaim]) -> None:
-        """A member knows that these claims are revoked."""
+        """A member was informed that these claims are revoked."""
         for claim in claims:
             if (found := self.claim_of(member, claim)) is not None:
                 self._note(member, "gives up", str(claim))
                 found.has_ended = True
 
     def ended(self, member: str, claims: Collection[SourceClaim]) -> None:
-        """A member knows that these claims have ended."""
+        """A member was informed that these claims have ended."""
         self.closing(member, claims)
         for claim in claims:
             if self.claim_of(member, claim) is not None:
                 del self._open[member, claim.partition.partition]
 
     def returned(self, member: str, positions: Mapping[SourceClaim, Position]) -> None:
-        """A revoke has returned these positions."""
+        """A revoke returned these positions."""
         for claim, position in positions.items():
             found = self.claim_of(member, claim)
             if found is not None and not found.was_returned:
-                found.was_returned = True  # another revoke of it finds what is left undone
+                found.was_returned = True  # another revoke of the claim finds the rest
                 number = claim.partition.partition
                 settled = settled_of(position, self._end_of(number))
                 for (_, offset), told in self._records_of(number):
@@ -169,7 +169,7 @@ class Truth:
                         self.complain("forgotten", f"{number}@{offset} of {member}")
 
     def _is_acked(self, claim: WatchedClaim, told: Told) -> bool:
-        """Whether all rows of a record were acknowledged before this moment."""
+        """Whether all rows of a record were acknowledged before this time."""
         before = [claim.acked.get(id_of(row), self._now()) < self._now() for row in told.rows]
         return told.is_whole and bool(before) and all(before)
 
@@ -182,7 +182,7 @@ class Truth:
     # -- writes ------------------------------------------------------------------------------------
 
     def begins(self, member: str, batch: Batch[Row | Record]) -> Call:
-        """A write of a member begins."""
+        """A write of a member began."""
         rows = [row if isinstance(row, Row) else row_of(row) for row in batch]
         claims = [self._claim_of_row(member, row) for row in rows]
         call = Call(member, rows, claims)
@@ -207,7 +207,7 @@ class Truth:
     def _check_marks(self, call: Call, marked: Collection[int]) -> None:
         for index, (row, claim) in enumerate(zip(call.rows, call.claims, strict=True)):
             if row[:2] in self.parked:
-                continue  # a parked record comes again as a new one
+                continue  # a parked record returns as a new one
             if claim is not None and id_of(row) in claim.doubtful and index not in marked:
                 self.complain("unmarked", f"{row} of {call.member}")
 
@@ -232,7 +232,7 @@ class Truth:
             ahead.add(id_of(row))
 
     def _check_chain(self, member: str, row: Row, claim: WatchedClaim, ahead: set[RowId]) -> None:
-        """All earlier rows of the key are safe, or ahead in the same write."""
+        """Check that all earlier rows of the key are safe, or precede the row in the same write."""
         chain = self.chains[row.partition, row.key]
         at = claim.next_of[row.key]
         while at < len(chain) and self._is_safe(claim, chain[at]):
@@ -254,7 +254,7 @@ class Truth:
         )
 
     def applies(self, call: Call, index: int) -> None:
-        """A row takes effect."""
+        """A row took effect."""
         row, claim = call.rows[index], call.claims[index]
         this = id_of(row)
         self.seen["applied again"] += this in self._ever_applied
@@ -272,8 +272,8 @@ class Truth:
             self._check_stale(call, row, claim)
 
     def _check_stale(self, call: Call, row: Row, claim: WatchedClaim) -> None:
-        """No later row of the key was settled for good before; but a record with several rows comes
-        again as a whole.
+        """Check that no later row of the key was settled permanently before; a record with several
+        rows is repeated as a whole.
         """
         last = self._last_acked.get((row.partition, row.key))
         if last is None or last <= id_of(row) or last[1] not in claim.start:
@@ -283,7 +283,7 @@ class Truth:
         self.seen["a record of several rows comes again"] += 1
 
     def ends(self, call: Call, errors: Collection[int] | None, *, in_doubt: bool = False) -> None:
-        """A write has ended: with these failed rows, or all of them (`None`)."""
+        """A write ended: with these failed rows, or all of them (`None`)."""
         rows, places = [id_of(row) for row in call.rows], sorted(call.applied)
         failed = "all" if errors is None else [*errors]
         cut = "" if call.cut_at is None else "cut"
@@ -315,7 +315,7 @@ class Truth:
     # -- positions ---------------------------------------------------------------------------------
 
     def stored(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Positions are stored."""
+        """Positions were stored."""
         for partition, position in positions.items():
             number = partition.partition
             settled = settled_of(position, self._end_of(number))
@@ -333,7 +333,9 @@ class Truth:
     # -- the end -----------------------------------------------------------------------------------
 
     def check_end(self) -> None:
-        """Every record is settled, and per key the last effects are in the order of offsets."""
+        """Check that every record is settled, and that the last effects per key are in offset
+        order.
+        """
         for place in self.records:
             if place[1] not in self._stored.get(place[0], ()):
                 self.complain("committed past", f"{place} is not stored")

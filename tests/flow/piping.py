@@ -1,4 +1,4 @@
-"""Pipes from a log in memory into a destination that remembers what was applied."""
+"""Pipes from a log in memory into a destination that records what was applied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P1 = TopicPartition("t", 1)
 
 
 def records(keys: Iterable[object], partition: int = 0, first: int = 0) -> list[Record]:
-    """A record per key, with consecutive offsets, and its offset as the value."""
+    """One record per key, with consecutive offsets and the offset as its value."""
     return [
         Record("t", partition, first + place, key, b"%d" % (first + place))
         for place, key in enumerate(keys)
@@ -27,14 +27,14 @@ def records(keys: Iterable[object], partition: int = 0, first: int = 0) -> list[
 
 
 class Destination:
-    """A sink that applies rows, fails as a test says, and remembers what it has applied."""
+    """A sink that applies rows, fails as a test prescribes, and records what it has applied."""
 
     def __init__(self, *, prefix_safe: bool = True) -> None:
         self.capabilities = Capabilities(key_prefix_safe=prefix_safe)
         self.applied: list[Any] = []
         self.writes: list[list[Any]] = []
         self.before: Callable[[Batch[Any]], Any] | None = None
-        """Called, and awaited, before anything of a batch is applied."""
+        """Called and awaited before any item of a batch is applied."""
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Apply a batch."""
@@ -58,7 +58,7 @@ def key_of(row: Record) -> object:
 def piped(
     log: MemoryLog, sink: Any, clock: FakeClock, *, ends: bool = True, **options: Any
 ) -> flow.Pipe:
-    """A pipe from a log into a sink, keyed by the record's key unless the options say otherwise."""
+    """A pipe from a log into a sink, keyed by the record's key unless the options specify a key."""
     batcher = options.pop("batcher", None) or Batcher(
         sink,
         key=options.pop("key", key_of),
@@ -69,5 +69,5 @@ def piped(
 
 
 async def refuse(batch: Batch[Any]) -> None:
-    """Refuse a batch for good."""
+    """Refuse a batch permanently."""
     raise PermanentError("refused")

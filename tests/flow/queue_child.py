@@ -1,7 +1,7 @@
-"""A flow from a queue into a table beside it, in a process that tests kill, freeze or end.
+"""A flow from a queue into a table beside it, in a process that tests kill, freeze or stop.
 
-`queue_child.py '{"dsn": ..., "schema": ..., "consumer": ..., "kind": "rows"}'` moves the jobs of the
-queue `q`: as `rows`, as `effects` of a handler, or through a `pipe`.
+`queue_child.py '{"dsn": ..., "schema": ..., "consumer": ..., "kind": "rows"}'` moves the jobs of
+the queue `q`: as `rows`, as `effects` of a handler, or through a `pipe`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 COLUMNS = ("worker", "key", "place", "word")
 IDLE = 1.5
-"""Seconds that a frozen process may hold its locks."""
+"""Seconds for which a frozen process may hold its locks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What flows, and how."""
+    """The kind and the options of the flow."""
 
     dsn: str
     schema: str
@@ -44,7 +44,7 @@ class Options:
 
     @property
     def source(self) -> PostgresQueueSource:
-        """Where the jobs come from."""
+        """The source of the jobs."""
         return PostgresQueueSource(
             self.dsn,
             queue="q",
@@ -57,7 +57,7 @@ class Options:
 
     @property
     def sink(self) -> PostgresSink:
-        """Where rows go."""
+        """The sink of the rows."""
         return PostgresSink(self.dsn, table="effect", schema=self.schema, columns=COLUMNS)
 
 

@@ -1,4 +1,4 @@
-"""A queue whose jobs flow into a table of its own schema, and what SQL says of the rows there."""
+"""A queue whose jobs flow into a table of its own schema, and SQL checks of the rows there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Kind = Literal["rows", "effects"]
 KINDS: tuple[Kind, ...] = ("rows", "effects")
 LONG = 60.0
-"""Seconds for which no test waits."""
+"""Seconds that no test waits for."""
 LEASE = 1.0
 PROGRAM = Path(__file__).with_name("queue_child.py")
 COLUMNS = ("worker", "key", "place", "word")
@@ -60,7 +60,7 @@ class FlowQueue(Queue):
     """A queue `q` beside a table `effect`."""
 
     def source(self, dsn: str = "", **options: Any) -> PostgresQueueSource:
-        """A source that ends, unless told otherwise."""
+        """A source that ends when the queue is empty, unless the options say otherwise."""
         given: dict[str, Any] = {
             "schema": self.log.schema,
             "ends": True,
@@ -71,7 +71,7 @@ class FlowQueue(Queue):
         return PostgresQueueSource(dsn or self.log.dsn, queue="q", **given)
 
     def sink(self, dsn: str = "", **options: Any) -> PostgresSink:
-        """Writes rows into the table."""
+        """A sink that writes rows into the table."""
         given: dict[str, Any] = {
             "table": "effect",
             "schema": self.log.schema,
@@ -90,7 +90,7 @@ class FlowQueue(Queue):
         worker: str = "here",
         **options: Any,
     ) -> flow.TransactionalPipe:
-        """A flow from the queue into the table. What the hook answers is the answer for the job;
+        """A flow from the queue into the table. A result of the hook is the result of the job;
         `None` writes its row.
         """
 
@@ -113,7 +113,7 @@ class FlowQueue(Queue):
         return flow.transaction(source or self.source(), sink, transform, **given)
 
     async def worker(self, kind: str, **options: Any) -> Member:
-        """Start a process with a flow; return when it has opened the queue."""
+        """Start a process with a flow; return once it has opened the queue."""
         name = f"{kind}-{next(self._names)}"
         given = {"dsn": self.log.dsn, "schema": self.log.schema, "consumer": name, "kind": kind}
         command = (str(PROGRAM), json.dumps({"lease": LEASE, **given, **options}))
@@ -125,12 +125,12 @@ class FlowQueue(Queue):
         return Member(process, name)
 
     async def places(self) -> list[int]:
-        """The places of the rows, in the order in which they were written."""
+        """The places of the rows, in write order."""
         rows = await self.con.fetch(f"SELECT place FROM {self.log.sql}.effect ORDER BY n")
         return [row["place"] for row in rows]
 
     async def waiting(self) -> list[int]:
-        """The places of the jobs that are in the queue."""
+        """The places of the jobs in the queue."""
         rows = await self.con.fetch(f"SELECT place FROM {self.log.sql}.job ORDER BY place")
         return [row["place"] for row in rows]
 
@@ -140,7 +140,7 @@ class FlowQueue(Queue):
         return [row["place"] for row in await self.con.fetch(query)]
 
     async def until_waits(self, kind: str, name: str = "%") -> None:
-        """Wait until a session of an application of this name waits for a lock of this kind."""
+        """Wait until a session of this application name waits for a lock of this kind."""
         waits = (
             "SELECT -count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
             "WHERE NOT granted AND locktype = $1 AND application_name LIKE $2"
@@ -148,7 +148,7 @@ class FlowQueue(Queue):
         await self.until(waits, kind, name, is_at_most=-1)
 
     async def assert_in_order(self) -> None:
-        """No job is lost, and the first rows of those of a key are in order."""
+        """Check that no job is lost, and that the first rows of each key are in order."""
         await self.until(LEFT)
         await self.con.execute(f"TRUNCATE {self.log.sql}.sent")
         await self.con.copy_records_to_table(
@@ -159,7 +159,7 @@ class FlowQueue(Queue):
         assert await self.ask(CROSSED_IN_TRANSACTIONS, table="effect") == 0
 
     async def assert_exact(self) -> None:
-        """Each job has one row, and those of a key are in order."""
+        """Check that each job has one row, and that rows of a key are in order."""
         await self.assert_in_order()
         assert await self.ask(TWICE) == 0
         assert await self.ask("SELECT count(*) FROM {schema}.effect") == len(self.sent)
@@ -175,8 +175,8 @@ def row_of(message: Message, worker: str) -> tuple[str, object, int, str]:
 async def flow_queue(
     dsn: str, *, within: float | None = WITHIN, **options: Any
 ) -> AsyncIterator[FlowQueue]:
-    """A new queue in a schema of its own. A lost lease makes no job poison unless the options say
-    so. `within`: the most seconds of the test.
+    """A new queue in its own schema. A lost lease does not make a job poison unless the options say
+    so. `within` limits the duration of the test, in seconds.
     """
     log = Log(dsn, fresh_name())
     await install_log(log)
@@ -190,7 +190,7 @@ async def flow_queue(
 
 @asynccontextmanager
 async def running(pipe: flow.TransactionalPipe | flow.Pipe) -> AsyncIterator[None]:
-    """Run a flow within, and stop it at the end."""
+    """Run a flow inside the block, and stop it at the end."""
     task = asyncio.create_task(pipe.run())
     try:
         yield

@@ -1,8 +1,8 @@
-"""A consumer with state in a process of its own, for tests that kill it.
+"""A consumer with state in its own process, for tests that kill it.
 
-`state_child.py '{"dsn": ..., "table": ..., "positions": ..., "count": ..., "seed": ...}'` reads a log in
-memory that is the same each time; with `"bootstrap"`, `"topic"` and `"group"` it reads Kafka, and with
-`"state_topic"` its state is there, too.
+`state_child.py '{"dsn": ..., "table": ..., "positions": ..., "count": ..., "seed": ...}'` reads a
+log in memory that is the same in each run; with `"bootstrap"`, `"topic"` and `"group"` it reads
+Kafka, and with `"state_topic"` its state is also in Kafka.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def source_of(options: dict[str, Any]) -> Source:
-    """The source that is asked for."""
+    """The configured source."""
     if "topic" not in options:
         log = [Record("t", 0, at, key_of(at), b"") for at in range(options["count"])]
         return MemorySource(MemoryLog(log), ends=True)
@@ -42,14 +42,14 @@ def source_of(options: dict[str, Any]) -> Source:
 
 
 def state_of(options: dict[str, Any]) -> PostgresState | KafkaState:
-    """The state that is asked for."""
+    """The configured state."""
     if "state_topic" in options:
         return KafkaState(topic=options["state_topic"], bootstrap=options["bootstrap"])
     return PostgresState(options["dsn"], table=options["table"], positions=options["positions"])
 
 
 async def main(options: dict[str, Any]) -> None:
-    """Run until the end of the log, or a signal."""
+    """Run until the end of the log, or until a signal."""
     counting = Counting(options["seed"])
     async with (
         state_of(options) as state,

@@ -1,4 +1,4 @@
-"""A consumer with state in Kafka that counts its events, and the reasons why it is refused."""
+"""A consumer with state in Kafka that counts its events, and the reasons for its refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Counted:
 
     @asynccontextmanager
     async def running(self, **options: Any) -> AsyncGenerator[Consumer]:
-        """A consumer that counts, until the block ends."""
+        """A counting consumer that runs until the block ends."""
         given: dict[str, Any] = {
             "topic": self.name, "group": self.group, "bootstrap": self.broker.bootstrap, **options
         }  # fmt: skip
@@ -57,7 +57,7 @@ class Counted:
         context.store.put("n", context.store.get("n", 0) + 1)
 
     async def count(self, offset: int) -> None:
-        """Run until the group has this offset, with the state of it."""
+        """Run until the group has this offset and the matching state."""
         async with self.running():
             async with asyncio.timeout(30.0):
                 while (await stored(self.broker, self.group)).get(self.part) is None or (
@@ -68,7 +68,7 @@ class Counted:
         assert (found.position, found.state) == (offset, {"n": offset})
 
     async def refused(self, **options: Any) -> str:
-        """Why it does not begin; no event is handled."""
+        """The reason for which it does not begin; no event is handled."""
         before = len(self.handled)
         async with self.running(**options) as consumer, asyncio.timeout(30.0):
             while "last try failed" not in (told := str(consumer.explain())):
@@ -79,7 +79,7 @@ class Counted:
 
 
 async def counted(broker: EmbeddedKafka, count: int = 5) -> Counted:
-    """A topic with so many records that are counted."""
+    """A topic with this many records to be counted."""
     made = Counted(broker, await new_topic(broker))
     await fill(broker, made.topic, count)
     if count:

@@ -1,8 +1,9 @@
-"""An application with state: it counts, in jobs and finalisers, and its state can be calculated.
+"""An application with state that counts in jobs and finalisers, and whose state can be calculated.
 
-The handler of an event notes it as open and begins a job; the finaliser removes the note, adds one to the
-count of all events, which all keys share, continues the chain of its key, which depends on the order
-of the key's events, and of every tenth event leaves a key that no other event writes.
+The handler of an event marks it as open and begins a job. The finaliser removes the mark, adds one
+to the count of all events (a key that all events share), extends the chain of the event's key
+(which depends on the order of its events), and for every tenth event writes a key that no other
+event writes.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ def key_of(offset: int) -> str:
 
 
 def chained(before: str, offset: int) -> str:
-    """The chain of a key after another event."""
+    """The chain of a key after one more event."""
     return hashlib.md5(f"{before}{offset}".encode(), usedforsecurity=False).hexdigest()
 
 
 def expected(offsets: Iterable[int]) -> dict[str, Any]:
-    """The state that these events make, in their order."""
+    """The state that these events produce in their order."""
     state: dict[str, Any] = {}
     for offset in offsets:
         key = f"chain/{key_of(offset)}"
@@ -45,7 +46,7 @@ def expected(offsets: Iterable[int]) -> dict[str, Any]:
 
 
 def assert_replay(position: int, state: dict[str, Any]) -> None:
-    """Compare a stored state with what the events before its position make."""
+    """Compare a stored state with the one that the events before its position produce."""
     copy = state.pop("copy", 0)
     assert copy <= state.get("all", 0), "an interjection has seen events that are not stored"
     assert state == expected(range(position))
@@ -74,7 +75,7 @@ class Counting:
         return self.jobs.schedule(context, key_of(offset), offset)
 
     async def process(self, key: str, offset: int) -> None:
-        """Take a while."""
+        """Suspend for a while."""
         await LOOP_CLOCK.sleep(self._random.uniform(0.0, self._seconds))
 
     async def finalise(

@@ -1,4 +1,4 @@
-"""Tables of state and of positions, and what is in them."""
+"""Tables of state and positions, and their contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 class StateTables:
-    """Names of tables of a test's own."""
+    """The names of a test's own tables."""
 
     def __init__(self, dsn: str, con: Any) -> None:
         self.dsn = dsn
@@ -41,7 +41,7 @@ class StateTables:
         return await self.con.fetchval(query, partition) or 0
 
     async def stored(self, partition: int = 0) -> tuple[int, dict[str, Any]]:
-        """The position of a partition and its state, of one moment."""
+        """The position and the state of a partition, read in one snapshot."""
         found = await self.con.fetch(
             f'SELECT p.position, s.key, s.value::text FROM "{self.positions}" p '
             f'LEFT JOIN "{self.table}" s USING (consumer_group, topic, partition) '
@@ -55,7 +55,7 @@ class StateTables:
 
 @asynccontextmanager
 async def state_tables(dsn: str) -> AsyncGenerator[StateTables]:
-    """Tables that do not exist yet, dropped at the end."""
+    """Tables that do not exist yet; dropped at the end."""
     con = await asyncpg.connect(dsn)
     made = StateTables(dsn, con)
     drop = f'DROP TABLE IF EXISTS "{made.table}", "{made.positions}" CASCADE'
@@ -64,6 +64,6 @@ async def state_tables(dsn: str) -> AsyncGenerator[StateTables]:
         yield made
     finally:
         await con.close()
-        con = await asyncpg.connect(dsn)  # the server may have been restarted
+        con = await asyncpg.connect(dsn)  # the server may have restarted
         await con.execute(drop)
         await con.close()

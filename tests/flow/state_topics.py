@@ -1,4 +1,4 @@
-"""Topics of state, read as any other client would."""
+"""State topics, read as by any other client."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class StoredState(NamedTuple):
-    """What is committed of a partition."""
+    """The committed state of a partition."""
 
     position: int
-    """That of the last mark; 0 without one."""
+    """The position in the last mark; 0 without a mark."""
     state: dict[str, Any]
     marks: list[dict[str, Any]]
 
@@ -32,7 +32,7 @@ async def committed(broker: EmbeddedKafka, topic: str, partition: int = 0) -> li
     client: Any = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap,
         isolation_level="read_committed",
-        auto_offset_reset="earliest",  # by default the client may move to the end once more
+        auto_offset_reset="earliest",  # by default the client may seek to the end again
     )
     found: list[Any] = []
     async with client:
@@ -45,7 +45,9 @@ async def committed(broker: EmbeddedKafka, topic: str, partition: int = 0) -> li
 
 
 async def all_committed(broker: EmbeddedKafka, topic: str, partition: int = 0) -> list[Any]:
-    """The same, once no transaction is open any more: their ends are written after their commits."""
+    """The same once no transaction is open: their end markers are written after the commit
+    returns.
+    """
     async with asyncio.timeout(20.0):
         while True:
             found = await committed(broker, topic, partition)
@@ -57,7 +59,7 @@ async def all_committed(broker: EmbeddedKafka, topic: str, partition: int = 0) -
 async def settled_state(
     broker: EmbeddedKafka, topic: str, group: str, source: TopicPartition
 ) -> StoredState:
-    """The same, once the last transaction has ended in both places: it is committed before."""
+    """The same once the last transaction has ended in both topics; it is committed before that."""
     async with asyncio.timeout(20.0):
         while True:
             found = await stored_state(broker, topic, source.partition)
@@ -67,7 +69,7 @@ async def settled_state(
 
 
 async def stored_state(broker: EmbeddedKafka, topic: str, partition: int = 0) -> StoredState:
-    """The state of a partition, by its topic alone."""
+    """The state of a partition, read from its topic alone."""
     state: dict[str, Any] = {}
     marks: list[dict[str, Any]] = []
     for record in await committed(broker, topic, partition):

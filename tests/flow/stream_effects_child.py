@@ -1,8 +1,9 @@
-"""Handlers with effects for the messages of a log of streams, in a process that tests kill or freeze.
+"""Handlers with effects for the messages of a log of streams, in a process that tests kill or
+freeze.
 
 `stream_effects_child.py '{"dsn": ..., "schema": ..., "table": ..., "positions": ..., "log": ...}'`
-writes a row per message, with its process, slot, position, stream and version: in the transaction
-of the message's position, or with `"leases": true` by itself, before the position is stored.
+writes one row per message, with its process, slot, position, stream and version: in the transaction
+of the message's position, or with `"leases": true` in its own, before the position is stored.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is read, and where its effects are."""
+    """What is read, and where the effects are written."""
 
     dsn: str
     schema: str
@@ -65,7 +66,7 @@ class Options:
 
 
 async def transact(options: Options) -> None:
-    """Effects that commit together with the position."""
+    """Commit effects together with the position."""
 
     async def handle(message: Message) -> None:
         await options.insert(message.connection, message)
@@ -77,7 +78,7 @@ async def transact(options: Options) -> None:
 
 
 async def consume(options: Options) -> None:
-    """Effects that the position follows."""
+    """Store the position after the effects."""
 
     async def handle(message: Message) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A table that shows in which order rows were written, and how often."""
+"""A table that shows the order and the number of row writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Written(NamedTuple):
-    """A row, and its place in the order of all that were written."""
+    """A row and its place in the write order."""
 
     number: int
     part: int
@@ -27,13 +27,13 @@ class Written(NamedTuple):
 
 
 def table(dsn: str) -> AbstractAsyncContextManager[Database]:
-    """A table for rows that may come twice."""
+    """A table that accepts the same row twice."""
     return database(dsn, "n bigserial, part int, at bigint, key text")
 
 
 async def written(db: Database) -> list[Written]:
-    """All rows in the order in which they were written."""
-    con = await asyncpg.connect(db.dsn)  # the server may have been restarted
+    """All rows in write order."""
+    con = await asyncpg.connect(db.dsn)  # the server may have restarted
     try:
         found = await con.fetch(f"SELECT n, part, at, key FROM {db.table} ORDER BY n")
     finally:
@@ -42,7 +42,7 @@ async def written(db: Database) -> list[Written]:
 
 
 def assert_in_order(rows: list[Written]) -> None:
-    """The records of each key were first written in the order of their offsets."""
+    """Check that the first writes of each key are in offset order."""
     by_key: dict[Any, dict[int, None]] = {}
     for row in rows:
         by_key.setdefault((row.part, row.key), {}).setdefault(row.at)
@@ -51,7 +51,7 @@ def assert_in_order(rows: list[Written]) -> None:
 
 
 def covered(position: Position) -> set[int]:
-    """The offsets that a stored position and its map tell of."""
+    """The offsets covered by a stored position and its offset map."""
     known = set(range(position.offset))
     for low, high in offset_map.decode(*position):
         known.update(range(low, high))

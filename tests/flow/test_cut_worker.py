@@ -1,4 +1,4 @@
-"""A pipe's worker is cut for a partition that is given up, while it holds records of another."""
+"""A pipe's worker is cut because of a revoked partition while it holds records of another one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 async def test_a_revoke_while_rows_wait_for_room_does_not_end_the_pipe(
     fake_clock: FakeClock,
 ) -> None:
-    """Behind these rows a record waits to be parked; the other partition is written to its end."""
+    """A record behind these rows waits to be parked; the other partition is written to its end."""
     log = MemoryLog([*records("defghijk"), *records("aabbcc", partition=1)])
     store, sink = DurableStore(), Destination()
 

@@ -36,12 +36,12 @@ class Scene(KeptTable):
     """A table that handlers write to."""
 
     def effects(self, dsn: str | None = None, **options: Any) -> PostgresEffects:
-        """A destination of its own."""
+        """A new destination for effects."""
         options = {"positions": self.positions, "pool_size": 4, **options}
         return PostgresEffects(dsn or self.db.dsn, **options)
 
     async def insert(self, message: Message, at: int | None = None) -> None:
-        """The usual effect of a message."""
+        """The default effect of a message."""
         await message.connection.execute(
             f"INSERT INTO {self.db.table} (part, at, key) VALUES ($1, $2, $3)",
             message.partition,
@@ -52,7 +52,7 @@ class Scene(KeptTable):
     def flow(
         self, handler: Handler, log: MemoryLog, *, ends: bool = True, **options: Any
     ) -> flow.TransactionalPipe:
-        """A flow in small transactions that wait for nothing."""
+        """A flow in small transactions without waiting times."""
         sink = options.pop("sink", None) or self.effects()
         options = {"commit_after": 8, "commit_every": 0.01, "retry": QUICK, **options}
         return flow.transaction(MemorySource(log, ends=ends), sink, handler, **options)
@@ -72,7 +72,7 @@ async def scene(postgres: EmbeddedPostgres, columns: str = COLUMNS) -> AsyncIter
 async def test_the_effects_of_each_message_are_there_once_and_in_order(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """S10, P1, S-T7: effect and position in one transaction."""
+    """S10, P1, S-T7: effect and position are in one transaction."""
     async with scene(embedded_postgres) as made:
         log = MemoryLog(records(range(20)))
         report = await made.flow(made.insert, log).run()
@@ -103,7 +103,7 @@ async def test_effects_and_position_are_of_the_same_transaction(
 async def test_a_handler_that_raises_leaves_nothing_and_its_message_comes_back(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """S-T7: those before it commit, the effects of the failed try are rolled back."""
+    """S-T7: the effects before it are committed, those of the failed attempt rolled back."""
     async with scene(embedded_postgres) as made:
         tries: list[int] = []
 
@@ -119,7 +119,7 @@ async def test_a_handler_that_raises_leaves_nothing_and_its_message_comes_back(
 
 
 async def test_a_rollback_leaves_the_state_unchanged(embedded_postgres: EmbeddedPostgres) -> None:
-    """S10, S-T7: rollback -> state unchanged, message back."""
+    """S10, S-T7: after a rollback the state is unchanged and the message is redelivered."""
     async with scene(embedded_postgres) as made, log_lines() as lines:
 
         async def handle(message: Message) -> None:
@@ -183,7 +183,7 @@ async def test_what_a_handler_answers_counts_as_in_a_consumer(
         assert pipe.stats().counts.skipped == 1
 
 
-# -- what a handler may do with the connection -----------------------------------------------------
+# -- uses of the connection by a handler -----------------------------------------------------------
 
 
 async def test_savepoints_cursors_and_prepared_statements_are_the_handlers_own(
@@ -240,7 +240,7 @@ async def test_a_handler_cannot_end_the_transaction(
 async def test_a_transaction_that_a_handler_has_ended_all_the_same_is_named(
     embedded_postgres: EmbeddedPostgres, script: str
 ) -> None:
-    """Nothing can take the effects back; the message does not come again by itself."""
+    """Its effects cannot be undone; the message is not redelivered automatically."""
     async with scene(embedded_postgres, "n bigserial, part int, at bigint, key text") as made:
         letters = MemorySink[Any]()
 
@@ -261,7 +261,7 @@ async def test_a_transaction_that_a_handler_has_ended_all_the_same_is_named(
 async def test_a_session_that_the_server_ends_under_a_handler_costs_no_effect(
     embedded_postgres: EmbeddedPostgres, passes_over: bool
 ) -> None:
-    """S-T7, S-T8: also one whose handler passes over the error."""
+    """S-T7, S-T8: even if the handler suppresses the error."""
     async with scene(embedded_postgres) as made, log_lines():
         tries = 0
 
@@ -307,7 +307,7 @@ async def test_the_connection_is_taken_back_when_the_handler_has_ended(
 async def test_a_handler_that_passes_over_an_error_of_the_database_is_found(
     embedded_postgres: EmbeddedPostgres, culprit: int
 ) -> None:
-    """The transaction is aborted, which only a later statement shows."""
+    """The transaction is aborted, but only a later statement shows it."""
     async with scene(embedded_postgres) as made:
         letters = MemorySink[Any]()
 
@@ -316,7 +316,7 @@ async def test_a_handler_that_passes_over_an_error_of_the_database_is_found(
                 with pytest.raises(asyncpg.PostgresError):
                     await message.connection.execute("SELECT 1 / 0")
                 return
-            if message.offset != culprit + 1:  # which does nothing
+            if message.offset != culprit + 1:  # has no effect
                 await made.insert(message)
 
         options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
@@ -350,7 +350,7 @@ async def test_a_deferred_constraint_costs_its_own_message_only(
 async def test_cut_connections_at_every_statement_cost_no_effect_and_repeat_none(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """S-T7: each request of the client in turn, whichever it is, is its connection's last one."""
+    """S-T7: each client request in turn is the last one of its connection."""
     async with (
         scene(embedded_postgres) as made,
         proxied(made.db.dsn) as (proxy, through),
@@ -409,7 +409,7 @@ async def test_a_lost_answer_to_the_commit_is_found_out(
 async def test_nothing_of_a_frozen_owner_is_left_and_it_holds_locks_for_the_idle_timeout_only(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """S-T11: its row locks stop the next owner until the server ends its session."""
+    """S-T11: its row locks block the next owner until the server ends its session."""
     async with scene(embedded_postgres) as made, log_lines():
         await made.db.con.execute(f"INSERT INTO {made.db.table} (part, at) VALUES (9, -1)")
         frozen, has_locked = asyncio.Event(), asyncio.Event()
@@ -447,7 +447,7 @@ CREATE FUNCTION {table}_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 CREATE TRIGGER note AFTER INSERT OR UPDATE ON {positions}
   FOR EACH STATEMENT EXECUTE FUNCTION {table}_note();
 """
-"""Notes the limit of each transaction with a change of a position."""
+"""Records the time limit of each transaction that changes a position."""
 
 
 async def test_each_transaction_of_positions_ends_if_its_process_is_frozen_within(
@@ -512,7 +512,7 @@ async def test_a_cut_in_the_middle_of_a_handler_rolls_back(
 
 
 def plain(message: Message) -> None:
-    """A handler that cannot await."""
+    """A synchronous handler."""
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Effects of handlers for the messages of a log of streams, over kills, frozen processes and
-servers that are killed.
+"""Effects of handlers for messages of a log of streams, with killed and frozen processes and
+servers.
 
-Counted on the log and the table of effects, by queries of the test's own.
-`PENSTOCK_KILLS=500 pytest -m soak tests/flow/test_effects_streams.py` kills so many times.
+Checked by separate queries on the log and the table of effects. `PENSTOCK_KILLS=500 pytest -m soak
+tests/flow/test_effects_streams.py` kills that many times.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CREATE FUNCTION {table}_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 CREATE TRIGGER note AFTER UPDATE OF position ON {schema}.subscription_slot
   FOR EACH ROW EXECUTE FUNCTION {table}_note();
 """
-"""Notes each move of a position."""
+"""Records each move of a position."""
 MISSING = """
 SELECT count(*) FROM {schema}.message m WHERE NOT EXISTS (
   SELECT 1 FROM {table} e
@@ -59,7 +59,7 @@ SELECT count(*) FROM (
   FROM (SELECT {by}, at, min(n) AS n FROM {table} GROUP BY {by}, at) AS first) AS pairs
 WHERE is_crossed
 """
-"""Messages whose first effect is behind that of a later one."""
+"""The number of messages whose first effect comes after that of a later message."""
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ class Scene:
         return await self._stack.enter_async_context(child_process(PROGRAM, **given))
 
     async def fill(self, each: int = EACH) -> None:
-        """Append messages to each stream."""
+        """Append this many messages to each stream."""
         await self.kept.db.con.execute(
             f"SELECT {self.log.sql}.append('s-' || n, $1::text::jsonb) FROM generate_series(1, $2) n",
             json.dumps([{"type": "happened", "data": {}}] * each),
@@ -101,12 +101,12 @@ class Scene:
         self.written += STREAMS * each
 
     async def ask(self, query: str, **names: str) -> int:
-        """Ask for a number."""
+        """Query a number."""
         text = query.format(table=self.kept.db.table, schema=self.log.sql, **names)
         return int(await self.kept.db.con.fetchval(text))
 
     async def until(self, count: int) -> None:
-        """Wait until so many messages have committed effects."""
+        """Wait until this many messages have committed effects."""
         try:
             async with asyncio.timeout(60.0):
                 while await self.ask("SELECT count(DISTINCT at) FROM {table}") < count:
@@ -115,13 +115,13 @@ class Scene:
             pytest.fail("\n".join((self.folder / "log").read_text().splitlines()[-60:]))
 
     async def reconnect(self) -> None:
-        """Connect again, after the server has started again."""
+        """Connect again after a restart of the server."""
         con = await asyncpg.connect(self.kept.db.dsn)
         self._stack.push_async_callback(con.close)
         self.kept = KeptTable(Database(self.kept.db.dsn, self.kept.db.table, con))
 
     async def assert_exact(self, *, leases: bool) -> None:
-        """Each message has its effect, in order; in transactions, it has it once."""
+        """Check that each message has its effect, in order; with transactions, exactly once."""
         assert await self.ask("SELECT count(*) FROM {schema}.message") == self.written
         assert await self.ask(MISSING) == 0
         assert await self.ask(CROSSED, by="slot") == 0
@@ -142,7 +142,7 @@ async def scene(postgres: EmbeddedPostgres, folder: Path) -> AsyncIterator[Scene
 
 
 async def stop(*children: Process) -> None:
-    """Stop processes, which ends them in order."""
+    """Stop processes by SIGTERM and wait for their orderly end."""
     for child in children:
         child.send_signal(signal.SIGTERM)
     for child in children:
@@ -159,7 +159,7 @@ async def kill_at_random(made: Scene, kills: int, chance: random.Random, *, leas
         place = chance.randrange(2)
         if number % 4 == 3:
             children[place].send_signal(signal.SIGSTOP)
-            await made.fill(1)  # some of them in its slots
+            await made.fill(1)  # some of them in the slots of the frozen process
             await made.until(made.written)
             children[place].send_signal(signal.SIGCONT)
             continue
@@ -173,7 +173,7 @@ async def kill_at_random(made: Scene, kills: int, chance: random.Random, *, leas
 async def test_messages_of_streams_have_their_effects_once_and_in_order(
     embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    """S-T7: the position in the transaction of the effects."""
+    """S-T7: the position is in the transaction of the effects."""
     async with scene(embedded_postgres, tmp_path) as made:
         await made.fill()
         child = await made.child(ends=True)
@@ -203,7 +203,9 @@ async def test_kills_and_frozen_processes_lose_no_effect_and_transactions_repeat
 async def test_many_kills_and_frozen_processes(
     embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
 ) -> None:
-    """S-T2, S-T7, S-T11: `PENSTOCK_KILLS` of them, one of four a SIGSTOP beyond the lease."""
+    """S-T2, S-T7, S-T11: `PENSTOCK_KILLS` times; each fourth time a SIGSTOP that outlasts the
+    lease.
+    """
     async with scene(embedded_postgres, tmp_path) as made:
         await kill_at_random(made, KILLS, random.Random(1), leases=leases)
 
@@ -216,7 +218,7 @@ async def test_many_kills_and_frozen_processes(
 async def test_a_server_that_is_killed_costs_no_effect_and_transactions_repeat_none(
     own_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
 ) -> None:
-    """S-T2, S-T7: under load, and twice."""
+    """S-T2, S-T7: the server is killed twice under load."""
     async with scene(own_postgres, tmp_path) as made:
         children = [await made.child(leases=leases) for _ in range(2)]
         for _ in range(2):

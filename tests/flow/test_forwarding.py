@@ -1,4 +1,6 @@
-"""Records that a pipe forwards to another topic: its position follows what the broker has stored."""
+"""A pipe that forwards records to another topic: its position follows what the broker has
+stored.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ def _batcher(topic: str, bootstrap: str) -> Batcher[Any]:
 
 
 def test_a_position_waits_for_the_answers_of_the_other_topic(broker: EmbeddedKafka) -> None:
-    """The answers are held back and then lost: nothing is committed before they come again, and
-    each record is forwarded once. consumer/G-T20.
+    """The answers are delayed and then lost: nothing is committed until new ones arrive, and each
+    record is forwarded once. consumer/G-T20.
     """
 
     async def main() -> None:

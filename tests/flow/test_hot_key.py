@@ -1,4 +1,4 @@
-"""One hot key through a pipe."""
+"""A pipe with one hot key."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 COUNT = 20_000
 WRITE = 0.01
-"""Seconds of a write."""
+"""Duration of a write, in seconds."""
 
 
 async def test_a_hot_key_settles_thousands_of_records_a_second_in_order(
     fake_clock: FakeClock,
 ) -> None:
-    """G-T22: at least 5,000 a second, by writes that are allowed to have many rows of a key, one
-    after another. Processor time does not count.
+    """G-T22: at least 5,000 per second, through consecutive writes that may contain many rows of a
+    key. Processor time does not count.
     """
     log = MemoryLog(records(["hot"] * COUNT))
     sink = Destination(prefix_safe=True)

@@ -1,4 +1,4 @@
-"""Pipes of real groups: what is committed was written, and nothing of a lost partition is begun."""
+"""Pipes in real groups: committed rows were written, and no write begins for a lost partition."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUICKLY = RetryPolicy(attempts=100, backoff=lambda tries, error=None, waited=0.0
 def test_members_that_join_and_leave_write_each_row_once_and_in_order(
     broker: EmbeddedKafka,
 ) -> None:
-    """Writes that are at the destination end within the drain; the rows behind them are taken back.
+    """Writes at the destination end within the drain; the rows behind them are withdrawn.
     consumer/C:N12, consumer/C:C5, consumer/C:R1, consumer/C:R4.
     """
     run(_churn(broker, random.Random(0), "join join leave", records=600))
@@ -54,7 +54,9 @@ def test_members_that_join_and_leave_for_long_write_each_row_once(
 def test_members_whose_writes_fail_repeat_only_rows_of_unknown_outcome(
     broker: EmbeddedKafka,
 ) -> None:
-    """A fifth of the writes are refused or cut off, or lose their answers. consumer/C:C5, consumer/C:R1, consumer/C:R4."""
+    """A fifth of the writes are refused, cut off, or lose their answers. consumer/C:C5,
+    consumer/C:R1, consumer/C:R4.
+    """
     run(_churn(broker, random.Random(2), "join join leave", records=600, troubles=0.2))
 
 
@@ -77,8 +79,8 @@ async def _churn(
     records: int,
     troubles: float = 0.0,
 ) -> None:
-    """Change the members of a group while each has a write that waits, and rows behind it; or, if
-    its batcher is full of those, rows that wait for room.
+    """Change the members of a group while each has a waiting write and rows behind it, or, if these
+    fill its batcher, rows that wait for capacity.
     """
     most = chance.choice([60, 10_000])
     topic, group, truth = await new_topic(broker, PARTITIONS), new_name("group"), Applied()
@@ -133,12 +135,12 @@ async def _churn(
     assert truth.commits > len(changes.split())
     truth.assert_in_order()
     end = stage.number * (records // PARTITIONS)
-    if not troubles:  # else a row that was applied may have to come again
+    if not troubles:  # otherwise an applied row may be repeated
         assert {at.offset for at in (await stored(broker, group)).values()} == {end}
 
 
 class _Stage:
-    """One change of the members, and what writes wait for in it."""
+    """One change of the members, and the events that writes wait for during it."""
 
     def __init__(self, truth: Applied, chance: random.Random) -> None:
         self._truth = truth
@@ -148,13 +150,13 @@ class _Stage:
         self.in_time = asyncio.Event()
 
     def begin(self) -> None:
-        """Begin the next one: one write of each member waits."""
+        """Begin the next stage: one write of each member waits."""
         self.number += 1
         self.waiting = set()
         self.in_time = asyncio.Event()
 
     def before(self, name: str) -> Any:
-        """What the writes of a member wait for."""
+        """Let the writes of a member wait."""
 
         async def before(batch: Batch[Any]) -> None:
             if name not in self.waiting and not self.in_time.is_set():
@@ -168,8 +170,8 @@ class _Stage:
 
 
 def test_a_write_that_outlasts_the_drain_repeats_only_its_own_rows(broker: EmbeddedKafka) -> None:
-    """The next owner begins with them; nothing behind them begins at the old one, and a key that
-    stays here waits for the write. consumer/C:R1, consumer/C:C5.
+    """The next owner begins with these rows. No row behind them begins at the old owner, and a key
+    that stays there waits for the write. consumer/C:R1, consumer/C:C5.
     """
 
     async def scenario() -> None:
@@ -230,7 +232,9 @@ def test_a_write_that_outlasts_the_drain_repeats_only_its_own_rows(broker: Embed
 
 
 def test_rows_of_a_lost_partition_are_neither_begun_nor_committed(broker: EmbeddedKafka) -> None:
-    """The group throws the member out while a write goes on and others wait. consumer/C:R2."""
+    """The group removes the member while a write is in flight and other rows wait.
+    consumer/C:R2.
+    """
 
     async def scenario() -> None:
         topic, group, truth = await new_topic(broker), new_name("group"), Applied()
@@ -277,8 +281,8 @@ def test_rows_of_a_lost_partition_are_neither_begun_nor_committed(broker: Embedd
 def test_a_drain_that_outlasts_the_joining_members_patience_repeats_nothing(
     broker: EmbeddedKafka,
 ) -> None:
-    """The joining member gives up waiting for the group, and joins again: the drain that goes on
-    undoes nothing of the newer assignment. consumer/C:R4, consumer/C:N12.
+    """The joining member times out and joins again: the drain in progress undoes nothing of the
+    newer assignment. consumer/C:R4, consumer/C:N12.
     """
 
     async def scenario() -> None:

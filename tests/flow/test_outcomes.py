@@ -1,4 +1,4 @@
-"""The page says what each outcome does to a record and its position."""
+"""The documentation states the effect of each outcome on a record and its position."""
 
 from __future__ import annotations
 

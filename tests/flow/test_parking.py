@@ -1,4 +1,4 @@
-"""Parked keys of a pipe: a record that is rejected, and the later ones of its key."""
+"""Parked keys of a pipe: a rejected record and the later records of its key."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class DurableStore(MemoryParkStore):
 
 
 class Picky(Destination):
-    """Refuses the rows of these offsets, as long as they are in the set."""
+    """Refuses the rows of these offsets while they are in the set."""
 
     def __init__(self, *offsets: int, prefix_safe: bool = True) -> None:
         super().__init__(prefix_safe=prefix_safe)
         self.bad = set(offsets)
 
     async def write(self, batch: Batch[Any]) -> WriteResult:
-        """Apply the rows that are not refused, and of a key none behind a refused one."""
+        """Apply the rows that are not refused and have no refused row of their key before them."""
         errors: dict[int, BaseException] = {}
         stopped: set[object] = set()
         for index, row in enumerate(batch):
@@ -56,7 +56,7 @@ class Picky(Destination):
 async def test_followers_of_a_rejected_row_are_parked_in_order_and_others_go_on(
     fake_clock: FakeClock, prefix_safe: bool, max_items: int
 ) -> None:
-    """The position passes what is parked; nothing of the key is written until `unpark`."""
+    """The position passes parked records; nothing of the key is written until `unpark`."""
     log = MemoryLog(records("ab" * 20))
     store, sink = DurableStore(), Picky(2, prefix_safe=prefix_safe)
     pipe = piped(
@@ -145,7 +145,7 @@ async def test_a_record_that_is_rejected_again_stays_parked(fake_clock: FakeCloc
 async def test_a_record_without_rows_is_parked_behind_earlier_ones_of_its_key(
     fake_clock: FakeClock,
 ) -> None:
-    """The earlier one is still in the batcher when the transform gives the later one up."""
+    """The earlier record is still in the batcher when the transform gives up the later one."""
     log = MemoryLog(records("aab"))
 
     def decode(message: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Records through a pipe: their rows, their order, their positions."""
+"""Records in a pipe: their rows, order and positions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_a_transform_that_fails_makes_poison_of_its_record_alone(
 async def test_an_unknown_outcome_holds_its_key_and_is_sent_again_first(
     fake_clock: FakeClock,
 ) -> None:
-    """Later rows of the key wait; others go on."""
+    """Later rows of the key wait; other keys continue."""
     log = MemoryLog(records("abababab"))
     sink = Destination(prefix_safe=False)
     marks: list[frozenset[int]] = []
@@ -169,7 +169,9 @@ async def test_a_rejected_row_under_block_holds_its_key_and_the_position(
 async def test_a_row_of_unknown_outcome_is_never_given_up(
     fake_clock: FakeClock, on_rejected: Any
 ) -> None:
-    """After the last try it blocks its key, whatever the strategy, until an operator decides."""
+    """After the last attempt it blocks its key, whatever the strategy, until an operator
+    decides.
+    """
     log, sink, is_down = MemoryLog(records("aab")), Destination(), True
 
     async def before(batch: Batch[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Mistakes with pipes, and what they are told."""
+"""Mistakes in the use of pipes, and their errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_any_iterator_is_a_row_per_element(fake_clock: FakeClock) -> None:
 
 
 async def test_an_open_batcher_is_refused(fake_clock: FakeClock) -> None:
-    """Whether the caller has opened it, or another pipe."""
+    """Whether it was opened by the caller or by another pipe."""
     log = MemoryLog(records("a"))
     async with Batcher(Destination(), clock=fake_clock) as batcher:
         with pytest.raises(ConfigError, match="is open: a pipe opens and closes its batcher"):
@@ -63,7 +63,7 @@ async def test_an_open_batcher_is_refused(fake_clock: FakeClock) -> None:
 
 
 class PoisonWatch(ConsumerObserver):
-    """The offsets of poison messages, as they are told."""
+    """The offsets of reported poison messages."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []

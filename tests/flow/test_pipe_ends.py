@@ -1,4 +1,6 @@
-"""How a pipe ends: stopped, cancelled once and twice, by its batcher's end, by its source's."""
+"""The end of a pipe: by a stop, by one or two cancellations, by the end of its batcher or its
+source.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Slow(Destination):
-    """Takes a while for each batch."""
+    """Takes some time for each batch."""
 
     def __init__(self, clock: FakeClock, seconds: float) -> None:
         super().__init__()
@@ -49,7 +51,9 @@ async def test_a_drain_writes_what_is_inside_and_stores_the_position(
 async def test_a_drain_that_is_too_short_leaves_rows_to_the_next_owner(
     fake_clock: FakeClock,
 ) -> None:
-    """No write begins in its second half, so none is cut off: the next pipe writes the rest."""
+    """No write begins in the second half of the drain, so none is cut off: the next pipe writes the
+    rest.
+    """
     log, sink = MemoryLog(records("abcd" * 10)), Slow(fake_clock, 1.0)
     limits = Limits(max_items=4, max_delay=0.1, workers=1)
     pipe = piped(log, sink, fake_clock, ends=False, drain=5.0, limits=limits)

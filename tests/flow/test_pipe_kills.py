@@ -1,4 +1,4 @@
-"""Pipes into PostgreSQL that are killed: what was not stored comes again, and nothing else.
+"""Pipes into PostgreSQL that are killed: only records whose position was not stored are repeated.
 
 `PENSTOCK_KILLS=100 pytest -m soak tests/flow/test_pipe_kills.py` kills at 100 random moments.
 """
@@ -35,7 +35,7 @@ CREATE FUNCTION {table}_slow() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(0.15); RETURN NULL; END $$;
 CREATE TRIGGER slow AFTER INSERT ON {table} EXECUTE FUNCTION {table}_slow()
 """
-"""Makes every statement take so long."""
+"""Slows down every statement."""
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 
 
@@ -89,7 +89,7 @@ async def _kill_at_random(
 async def test_stops_at_random_moments_before_a_slow_table_repeat_nothing(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """As deploys do: more rows are inside than a drain can write, and no write is cut off."""
+    """As in deployments: more rows are inside than a drain can write, and no write is cut off."""
     topic, group, chance = await new_topic(broker), new_name("stopped"), random.Random(0)
     await fill(broker, topic, COUNT, keys=KEYS)
     async with table(embedded_postgres.dsn) as db:
@@ -121,7 +121,7 @@ def _told_of(written: int) -> Callable[[dict[str, Any]], bool]:
 
 
 async def _end_sessions(db: Database) -> None:
-    """End what a killed program has left at the server; return when it is gone."""
+    """End the server sessions of a killed program, and wait until they are gone."""
     await db.con.fetch(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1",
         db.table,

@@ -1,4 +1,4 @@
-"""Order per key through failures: single cases, most of them found by `test_schedules.py`."""
+"""Order per key after failures: single cases, most of them found by `test_schedules.py`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LastingStore(MemoryParkStore):
 async def test_rows_of_one_key_stay_in_order_after_an_unknown_outcome(
     fake_clock: FakeClock, key: str | None
 ) -> None:
-    """A key of `None` is a key, too."""
+    """`None` is a key, too."""
     log = MemoryLog(records([key] * 8))
     sink = Destination()
     lost: list[int] = []
@@ -58,7 +58,7 @@ async def test_rows_of_one_key_stay_in_order_after_an_unknown_outcome(
 async def test_a_record_whose_rows_wait_behind_its_own_failed_one_is_sent_again(
     fake_clock: FakeClock, prefix_safe: bool
 ) -> None:
-    """Two rows of one key, of which one write at most has one if the sink is not prefix-safe."""
+    """Two rows of one key; a write contains only one of them if the sink is not prefix-safe."""
     log = MemoryLog(records("ab"))
     sink = Destination(prefix_safe=prefix_safe)
     lost: list[int] = []
@@ -83,7 +83,7 @@ async def test_a_record_whose_rows_wait_behind_its_own_failed_one_is_sent_again(
 async def test_rows_of_a_lost_partition_are_not_sent_again_with_those_of_another(
     fake_clock: FakeClock,
 ) -> None:
-    """Both have the key, and the first one's row comes again. consumer/C:R2."""
+    """Both partitions have the key, and the row of the first one is sent again. consumer/C:R2."""
     log = MemoryLog([*records("a"), *records("a", partition=1)])
     sink, reached = Destination(), asyncio.Event()
 
@@ -127,7 +127,9 @@ async def test_records_without_rows_make_room_for_the_next_ones(fake_clock: Fake
 async def test_rows_behind_one_refused_in_a_probe_wait_with_their_key(
     fake_clock: FakeClock,
 ) -> None:
-    """While everything is refused a retry sends the first row alone, and that one is refused for good."""
+    """While everything is refused, a retry sends the first row alone, and it is refused
+    permanently.
+    """
     log = MemoryLog(records("aa"))
     sink = Destination()
 
@@ -157,7 +159,7 @@ async def test_rows_behind_one_refused_in_a_probe_wait_with_their_key(
 async def test_a_row_that_waited_when_its_write_was_cut_holds_its_key(
     fake_clock: FakeClock,
 ) -> None:
-    """While everything is refused a retry sends one row alone, and that write hangs: the other row
+    """While everything is refused, a retry sends one row alone, and its write hangs: the other row
     ends unsent.
     """
     log = MemoryLog(records("abbb"))
@@ -182,7 +184,7 @@ async def test_a_row_that_waited_when_its_write_was_cut_holds_its_key(
 async def test_a_row_without_a_usable_key_may_wait_while_others_of_its_record_fail(
     fake_clock: FakeClock,
 ) -> None:
-    """It waits for room, and is refused only then; it is poison for its record alone."""
+    """It waits for capacity and is refused only then; it is poison for its own record only."""
     log = MemoryLog(records("ab"))
     sink = Destination()
 
@@ -211,7 +213,7 @@ async def test_a_row_without_a_usable_key_may_wait_while_others_of_its_record_fa
 
 
 async def test_two_calls_may_unpark_one_key_of_several_partitions(fake_clock: FakeClock) -> None:
-    """Each partition's records are replayed by one of them."""
+    """Each partition's records are replayed by one of the calls."""
     log = MemoryLog([*records("aa"), *records("aa" * 4, partition=1)])
     sink, refused = Destination(), [True]
 
@@ -239,7 +241,7 @@ async def test_two_calls_may_unpark_one_key_of_several_partitions(fake_clock: Fa
 async def test_a_key_can_be_parked_again_after_a_revoke_in_the_middle_of_its_replay(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:R4: the turn of the old claim's message ends with that message."""
+    """consumer/C:R4: the old claim's turn at the key ends with its message."""
     log = MemoryLog(records("aa"))
     sink, refused = Destination(), [True]
 
@@ -271,7 +273,7 @@ async def test_a_key_can_be_parked_again_after_a_revoke_in_the_middle_of_its_rep
 
 
 async def test_a_row_behind_a_refused_one_is_not_blocked_with_it(fake_clock: FakeClock) -> None:
-    """Both may have been applied before; only the first is refused, and then given up."""
+    """Both may have been applied before; only the first is refused and given up."""
     log = MemoryLog(records("aa"))
     sink = Destination()
 

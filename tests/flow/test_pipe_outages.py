@@ -1,5 +1,5 @@
-"""Brokers and databases that go down under a pipe: nothing is lost, and rows come twice only where
-the report counts them as `unknown`.
+"""Outages of brokers and databases under a pipe: nothing is lost, and only rows that the report
+counts as `unknown` are repeated.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ COUNT = 2_000
 
 @pytest.fixture(scope="module")
 def own_postgres() -> Iterator[EmbeddedPostgres]:
-    """One that may be stopped and killed; tests leave it running."""
+    """A server that tests may stop and kill; they leave it running."""
     with there_or_skip("postgres", embedded_postgres({"fsync": "off"})) as server:
         yield server
 
 
 class Piped(NamedTuple):
-    """A pipe into a table, and the position that its records end at."""
+    """A pipe into a table, and the end position of its records."""
 
     member: PipeMember
     db: Database
@@ -60,12 +60,12 @@ class Piped(NamedTuple):
         await self.member.watch.stored(at + COUNT)
 
     async def acknowledged(self, count: int) -> None:
-        """Return at the first commit after so many records have been acknowledged."""
+        """Return at the first commit after this many records were acknowledged."""
         stats = self.member.pipe.stats
         await self.member.watch.news.until(lambda: stats().source.counts.acked >= count)
 
     async def ended(self, count: int) -> tuple[list[Written], PipeReport]:
-        """Stop the pipe; return the rows, which are complete and in order, and its report."""
+        """Stop the pipe; return its report and the rows, which must be complete and in order."""
         report = await self.member.stop()
         rows = await written(self.db)
         assert report.complete
@@ -108,7 +108,7 @@ async def blocked(db: Database) -> None:
 def test_a_database_that_restarts_costs_no_row(
     broker: EmbeddedKafka, own_postgres: EmbeddedPostgres, how: str
 ) -> None:
-    """Those whose write was cut are `unknown`, and come again in front of their keys."""
+    """Rows whose write was cut are `unknown` and are sent again before others of their keys."""
 
     async def scenario() -> None:
         async with table(own_postgres.dsn) as db, piped(broker, db) as pipe, log_lines() as log:
@@ -131,7 +131,7 @@ def test_a_database_that_restarts_costs_no_row(
 def test_sessions_that_are_terminated_in_the_middle_of_writes_cost_no_row(
     broker: EmbeddedKafka, own_postgres: EmbeddedPostgres
 ) -> None:
-    """Each write at the destination waits for a lock when its session is ended."""
+    """Each write at the destination waits for a lock when its session is terminated."""
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
@@ -155,7 +155,7 @@ def test_sessions_that_are_terminated_in_the_middle_of_writes_cost_no_row(
 def test_lost_answers_repeat_only_rows_that_are_counted_as_unknown(
     broker: EmbeddedKafka, own_postgres: EmbeddedPostgres
 ) -> None:
-    """The rows are in the table, and the pipe cannot know."""
+    """The rows are in the table, but the pipe cannot know it."""
 
     async def scenario() -> None:
         async with (
@@ -176,7 +176,7 @@ def test_lost_answers_repeat_only_rows_that_are_counted_as_unknown(
 def test_a_broker_that_is_away_for_a_while_costs_no_row_and_repeats_none(
     broker: EmbeddedKafka, own_postgres: EmbeddedPostgres
 ) -> None:
-    """What is written during the outage is committed after it. consumer/C:C6."""
+    """Rows written during the outage are committed after it. consumer/C:C6."""
 
     async def scenario() -> None:
         async with proxied_broker(broker) as proxy:
@@ -194,7 +194,7 @@ def test_a_broker_that_is_away_for_a_while_costs_no_row_and_repeats_none(
 def test_a_broker_that_is_killed_and_started_again_costs_no_row_and_repeats_none(
     own_broker: OwnKafka, own_postgres: EmbeddedPostgres, turn: int
 ) -> None:
-    """As above, with a broker that has to read its log again."""
+    """As above, with a broker that must recover its log."""
 
     async def scenario() -> None:
         async def down() -> None:
@@ -215,7 +215,7 @@ async def _broker_outage(
     up: Callable[[], Awaitable[None]],
     bootstrap: str = "",
 ) -> None:
-    """Take the broker down in the middle of writes, which end then."""
+    """Stop the broker during writes, which end while it is down."""
     async with (
         table(postgres.dsn) as db,
         piped(broker, db, bootstrap=bootstrap) as pipe,
@@ -273,7 +273,7 @@ def test_outages_of_every_kind_one_after_another_cost_no_row(
 
 
 async def terminate(dsn: str) -> None:
-    """End the sessions of all others."""
+    """Terminate all other sessions."""
     con = await asyncpg.connect(dsn)
     try:
         await con.fetch(

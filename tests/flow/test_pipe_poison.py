@@ -1,5 +1,5 @@
-"""Records that cannot become rows, rows that the batcher refuses, and records that an operator
-lets go on.
+"""Records that cannot be transformed, rows that the batcher refuses, and records that an operator
+releases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 async def test_a_transform_whose_service_is_down_holds_everything_until_it_is_back(
     fake_clock: FakeClock,
 ) -> None:
-    """Nothing passes the record, no attempt is used up, and nothing becomes poison."""
+    """The position does not pass the record, no attempt is counted, and nothing becomes poison."""
     log, sink, tries = MemoryLog(records("abc")), Destination(), 0
 
     def look_up(message: Any) -> Any:
@@ -85,7 +85,7 @@ async def test_an_exit_in_a_transform_ends_the_pipe_after_its_drain(
 async def test_what_the_batcher_refuses_is_poison_of_its_record_alone(
     fake_clock: FakeClock,
 ) -> None:
-    """A key that cannot be one, an item that is too large, a key function that raises."""
+    """An unusable key, an item that is too large, a key function that raises."""
     log, sink = MemoryLog(records("abcdef")), Destination()
     letters: MemorySink[Any] = MemorySink()
     rows = [b"fine", b"x" * 100, None, [[1]], b"raises", b"good"]
@@ -158,7 +158,7 @@ async def test_tenants_share_a_pipe_by_weight(fake_clock: FakeClock) -> None:
 
 
 async def test_bytes_inside_are_bounded_by_the_records(fake_clock: FakeClock) -> None:
-    """Nothing more is fetched while the rows of so many bytes are not written."""
+    """No more records are fetched while rows of this many bytes are unwritten."""
     log, sink = MemoryLog(records("abcdefghij")), Destination()
     most: list[int] = []
 

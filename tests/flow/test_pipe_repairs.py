@@ -1,4 +1,6 @@
-"""What operators do to the table and the topic of a running pipe, and what the pipe says of it."""
+"""Changes that operators make to the table and the topic of a running pipe, and the pipe's
+messages.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ MISTAKES = {
 def test_a_mistake_with_the_table_holds_the_pipe_until_it_is_repaired(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, mistake: str
 ) -> None:
-    """No record is given up, none is blocked, and the position waits."""
+    """No record is given up or blocked, and the position waits."""
     breaks, repairs = MISTAKES[mistake]
 
     async def scenario() -> None:
@@ -79,7 +81,7 @@ def test_a_mistake_with_the_table_holds_the_pipe_until_it_is_repaired(
 def test_rows_that_fit_no_column_any_more_are_blocked_and_go_on_when_told(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """A column of another type refuses every row for itself: nothing is given up."""
+    """With a column of another type every row is refused individually: none is given up."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Interrupting(Destination):
-    """Sends a signal in the middle of its first write; with `hangs` that write has no end."""
+    """Sends a signal during its first write; with `hangs` that write never ends."""
 
     def __init__(self, *, hangs: bool) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_a_signal_drains_a_pipe() -> None:
 
 
 def test_a_drain_that_cuts_writes_off_is_no_success() -> None:
-    """The exit code is 1 then, and the report says what became of the rows."""
+    """The exit code is 1, and the report accounts for the rows."""
     with pytest.raises(DrainTimeout, match="4 unknown") as caught:
         ran(Interrupting(hangs=True), 0.5)
     assert "position 0" in caught.value.__notes__

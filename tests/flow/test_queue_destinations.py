@@ -1,4 +1,6 @@
-"""Destinations that cannot settle the jobs of a queue, and arguments that are the queue's own."""
+"""Destinations that cannot settle the jobs of a queue, and arguments that the queue already
+decides.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def table() -> PostgresSink:
 
 @pytest.mark.parametrize("sink", [MemorySink(), KafkaSink("t", bootstrap="nowhere:1")], ids=repr)
 def test_a_destination_elsewhere_is_refused_at_construction(sink: Any) -> None:
-    """With the rule, and what to use."""
+    """The error states the rule and the alternative."""
     rule = "transactions of its own PostgreSQL; use PostgresSink or PostgresEffects there, or flow.pipe"
     with pytest.raises(ConfigError, match=rule):
         flow.transaction(source(), sink)
@@ -45,7 +47,7 @@ def test_a_destination_elsewhere_is_refused_at_construction(sink: Any) -> None:
 
 @pytest.mark.parametrize("strategy", ["skip", "block", "block_and_dead_letter", "park_key", "drop"])
 def test_what_becomes_of_a_job_that_cannot_be_handled_is_the_queues_own(strategy: Any) -> None:
-    """Q9: the error says so, and names the argument."""
+    """Q9: the error explains it and names the argument."""
     with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is decided by this source"):
         flow.transaction(source(), table(), on_rejected=strategy)
     with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is decided by this source"):
@@ -63,7 +65,7 @@ def test_dead_letters_are_the_queues_own() -> None:
 
 @asynccontextmanager
 async def another_database(made: FlowQueue, what: str) -> AsyncIterator[Log]:
-    """A database with a table of the same name, and with `what` of the queue."""
+    """A database with a table of the same name, and the given part of the queue."""
     name = f"other_{made.log.schema}"
     await made.con.execute(f"DROP DATABASE IF EXISTS {name}")
     await made.con.execute(f"CREATE DATABASE {name}")
@@ -108,7 +110,7 @@ async def test_another_database_as_the_destination_costs_no_job_and_has_no_row(
     what: str,
     told: str,
 ) -> None:
-    """Q-T13: every transaction is refused, also where the same queue is installed."""
+    """Q-T13: every transaction is refused, even if the same queue is installed there."""
     caplog.set_level(logging.DEBUG, "penstock.consumer")
     async with (
         flow_queue(embedded_postgres.dsn) as made,

@@ -1,6 +1,7 @@
-"""Flows from a queue that are killed and frozen at random moments, by a count on the destination.
+"""Flows from a queue that are killed and frozen at random moments; the destination's rows are
+counted.
 
-`PENSTOCK_KILLS=100 pytest -m soak tests/flow/test_queue_kills.py` does it so many times.
+`PENSTOCK_KILLS=100 pytest -m soak tests/flow/test_queue_kills.py` does so 100 times.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
 JOBS = 60
-"""Before each kill."""
+"""Jobs before each kill."""
 SLOW = """
 CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(0.01); RETURN NULL; END $$;
 CREATE TRIGGER slow AFTER INSERT ON {schema}.effect
 FOR EACH STATEMENT EXECUTE FUNCTION {schema}.slow()
 """
-"""Makes every statement take so long, so that most moments are within transactions."""
+"""Slows down every statement, so that most moments are within transactions."""
 EXACT = ("rows", "effects", "rows")
 
 
@@ -59,7 +60,7 @@ async def kill_at_random(
 async def test_kills_and_frozen_processes_repeat_no_job_and_lose_none(
     embedded_postgres: EmbeddedPostgres, kills: int
 ) -> None:
-    """Q-T2, Q-T11, Q-T13, R6: half of them a SIGSTOP; rows and effects side by side."""
+    """Q-T2, Q-T11, Q-T13, R6: half of the faults are a SIGSTOP; rows and effects side by side."""
     async with flow_queue(embedded_postgres.dsn) as made:
         await kill_at_random(made, EXACT, kills, random.Random(0))
         await made.assert_exact()
@@ -71,7 +72,9 @@ async def test_kills_and_frozen_processes_repeat_no_job_and_lose_none(
 async def test_many_kills_and_frozen_processes(
     embedded_postgres: EmbeddedPostgres, ordered: bool
 ) -> None:
-    """Q-T2, Q-T11, Q-T13, R6: `PENSTOCK_KILLS` of them, half of them a SIGSTOP beyond the lease."""
+    """Q-T2, Q-T11, Q-T13, R6: `PENSTOCK_KILLS` faults, half of them a SIGSTOP that outlasts the
+    lease.
+    """
     options = {"ordering_required": True, "poison": "block"} if ordered else {}
     async with flow_queue(embedded_postgres.dsn, within=None, **options) as made:
         await kill_at_random(made, EXACT, KILLS, random.Random(1))
@@ -80,7 +83,7 @@ async def test_many_kills_and_frozen_processes(
 
 @pytest.mark.long
 async def test_a_pipe_that_is_killed_loses_no_job(embedded_postgres: EmbeddedPostgres) -> None:
-    """Q-T2, Q-T11: rows may be there twice, the first of each in order per key."""
+    """Q-T2, Q-T11: rows may be repeated; the first ones of each key are in order."""
     async with flow_queue(embedded_postgres.dsn) as made:
         await kill_at_random(made, ("pipe", "pipe"), 4, random.Random(2))
         await made.assert_in_order()
@@ -91,7 +94,7 @@ async def test_a_pipe_that_is_killed_loses_no_job(embedded_postgres: EmbeddedPos
 async def test_a_pipe_that_is_killed_many_times_loses_no_job(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """Q-T2, Q-T11: `PENSTOCK_KILLS` times, half of them a SIGSTOP beyond the lease."""
+    """Q-T2, Q-T11: `PENSTOCK_KILLS` faults, half of them a SIGSTOP that outlasts the lease."""
     async with flow_queue(embedded_postgres.dsn, within=None) as made:
         await kill_at_random(made, ("pipe", "pipe"), KILLS, random.Random(3))
         await made.assert_in_order()

@@ -1,4 +1,4 @@
-"""Leases that transactions settle, while the consumer settles them, too: step by step."""
+"""Leases settled by transactions and by the consumer at the same time, step by step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Claim:
 
 
 class Host:
-    """Begins the claims that a source asks for."""
+    """Begins the claims of a source."""
 
     def __init__(self) -> None:
         self.claims: list[Claim] = []
@@ -65,7 +65,7 @@ class Host:
 
 
 async def leased(source: PostgresQueueSource, host: Host) -> Claim:
-    """The claim of the first lease, of which all records are delivered."""
+    """The claim of the first lease, once all its records are delivered."""
     while not host.claims:
         await source.fetch([], 10)
     assert await source.fetch(host.claims, 10)
@@ -73,7 +73,7 @@ async def leased(source: PostgresQueueSource, host: Host) -> Claim:
 
 
 async def apply(made: FlowQueue, move: UnitMove) -> None:
-    """Run a move in a transaction of its own."""
+    """Apply a move in its own transaction."""
     async with made.con.transaction():
         await move.move(made.con)
 
@@ -86,7 +86,7 @@ async def owners(made: FlowQueue) -> list[Any]:
 async def test_a_lease_whose_rest_is_settled_during_a_commit_is_freed_by_the_next_one(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """Q-T13: and not left to run out, which would hold up later jobs of the key."""
+    """Q-T13: the lease must not run out instead, which would delay later jobs of the key."""
     async with flow_queue(embedded_postgres.dsn) as made:
         first, second = await made.enqueue("k", "a", "b")
         source, host = made.source(), Host()
@@ -98,7 +98,7 @@ async def test_a_lease_whose_rest_is_settled_during_a_commit_is_freed_by_the_nex
             moves.append(source.move_to(claim, Position(second + 1)))
             await apply(made, moves[1])
             commit = asyncio.create_task(source.commit({claim: Position(first + 1)}))
-            await asyncio.sleep(0)  # it has decided what it settles
+            await asyncio.sleep(0)  # the source has decided what to settle
             moves[1].committed()
             assert await commit == [claim]
             assert await source.commit({claim: Position(second + 1)}) == [claim]
@@ -110,7 +110,7 @@ async def test_a_lease_whose_rest_is_settled_during_a_commit_is_freed_by_the_nex
 async def test_a_move_is_refused_once_its_jobs_are_settled_or_its_lease_has_ended(
     embedded_postgres: EmbeddedPostgres, key: str | None
 ) -> None:
-    """Q-T13: nothing of its transaction is applied then."""
+    """Q-T13: nothing of its transaction is applied."""
     async with flow_queue(embedded_postgres.dsn) as made:
         (place,) = await made.enqueue(key, "a")
         source, host = made.source(), Host()
@@ -133,7 +133,7 @@ async def test_a_move_is_refused_once_its_jobs_are_settled_or_its_lease_has_ende
 async def test_a_job_behind_a_lease_has_no_try_counted_for_it(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """Q-T12: the process dies with a lease of which all is settled."""
+    """Q-T12: the process dies with a lease whose jobs are all settled."""
     async with flow_queue(embedded_postgres.dsn, max_attempts=1) as made:
         first, second = await made.enqueue("k", "a", "b")
         source, host = made.source(per_key=1), Host()

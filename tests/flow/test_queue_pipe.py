@@ -1,4 +1,4 @@
-"""Pipes from a queue through a batcher: at least once, in order per key."""
+"""Pipes from a queue through a batcher: at least once, and in order per key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def piped(
     source: Any = None,
     **options: Any,
 ) -> flow.Pipe:
-    """A pipe into the table, in small batches; those of a key one after the other."""
+    """A pipe into the table, in small batches; those of a key run one after another."""
     batcher: Batcher[Any] = Batcher(
         stack(made.sink(dsn), Retry()),
         key=lambda row: row[1] or row[2],
@@ -54,7 +54,7 @@ def piped(
 async def test_every_row_is_written_in_order_per_key(
     embedded_postgres: EmbeddedPostgres, ordered: bool
 ) -> None:
-    """Q-T11: and once, while nothing fails."""
+    """Q-T11: once, as long as nothing fails."""
     options: dict[str, Any] = {"ordering_required": True, "poison": "block"} if ordered else {}
     async with flow_queue(embedded_postgres.dsn, **options) as made:
         await made.produce(JOBS, random.Random(6))
@@ -68,8 +68,8 @@ async def test_every_row_is_written_in_order_per_key(
 async def test_a_rejected_row_parks_its_key_and_the_others_continue(
     embedded_postgres: EmbeddedPostgres, how: str
 ) -> None:
-    """Q9, Q-T15: nothing behind it leaves the queue; rows behind it may be written before, and come
-    again. One before it that is not written yet stays in front of it. The error stays with the key.
+    """Q9, Q-T15: no job behind it leaves the queue; rows behind it may be written early and
+    repeated. An unwritten job before it stays in front of it. The error is stored with the key.
     """
     async with flow_queue(embedded_postgres.dsn) as made:
         key = await made.enqueue("k", "a", how, "b", "c")
@@ -95,7 +95,7 @@ async def test_a_rejected_row_parks_its_key_and_the_others_continue(
 
 
 def spoil(message: Message) -> object:
-    """Answer as the payload says."""
+    """Return the result that the payload names."""
     row = row_of(message, "here")
     return {"bury": ToDeadLetter("unwanted"), "end": Terminate("spoiled")}.get(row[3], row)
 
@@ -104,7 +104,7 @@ def spoil(message: Message) -> object:
 async def test_the_queue_decides_what_becomes_of_a_job_that_cannot_be_written(
     embedded_postgres: EmbeddedPostgres, poison: str
 ) -> None:
-    """Q9: exactly one dead letter, if any; an answer of the transform makes it one in any case."""
+    """Q9: at most one dead letter; if the transform asks for one, exactly one in any case."""
     async with flow_queue(embedded_postgres.dsn, poison=poison) as made:
         key = await made.enqueue("k", "a", "refused", "b")
         buried = await made.enqueue("l", "bury", "c")
@@ -168,7 +168,7 @@ async def test_cut_connections_of_the_sink_and_the_source_lose_no_job(
 
 @asynccontextmanager
 async def locked(made: FlowQueue) -> AsyncIterator[None]:
-    """Let nothing be written within."""
+    """Block all writes inside the block."""
     async with made.log.connected() as con, con.transaction():
         await con.execute(f"LOCK TABLE {made.log.sql}.effect")
         yield
@@ -178,7 +178,7 @@ async def locked(made: FlowQueue) -> AsyncIterator[None]:
 async def test_a_drain_gives_back_what_is_not_written(
     embedded_postgres: EmbeddedPostgres, drain: float
 ) -> None:
-    """Q-T2: at once, and without a try counted; nothing waits for the leases to run out."""
+    """Q-T2: at once and without a counted attempt; they need not wait for the leases to expire."""
     async with flow_queue(embedded_postgres.dsn, max_attempts=1) as made:
         await made.produce(JOBS, random.Random(10))
         pipe = piped(made, source=made.source(ends=False), drain=drain)

@@ -1,4 +1,4 @@
-"""Flows from a queue into a table of its own database: each job has its row once, in order per key."""
+"""Flows from a queue into a table of the same database: each job has one row, in order per key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORDERED = {"ordering_required": True, "poison": "block"}
 async def test_each_job_is_committed_once_and_in_order(
     embedded_postgres: EmbeddedPostgres, kind: Kind, options: dict[str, Any]
 ) -> None:
-    """Q-T11, R6: with and without keys; several members at once."""
+    """Q-T11, R6: with and without keys; with several members at once."""
     async with flow_queue(embedded_postgres.dsn, **options) as made:
         await made.produce(JOBS, random.Random(4))
         flows = [
@@ -48,7 +48,7 @@ async def test_each_job_is_committed_once_and_in_order(
 async def test_rows_and_settled_jobs_are_of_one_transaction(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
-    """R6: no other session sees one without the other."""
+    """R6: no other session sees only one of them."""
     async with flow_queue(embedded_postgres.dsn) as made:
         places = await made.enqueue("k", *"abcdef")
         turn = asyncio.Lock()
@@ -66,7 +66,7 @@ async def test_rows_and_settled_jobs_are_of_one_transaction(
 async def test_a_job_without_rows_is_settled(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
-    """Alone and between others."""
+    """Alone and between other jobs."""
     async with flow_queue(embedded_postgres.dsn) as made:
         places = await made.enqueue("k", "skip", "a", "skip", "b")
         await made.enqueue("l", "skip")
@@ -95,7 +95,7 @@ def word(message: Message) -> str:
 
 
 async def spoil(message: Message) -> object:
-    """Answer as the payload says."""
+    """Return the result that the payload names."""
     said = word(message)
     if said == "raise":
         raise PermanentError("spoiled")
@@ -103,7 +103,7 @@ async def spoil(message: Message) -> object:
 
 
 async def settled_as(made: FlowQueue, key: str | None) -> tuple[int | None, list[int]]:
-    """The state of a key, or of the jobs without one, and the jobs that are left."""
+    """The state of a key, or of the jobs without a key, and the remaining jobs."""
     state = (
         "SELECT state FROM {schema}.lane WHERE key = $1 AND lease IS NULL"
         if key
@@ -118,7 +118,7 @@ async def settled_as(made: FlowQueue, key: str | None) -> tuple[int | None, list
 async def test_the_queue_decides_what_becomes_of_a_job_that_cannot_be_handled(
     embedded_postgres: EmbeddedPostgres, kind: Kind, poison: str, how: str
 ) -> None:
-    """Q9, Q-T15: those before it are committed, those behind it wait, or continue; at most one dead
+    """Q9, Q-T15: jobs before it are committed, those behind it wait or continue; at most one dead
     letter. Other keys continue.
     """
     async with flow_queue(embedded_postgres.dsn, poison=poison) as made:
@@ -149,7 +149,7 @@ async def test_the_queue_decides_what_becomes_of_a_job_that_cannot_be_handled(
 async def test_a_job_that_is_to_be_a_dead_letter_is_one_whatever_the_queue_says(
     embedded_postgres: EmbeddedPostgres, kind: Kind, poison: str, key: str | None
 ) -> None:
-    """Q9, Q-T15: and the jobs behind it continue."""
+    """Q9, Q-T15: the jobs behind it continue."""
     async with flow_queue(embedded_postgres.dsn, poison=poison) as made:
         places = await made.enqueue(key, "a", "bury", "b", "c")
         await made.flow(kind, spoil).run()
@@ -176,7 +176,7 @@ async def test_a_spoiled_job_without_a_key_stops_no_other(
 async def test_a_spoiled_job_stops_an_ordered_queue(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
-    """Q-T10: nothing later is committed, of no key; there is exactly one dead letter."""
+    """Q-T10: no later job of any key is committed; there is exactly one dead letter."""
     options: dict[str, Any] = {**ORDERED, "poison": "block_and_dead_letter"}
     async with flow_queue(embedded_postgres.dsn, **options) as made:
         places = [
@@ -195,7 +195,9 @@ async def test_a_spoiled_job_stops_an_ordered_queue(
 async def test_exit_ends_the_flow_and_gives_the_job_back(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
-    """S-T13: those before it are committed; the next flow begins with it, whatever the queue says."""
+    """S-T13: jobs before it are committed; the next flow begins with it, whatever the queue's
+    strategy.
+    """
     async with flow_queue(embedded_postgres.dsn) as made:
         places = await made.enqueue("k", "a", "raise", "b")
         for _ in range(2):

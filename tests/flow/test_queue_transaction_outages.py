@@ -1,5 +1,5 @@
-"""Leases, connections, answers and servers that are lost under flows from a queue into tables of its
-own database: each job has its row once, and none is lost.
+"""Lost leases, connections, answers and servers under flows from a queue into tables of the same
+database: each job has one row, and none is lost.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ $$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER hang AFTER INSERT ON {schema}.effect DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION {schema}.hang()
 """
-"""Lets a COMMIT wait while another session has the advisory lock 4711."""
+"""Makes a COMMIT wait while another session holds the advisory lock 4711."""
 
 
 def sink(made: FlowQueue, kind: Kind, dsn: str, **options: Any) -> Any:
-    """A destination that is reached by this way."""
+    """A destination reached through this connection."""
     return made.sink(dsn, **options) if kind == "rows" else PostgresEffects(dsn, **options)
 
 
@@ -45,7 +45,7 @@ def sink(made: FlowQueue, kind: Kind, dsn: str, **options: Any) -> Any:
 async def test_a_lease_that_is_lost_before_the_commit_applies_nothing(
     embedded_postgres: EmbeddedPostgres, kind: Kind, key: str | None
 ) -> None:
-    """Q-T13, Q-T2: the rows are written, and the settle is refused."""
+    """Q-T13, Q-T2: the rows are written, but the settle is refused."""
     async with flow_queue(embedded_postgres.dsn) as made:
         places = await made.enqueue(key, "a", "b")
         began, gate = asyncio.Event(), asyncio.Event()
@@ -79,7 +79,7 @@ async def test_a_lease_that_is_lost_before_the_commit_applies_nothing(
 async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_job(
     embedded_postgres: EmbeddedPostgres, kind: Kind, key: str | None, is_applied: bool
 ) -> None:
-    """Q-T13: another connection tells whether the jobs are settled."""
+    """Q-T13: another connection shows whether the jobs are settled."""
     async with (
         flow_queue(embedded_postgres.dsn) as made,
         proxied(embedded_postgres.dsn) as (proxy, dsn),
@@ -99,7 +99,7 @@ async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_job(
 
 
 def cut_commit(proxy: Proxy, *, is_applied: bool) -> None:
-    """Cut the connection of the next COMMIT, behind or before it."""
+    """Cut the connection at the next COMMIT, before or after it is applied."""
     if is_applied:
         proxy.cut_answer = "COMMIT"
     else:
@@ -110,7 +110,7 @@ def cut_commit(proxy: Proxy, *, is_applied: bool) -> None:
 async def test_a_commit_that_nothing_is_known_of_repeats_no_job(
     embedded_postgres: EmbeddedPostgres, kind: Kind, fails_again: bool
 ) -> None:
-    """Q-T13: the source is asked before the next try. If that fails, the jobs that are settled stay
+    """Q-T13: the source is queried before the next attempt. If that fails, settled jobs stay
     settled.
     """
     async with (
@@ -118,7 +118,7 @@ async def test_a_commit_that_nothing_is_known_of_repeats_no_job(
         proxied(embedded_postgres.dsn) as (proxy, dsn),
     ):
         places = await made.enqueue("k", "a", "b", "refused", "c")
-        # the transaction settles its jobs, the question about it has no answer, the next one breaks
+        # the transaction settles its jobs, the query about it has no answer, the next one breaks
         cuts = [(b"settle_jobs", False), (b"settle_jobs", True), (b"INSERT INTO", fails_again)]
 
         async def cut(message: Message) -> None:
@@ -143,7 +143,7 @@ async def test_a_commit_that_is_under_way_is_waited_for(
     embedded_postgres: EmbeddedPostgres, kind: Kind, asks: str
 ) -> None:
     """Q-T13: its answer is lost; it is applied later, and no other transaction with it. A sink that
-    cannot wait so long leaves the question to the source.
+    cannot wait that long leaves the query to the source.
     """
     if kind == "rows":
         pytest.skip("its deferred constraints are checked before the COMMIT")
@@ -166,15 +166,15 @@ async def test_a_commit_that_is_under_way_is_waited_for(
 
 
 def named(name: str) -> dict[str, Any]:
-    """Options of connections that are found by this name."""
+    """Options for connections with this application name."""
     return {"connect_options": {"server_settings": {"application_name": name}}}
 
 
 async def test_connections_that_are_cut_at_every_statement_cost_no_job(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
-    """Q-T13, R6: each request in turn, whichever it is, is its connection's last one; of the source
-    and of the sink.
+    """Q-T13, R6: each request of the source and of the sink in turn is the last one of its
+    connection.
     """
     async with (
         flow_queue(embedded_postgres.dsn) as made,
@@ -211,7 +211,7 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 async def test_a_server_that_is_killed_costs_no_job_and_repeats_none(
     own_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
-    """Q-T2, R6: in the middle of transactions; the flow continues by itself."""
+    """Q-T2, R6: during transactions; the flow recovers by itself."""
     async with flow_queue(own_postgres.dsn) as made:
         pipe = made.flow(kind, source=made.source(ends=False, lease=LEASE, per_key=2))
         async with running(pipe):

@@ -1,4 +1,4 @@
-"""A position that was lost although the group still has the partition here is claimed again."""
+"""A lost position is claimed again while the group still has the partition assigned here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def said(caplog: pytest.LogCaptureFixture, text: str) -> int:
 async def test_a_lost_position_that_the_group_still_has_is_claimed_again(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was lost to a process that did not know yet that the partition was not its own."""
+    """It was lost to a process that did not know yet that it had lost the partition."""
     log, rows = MemoryLog(records(range(4))), KeptRows()
     pipe, _ = kept(log, KeptSink(rows), fake_clock, ends=False)
     async with asyncio.TaskGroup() as tasks:
@@ -73,7 +73,7 @@ async def test_records_that_the_other_owner_has_committed_meanwhile_are_not_repe
 async def test_a_position_that_was_moved_back_is_not_taken_up_again_by_this_claim(
     fake_clock: FakeClock,
 ) -> None:
-    """Its records are delivered by the next claim only."""
+    """Its records are redelivered by the next claim only."""
     log, rows = MemoryLog(records(range(4))), KeptRows()
     pipe, source = kept(log, KeptSink(rows), fake_clock, ends=False)
     async with asyncio.TaskGroup() as tasks:
@@ -95,7 +95,7 @@ async def test_a_position_that_was_moved_back_is_not_taken_up_again_by_this_clai
 async def test_no_record_is_given_up_while_the_position_cannot_be_claimed_again(
     fake_clock: FakeClock, kind: type[Exception]
 ) -> None:
-    """Such as for a table that was made anew: an operator decides."""
+    """For example because the table was recreated: an operator decides."""
     log, rows, letters = MemoryLog(records(range(4))), KeptRows(), MemorySink[Any]()
     sink = KeptSink(rows)
     pipe, _ = kept(log, sink, fake_clock, ends=False, dead_letters=letters, on_rejected="skip")

@@ -1,5 +1,5 @@
 """Pipes of two members in random schedules: rebalances, cuts, refusals, outages, crashes, blocked
-keys. The laws stand in `pipe_truth.py`.
+keys. `pipe_truth.py` contains the laws.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ REACHED = (
     "given up",
     "parked",
 )
-"""What comes to pass in a sample, besides the events."""
+"""Situations that must occur in a sample, besides the events."""
 AGAIN = 'import sys; sys.path.append("tests/flow"); from pipe_schedules import replay; replay({})'
 TRIES = 20
-"""Seeds from which a planted bug is looked for."""
+"""The number of seeds tried for a planted bug."""
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Failures by the thousand are not worth a log line each."""
+    """Suppress the log lines of thousands of failures."""
     logger = logging.getLogger("penstock")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -45,7 +45,7 @@ def quiet() -> Iterator[None]:
 
 
 def schedules(seeds: range) -> Counter[str]:
-    """Run each, and tell what came to pass; an error says how to run it again."""
+    """Run each seed and count the situations; an error says how to replay it."""
     seen: Counter[str] = Counter()
     for seed in seeds:
         with run_by(AGAIN.format(seed)):
@@ -54,8 +54,8 @@ def schedules(seeds: range) -> Counter[str]:
 
 
 def test_pipes_keep_order_and_positions_in_random_schedules() -> None:
-    """consumer/C:C5, consumer/C:R1, consumer/C:R2, consumer/C:R4, consumer/C:N12: on memory, by the
-    record of the destination and of the log.
+    """consumer/C:C5, consumer/C:R1, consumer/C:R2, consumer/C:R4, consumer/C:N12: in memory,
+    checked by the records of the destination and of the log.
     """
     seen = schedules(range(SAMPLE))
     assert {*EVENTS, *REACHED} <= seen.keys()
@@ -70,22 +70,22 @@ def test_pipes_keep_order_and_positions_in_a_thousand_schedules(first: int) -> N
 
 
 def complaint(planted: pipe_mutants.Planted, seed: int) -> str:
-    """How the run from a seed failed; empty without a failure."""
+    """The error of the run from a seed; empty if it succeeds."""
     try:
         PipeSchedule(seed, **planted.where).run()
     except LawBroken as error:
         return str(error)
-    except Exception as error:  # a planted bug may raise whatever it likes
+    except Exception as error:  # a planted bug may raise any exception
         return repr(error)
     finally:
-        gc.collect()  # tasks that the bug has left for ever, before another test hears of them
+        gc.collect()  # collect tasks abandoned by the bug before they reach another test
     return ""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", pipe_mutants.ALL)
 def test_a_planted_bug_of_a_pipe_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the law that it breaks, from one seed of a few."""
+    """The law that it breaks detects it within a few seeds."""
     planted = pipe_mutants.ALL[name]
     planted.plant(monkeypatch)
     told: list[str] = []

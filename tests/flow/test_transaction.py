@@ -1,4 +1,4 @@
-"""Rows and the source's position commit together, for each partition in order."""
+"""Rows and the source's position commit together, in order for each partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def offsets(rows: KeptRows, partition: int = 0) -> list[int]:
-    """The offsets of the partition's rows, in the order of their commits."""
+    """The offsets of the partition's rows, in commit order."""
     return [at for part, at in rows.offsets if part == partition]
 
 
@@ -53,7 +53,7 @@ async def test_a_restart_continues_behind_the_stored_position(fake_clock: FakeCl
 async def test_without_a_stored_position_it_begins_at_the_one_of_the_source(
     fake_clock: FakeClock,
 ) -> None:
-    """The position and the offset map of a consumer that stored them in the log."""
+    """With the position and the offset map that a consumer stored in the log."""
     log, rows = MemoryLog(records(range(8))), KeptRows()
     log.store({P0: Position(2, encode(2, [(4, 6)]).text)})
     pipe, _ = kept(log, KeptSink(rows), fake_clock, commit_after=1)
@@ -234,7 +234,7 @@ async def test_a_lost_answer_is_found_out_by_reading_the_position(
 async def test_a_record_that_a_doubtful_commit_has_passed_is_not_written_in_another_batch(
     fake_clock: FakeClock,
 ) -> None:
-    """The batch of the next try may be another one: it is longer by then."""
+    """The next attempt's batch can differ: it is longer by then."""
     log, rows = MemoryLog(records(range(2))), KeptRows()
     sink, failures = KeptSink(rows), 0
 
@@ -258,7 +258,7 @@ async def test_a_record_that_a_doubtful_commit_has_passed_is_not_written_in_anot
 async def test_nothing_is_written_while_the_position_cannot_be_read(
     fake_clock: FakeClock,
 ) -> None:
-    """Nor is a position stored, such as that of records without rows."""
+    """No position is stored either, for example for records without rows."""
     log, rows = MemoryLog(records(range(8))), KeptRows()
     sink, is_up = KeptSink(rows), False
 
@@ -295,7 +295,7 @@ async def test_nothing_is_written_while_the_position_cannot_be_read(
 async def test_nothing_of_a_claim_lands_after_another_owner_has_taken_it_over(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P2: the zombie's commit finds another epoch; it says so once, and waits."""
+    """P2: the zombie's commit finds a newer epoch; the flow reports it once and waits."""
     log, rows = MemoryLog(records(range(8))), KeptRows()
     zombie, frozen = KeptSink(rows), asyncio.Event()
     zombie.before_commit = frozen.wait

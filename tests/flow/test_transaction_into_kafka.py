@@ -1,4 +1,4 @@
-"""Records of Kafka and the source's offsets commit together."""
+"""Kafka records and the source's offsets commit together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 
 def row(at: int, part: int = 0) -> dict[str, Any]:
-    """A row of a partition."""
+    """The row that marks a partition."""
     return {"part": part, "at": at, "key": "k"}
 
 
@@ -69,7 +69,7 @@ async def test_a_restart_continues_behind_the_committed_offset(broker: EmbeddedK
 
 
 async def test_offset_and_map_of_an_earlier_consumer_are_carried_on(broker: EmbeddedKafka) -> None:
-    """A map of settled records beyond the offset keeps them from being written again."""
+    """A map of settled records beyond the offset prevents repeated writes."""
     kept = await kept_topic(broker)
     await fill(broker, kept.source_topic, 20)
     settled = encode(5, [(7, 10)])
@@ -104,7 +104,9 @@ async def test_a_transaction_ends_by_count_bytes_or_age(
 async def test_a_spoiled_record_has_its_letter_before_the_offset_passes_it(
     broker: EmbeddedKafka,
 ) -> None:
-    """One that cannot be transformed, one that is sent away, and one whose row is refused."""
+    """A record whose transform fails, one sent to the dead letters, and one whose row is
+    refused.
+    """
     kept = await kept_topic(broker)
     await fill(broker, kept.source_topic, 100)
     letters = Letters(kept)
@@ -128,17 +130,17 @@ async def test_a_spoiled_record_has_its_letter_before_the_offset_passes_it(
 
 
 class Letters:
-    """A store of dead letters that reads the committed offset before each one is written."""
+    """A store of dead letters that reads the committed offset before each write."""
 
     capabilities = Capabilities()
 
     def __init__(self, kept: KeptTopic) -> None:
         self._kept = kept
         self.written: list[tuple[int, int]] = []
-        """The offset of each letter's record, and the committed one."""
+        """The offset of each letter's record, and the committed offset."""
 
     async def write(self, batch: Batch[Any]) -> None:
-        """Keep letters."""
+        """Store letters."""
         for letter in batch:
             stored = (await self._kept.stored()).get(0, Position(0))
             self.written.append((letter.item["offset"], stored.offset))
@@ -163,7 +165,7 @@ async def test_skipped_records_leave_no_row_and_their_offset_is_passed(
 
 
 async def test_an_abort_is_invisible_and_its_records_come_again(broker: EmbeddedKafka) -> None:
-    """A row that is refused ends the transaction in which others were sent already."""
+    """A refused row ends the transaction in which other rows were already sent."""
     kept = await kept_topic(broker)
     await fill(broker, kept.source_topic, 60)
 
@@ -296,7 +298,7 @@ async def test_a_topic_that_the_cluster_lacks_has_no_offsets(broker: EmbeddedKaf
 async def test_a_destination_on_another_cluster_is_told(
     broker: EmbeddedKafka, own_broker: OwnKafka
 ) -> None:
-    """Each cluster has offsets of the group of its own."""
+    """Each cluster has its own offsets of the group."""
     kept = await kept_topic(broker)
     there = kept._replace(broker=own_broker)
     await new_topic(own_broker, name=kept.topic)

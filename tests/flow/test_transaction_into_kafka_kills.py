@@ -1,6 +1,6 @@
 """Transactional flows from Kafka into Kafka that are killed and frozen: each record once, in order.
 
-`PENSTOCK_KILLS=50 pytest -m soak tests/flow/test_transaction_into_kafka_kills.py` kills as often.
+`PENSTOCK_KILLS=50 pytest -m soak tests/flow/test_transaction_into_kafka_kills.py` kills 50 times.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ async def test_many_kills_at_random_moments(broker: EmbeddedKafka) -> None:
 
 
 async def _kill_at_random(broker: EmbeddedKafka, kills: int, chance: random.Random) -> None:
-    """Kill it when it has acknowledged so many records; the last one ends the work."""
+    """Kill the process after a number of acknowledged records; the last process finishes the
+    work.
+    """
     kept = await kept_topic(broker)
     await fill(broker, kept.source_topic, COUNT)
     options = options_of(kept, pause=0.02)
@@ -74,7 +76,9 @@ def _acked(least: int) -> Callable[[dict[str, Any]], bool]:
 
 
 async def test_a_frozen_process_commits_nothing_when_it_wakes_up(broker: EmbeddedKafka) -> None:
-    """Its partitions have moved; it says so once, and goes on with those that come back."""
+    """Its partitions have moved; it reports this once and continues with those it is assigned
+    again.
+    """
     kept = await kept_topic(broker, 2)
     counts = {0: COUNT, 1: COUNT}
     for part in counts:
@@ -89,7 +93,7 @@ async def test_a_frozen_process_commits_nothing_when_it_wakes_up(broker: Embedde
             process.send_signal(signal.SIGCONT)
             await child.until(lambda told: told["event"] in {"lost", "revoked"})
             await child.until(lambda told: told["event"] == "assigned")
-        # the other one has left
+        # the other process has left
         await child.until(lambda told: told["committed"] == sum(counts.values()))
         process.send_signal(signal.SIGTERM)
         _, errors = await process.communicate()
@@ -102,7 +106,7 @@ async def test_a_frozen_process_commits_nothing_when_it_wakes_up(broker: Embedde
 
 @pytest.mark.soak
 async def test_processes_come_and_go(broker: EmbeddedKafka) -> None:
-    """Three of them, killed or stopped in turns: the partitions move all the time."""
+    """Three processes, killed or stopped in turn: the partitions keep moving."""
     kept = await kept_topic(broker, 3)
     counts = dict.fromkeys(range(3), 1_500)
     for part, count in counts.items():

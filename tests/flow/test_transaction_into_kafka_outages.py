@@ -1,5 +1,5 @@
-"""Answers that are lost, brokers that die, and rights that are missing, under a transactional flow
-from Kafka into Kafka.
+"""Lost answers, broker failures and missing permissions under a transactional flow from Kafka into
+Kafka.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ KINDS = [
 async def test_what_is_lost_of_a_transaction_costs_no_record_and_repeats_none(
     broker: EmbeddedKafka, api: Api, direction: Direction
 ) -> None:
-    """Once at first, and three more times later. A lost answer of the commit means it is applied."""
+    """Lost once at first, and three more times later. If the answer of the commit is lost, it was
+    applied.
+    """
     kept = await kept_topic(broker, 2)
     counts = {0: 400, 1: 400}
     for part in counts:
@@ -84,21 +86,23 @@ async def test_what_is_lost_of_a_transaction_costs_no_record_and_repeats_none(
 async def test_a_commit_without_any_answer_is_read_back(
     broker: EmbeddedKafka, direction: Direction
 ) -> None:
-    """All tries of a commit are held. The next transaction finds out, and the late ones are refused."""
+    """All attempts of a commit are held. The next transaction determines the outcome, and the late
+    attempts are refused.
+    """
     kept = await kept_topic(broker)
     await fill(broker, kept.source_topic, 60)
     async with proxied(broker) as proxy:
         gate = proxy.hold(Api.END_TRANSACTION, direction)
         sink = kept.sink(proxy.bootstrap, request_timeout=0.3)
         async with running(kept.source(), sink, commit_after=20) as flow:
-            await proxy.heard(Api.INIT_PRODUCER, "answer", 3)  # the sink's, the claim's, and again
+            await proxy.heard(Api.INIT_PRODUCER, "answer", 3)  # sink, claim, recovery
             gate.open()
             await flow.stored({0: 60})
     assert_once_and_in_order(await kept.readable(), {0: 60})
 
 
 async def test_a_late_commit_is_refused(broker: EmbeddedKafka) -> None:
-    """One whose outcome was unknown arrives when the next transaction has begun."""
+    """A commit of unknown outcome arrives after the next transaction has begun."""
     kept = await kept_topic(broker)
     unit = PositionUnit(kept.group, kept.at(0), Position(1))
     async with kept.sink() as sink:
@@ -122,7 +126,7 @@ async def test_a_late_commit_is_refused(broker: EmbeddedKafka) -> None:
 async def test_a_new_epoch_without_any_answer_is_taken_later(
     broker: EmbeddedKafka, direction: Direction
 ) -> None:
-    """Its sender may be an earlier owner by then, by its own request, and loses no position."""
+    """An earlier request may have superseded its own sender by then; no position is lost."""
     kept = await kept_topic(broker)
     unit = PositionUnit(kept.group, kept.at(0), Position(1))
     async with proxied(broker) as proxy, kept.sink(proxy.bootstrap, request_timeout=0.3) as sink:
@@ -143,7 +147,7 @@ async def test_a_new_epoch_without_any_answer_is_taken_later(
 async def test_a_transaction_that_takes_too_long_is_aborted_and_comes_again(
     broker: EmbeddedKafka,
 ) -> None:
-    """The broker ends it and refuses its producer, which claims the partition again."""
+    """The broker ends it and fences its producer, which claims the partition again."""
     kept = await kept_topic(broker)
     await fill(broker, kept.source_topic, 60)
     async with proxied(broker) as proxy:

@@ -1,4 +1,4 @@
-"""Transactional flows from topics: what they read, and where they begin."""
+"""Transactional flows from topics: the records that they read, and their start positions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 async def flowing(
     broker: EmbeddedKafka, kept: KeptTable, topic: str, group: str, **options: Any
 ) -> AsyncIterator[PipeWatch]:
-    """A running flow; drained at the end."""
+    """A running flow; drained at exit."""
     watch = PipeWatch()
     source = kafka_source(topic, group, broker.bootstrap, **options)
     sink = kept.sink(columns=COLUMNS)
@@ -66,8 +66,8 @@ async def test_only_committed_records_are_written(
 ) -> None:
     topic, group = await new_topic(broker), new_name("committed")
     await fill(broker, topic, 3)
-    await transact(broker, topic, (b"k", b"aborted"), commit=False)  # 3, and its marker
-    await transact(broker, topic, (b"k", b"committed"))  # 5, and its marker
+    await transact(broker, topic, (b"k", b"aborted"), commit=False)  # offset 3, and its marker
+    await transact(broker, topic, (b"k", b"committed"))  # offset 5, and its marker
     async with kept_table(embedded_postgres.dsn) as kept:
         async with flowing(broker, kept, topic, group) as watch:
             await watch.stored(7)
@@ -86,7 +86,7 @@ async def test_it_continues_where_the_group_was_and_then_where_the_database_is(
         async with flowing(broker, kept, topic, group) as watch:
             await watch.stored(10)
         assert (await stored(broker, group))[partition].offset == 10
-        await store(broker, group, {partition: Position(2)})  # without effect
+        await store(broker, group, {partition: Position(2)})  # has no effect
         await fill(broker, topic, 5)
         async with flowing(broker, kept, topic, group) as watch:
             await watch.stored(15)
@@ -110,7 +110,7 @@ async def test_the_end_as_a_start_is_stored_before_anything_is_read(
 async def test_a_topic_made_anew_is_read_from_its_beginning(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """Its records have offsets that the stored position has passed, and are others."""
+    """Its records are new ones, although the stored position has passed their offsets."""
     topic, group = await new_topic(broker), new_name("anew")
     await fill(broker, topic, 50)
     async with kept_table(embedded_postgres.dsn) as kept:

@@ -1,5 +1,5 @@
-"""Transactional flows into PostgreSQL that are killed, frozen and stopped: each record once, in
-order per partition, by a count on the destination.
+"""Transactional flows into PostgreSQL that are killed, frozen and stopped: the destination has each
+record once, in order per partition.
 
 `PENSTOCK_KILLS=50 pytest -m soak tests/flow/test_transaction_kills.py` kills at 50 random moments.
 """
@@ -28,7 +28,7 @@ PROGRAM = Path(__file__).with_name("transaction_child.py")
 PARTS = 3
 COUNT = 4_000
 SPOILED = 97
-"""Every record at such a distance is refused by the table."""
+"""The table refuses one of this many records."""
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
 COLUMNS = f"n bigserial, part int, at bigint CHECK (at % {SPOILED} <> 13), key text"
 SLOW = """
@@ -36,7 +36,7 @@ CREATE FUNCTION {table}_slow() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(0.05); RETURN NULL; END $$;
 CREATE TRIGGER slow AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {table}_slow()
 """
-"""Makes every statement take so long, so that most moments are within a transaction."""
+"""Slows down every statement, so that most moments are within a transaction."""
 
 
 class Scene(NamedTuple):
@@ -62,7 +62,7 @@ class Scene(NamedTuple):
         }
 
     async def until(self, count: int) -> None:
-        """Wait until so many rows are committed."""
+        """Wait until this many rows are committed."""
         async with asyncio.timeout(60.0):
             while await self.written() < count:
                 pass
@@ -73,7 +73,9 @@ class Scene(NamedTuple):
         return int(found)
 
     async def assert_exact(self, counts: dict[int, int]) -> None:
-        """Each record of each partition is there once, in order, or among the dead letters."""
+        """Check that each record of each partition is present once and in order, or among the dead
+        letters.
+        """
         rows = await self.kept.rows()
         spoiled: set[tuple[int, int]] = set()
         for part, count in counts.items():
@@ -87,7 +89,7 @@ class Scene(NamedTuple):
 
 
 def good(count: int, parts: int = PARTS) -> int:
-    """The number of rows of so many records in each partition."""
+    """The expected number of rows of this many records in each partition."""
     return parts * sum(at % SPOILED != 13 for at in range(count))
 
 
@@ -105,7 +107,7 @@ async def _scene(
 async def test_kills_at_random_moments(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path, kills: int
 ) -> None:
-    """Each record once, and in order, whatever was under way."""
+    """Each record once and in order, whatever was in progress."""
     await _kill_at_random(broker, embedded_postgres, tmp_path, kills, random.Random(0))
 
 
@@ -149,7 +151,7 @@ async def _kill_at_random(
 async def test_nothing_of_a_frozen_process_lands_after_its_partitions_have_moved(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    """SIGSTOP in the middle of transactions; another member finishes; SIGCONT."""
+    """SIGSTOP during transactions; another member finishes; SIGCONT."""
     async with AsyncExitStack() as stack:
         scene = await _scene(stack, broker, embedded_postgres, tmp_path)
         await scene.kept.db.con.execute(SLOW.format(table=scene.kept.db.table))

@@ -1,4 +1,4 @@
-"""Transactional flows whose database or broker goes away in the middle of transactions."""
+"""Transactional flows whose database or broker fails during transactions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COUNT = 1_000
 
 @pytest.fixture(scope="module")
 def own_postgres() -> Iterator[EmbeddedPostgres]:
-    """One that may be stopped and killed; tests leave it running."""
+    """A server that tests may stop and kill; they leave it running."""
     with there_or_skip("postgres", embedded_postgres({"fsync": "off"})) as server:
         yield server
 
@@ -61,7 +61,9 @@ class Flowing(NamedTuple):
 async def flowing(
     broker: EmbeddedKafka, postgres: EmbeddedPostgres, bootstrap: str = ""
 ) -> AsyncIterator[Flowing]:
-    """A flow from a new topic into a new table; in the end each record is there once, in order."""
+    """A flow from a new topic into a new table; at the end each record is present once, in
+    order.
+    """
     topic, group = await new_topic(broker), new_name("group")
     source = kafka_source(
         topic, group, bootstrap or broker.bootstrap, session_timeout=30, rebalance_timeout=30
@@ -88,7 +90,7 @@ async def flowing(
             task.cancel()
             await asyncio.wait([task])
             raise
-        con = await asyncpg.connect(kept.db.dsn)  # the server may have been restarted
+        con = await asyncpg.connect(kept.db.dsn)  # the server may have restarted
         again = KeptTable(Database(kept.db.dsn, kept.db.table, con))
         assert [at for _, at in await again.rows()] == list(range(2 * COUNT))
         assert await again.stored() == {(group, 0): 2 * COUNT}
@@ -147,7 +149,7 @@ async def _broker_outage(
     up: Callable[[], Awaitable[None]],
     bootstrap: str = "",
 ) -> None:
-    """Take the broker down in the middle of a transaction, which commits then."""
+    """Stop the broker during a transaction, which commits while it is down."""
     async with flowing(broker, postgres, bootstrap) as made, log_lines() as log:
         async with made.kept.db.con.transaction():
             await made.kept.db.con.execute(f"LOCK TABLE {made.kept.db.table} IN EXCLUSIVE MODE")

@@ -51,7 +51,7 @@ def row(at: int) -> tuple[int, int, str]:
 def piped(
     log: MemoryLog, sink: Any, *, ends: bool = True, **options: Any
 ) -> flow.TransactionalPipe:
-    """A flow from a log into a sink, in small transactions that wait for nothing."""
+    """A flow from a log into a sink, in small transactions without waiting times."""
     options = {"commit_after": 8, "commit_every": 0.01, "retry": QUICK, **options}
     return flow.transaction(MemorySource(log, ends=ends), sink, row_of, **options)
 
@@ -164,7 +164,7 @@ async def test_a_claim_ends_the_transaction_of_the_owner_before(
 
 
 async def test_a_claim_waits_for_a_commit_under_way(embedded_postgres: EmbeddedPostgres) -> None:
-    """It reads the position behind that commit."""
+    """It reads the position that this commit stores."""
     async with (
         kept_table(embedded_postgres.dsn) as kept,
         kept.sink() as first,
@@ -208,7 +208,7 @@ CREATE FUNCTION {table}_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 CREATE TRIGGER note AFTER INSERT OR UPDATE ON {positions}
   FOR EACH STATEMENT EXECUTE FUNCTION {table}_note();
 """
-"""Notes the limit of each transaction that changes a position."""
+"""Records the time limit of each transaction that changes a position."""
 
 
 async def test_claims_and_stores_hold_no_rows_for_a_frozen_process(
@@ -285,7 +285,7 @@ async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_row(
         for at in range(3):
             if is_applied:
                 proxy.cut_answer = "COMMIT"
-                await commit(sink, [at], at + 1)  # found out on another connection
+                await commit(sink, [at], at + 1)  # determined on another connection
                 continue
             proxy.cut_request = lambda kind, body: kind == b"Q" and body.startswith(b"COMMIT")
             with pytest.raises(Exception, match="nothing of it was applied"):
@@ -299,7 +299,7 @@ async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_row(
 async def test_cut_connections_at_every_statement_cost_no_record_and_repeat_none(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """Each request of the client in turn, whichever it is, is its connection's last one."""
+    """Each client request in turn is the last one of its connection."""
     async with (
         kept_table(embedded_postgres.dsn) as kept,
         proxied(kept.db.dsn) as (proxy, through),
@@ -400,7 +400,7 @@ async def test_a_renamed_table_keeps_its_positions(embedded_postgres: EmbeddedPo
 
 
 async def test_a_truncated_table_keeps_its_positions(embedded_postgres: EmbeddedPostgres) -> None:
-    """Only a look at the rows could tell, so what is behind the position stays away."""
+    """Only reading the rows could show it, so the rows before the position are not restored."""
     async with kept_table(embedded_postgres.dsn) as kept, kept.sink() as sink:
         await sink.claim_positions("g", [P0])
         await commit(sink, [0, 1], 2)
@@ -420,7 +420,7 @@ async def test_a_truncated_table_keeps_its_positions(embedded_postgres: Embedded
 async def test_an_operator_who_changes_a_position_stops_its_owner(
     embedded_postgres: EmbeddedPostgres, statement: str, said: str
 ) -> None:
-    """What the operator wrote counts from the next assignment on."""
+    """The operator's value takes effect at the next assignment."""
     async with kept_table(embedded_postgres.dsn) as kept, kept.sink() as sink:
         await sink.claim_positions("g", [P0])
         await commit(sink, [0, 1], 2)

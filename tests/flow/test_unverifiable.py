@@ -1,4 +1,4 @@
-"""Rows of unknown outcome at a destination that cannot tell whether it has them."""
+"""Rows of unknown outcome at a destination that cannot verify them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 async def test_rows_that_cannot_be_verified_are_sent_again_as_new_ones(
     fake_clock: FakeClock,
 ) -> None:
-    """A restart would do the same; without it the key would wait for one for ever."""
+    """A restart would do the same; otherwise the key would wait forever."""
     log = MemoryLog(records("aaa"))
     sink = Destination()
 

@@ -1,4 +1,4 @@
-"""A transactional flow from Kafka into PostgreSQL in a process of its own, for tests that kill it,
+"""A transactional flow from Kafka into PostgreSQL in its own process, for tests that kill it,
 freeze it or send it signals.
 
 `transaction_child.py '{"bootstrap": ..., "topic": ..., "group": ..., "dsn": ..., "table": ...,
@@ -28,7 +28,7 @@ COLUMNS = ("part", "at", "key")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the flow reads, and where it writes."""
+    """What the flow reads and where it writes."""
 
     bootstrap: str
     topic: str

@@ -1,11 +1,11 @@
-"""Imports go down only, nothing goes round, and what need not be loaded is not.
+"""Imports go downwards only, without cycles, and nothing is loaded unnecessarily.
 
-1. `edges` finds every import inside the package. An import for the type checkers counts like any
-   other, and so does an import inside a function: deferring one hides nothing.
-2. What a part may import stands in `BELOW`. A part that is not in the table is a violation: new
-   parts declare themselves there.
+1. `edges` finds every import inside the package. Imports for type checkers count like any other,
+   and so do imports inside functions: a deferred import hides nothing.
+2. `BELOW` lists what each part may import. A part that is not in the table is a violation: new
+   parts must be added.
 3. Imports inside functions are for optional third-party packages.
-4. Only `send` hands a batch to a sink.
+4. Only `send` passes a batch to a sink.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 REQUIRED = {"tenacity"}
 
-# Imports inside functions that reach a module of our own, and why.
+# Imports of the package's own modules inside functions, with reasons.
 DEFERRED = {
     (
         "penstock.sinks.clickhouse.opened",
@@ -114,7 +114,7 @@ DEFERRED = {
 
 
 def cycles(known: Sources) -> list[str]:
-    """Groups of modules that import one another, over whatever others."""
+    """Groups of modules that import one another, directly or indirectly."""
     targets: dict[str, set[str]] = {module: set() for module in known}
     for edge in edges(known):
         targets[edge.source].add(edge.target(known))
@@ -157,7 +157,7 @@ def top_level_imports(known: Sources) -> list[str]:
 
 
 def strangers_in_core(known: Sources) -> list[str]:
-    """What `_core` imports besides the standard library and itself."""
+    """The imports of `_core` other than the standard library and itself."""
     allowed = sys.stdlib_module_names | {PACKAGE}
     core = (
         found for module in known if part_of(module) == "_core" for found in imports(module, known)
@@ -166,7 +166,7 @@ def strangers_in_core(known: Sources) -> list[str]:
 
 
 def needless_deferrals(known: Sources) -> list[str]:
-    """Imports inside functions of anything that is always there."""
+    """Imports inside functions of modules that are always available."""
     always = sys.stdlib_module_names | REQUIRED | {PACKAGE}
     deferred = (
         found
@@ -183,10 +183,10 @@ def needless_deferrals(known: Sources) -> list[str]:
 
 
 def foreign_writes(known: Sources) -> list[str]:
-    """Calls of a sink's `write` by others than `send`: awaited ones, and those that pass something
-    called a batch.
+    """Calls of a sink's `write` outside `send`: awaited calls, and calls with an argument named
+    like a batch.
 
-    The parts at the top, `cli` and `testing`, write to files and servers of their own and are not
+    The top-level parts `cli` and `testing` write to their own files and servers and are not
     checked.
     """
     looked_at = (

@@ -1,4 +1,4 @@
-"""What loads on first access is declared where every other rule sees it.
+"""Names loaded on first access are declared where every other rule sees them.
 
 1. A table of `later` lists the same names of the same modules as the imports under `TYPE_CHECKING`
    beside it: `if TYPE_CHECKING: ... else: __getattr__, __dir__ = later(__name__, {...})`. These
@@ -25,7 +25,7 @@ BY_NAME = {
 
 
 def unlisted_names(known: Sources) -> list[str]:
-    """Names that are only in a table or only in the imports beside it."""
+    """Names that are only in a table, or only in the imports beside it."""
     found: list[str] = []
     for module in known:
         tables = list(_tables(tree(known[module])))
@@ -47,7 +47,7 @@ def misplaced_tables(known: Sources) -> list[str]:
 
 
 def computed_imports(known: Sources) -> list[str]:
-    """Imports by a name that no rule can read."""
+    """Imports by a computed name, which no rule can read."""
     return [
         f"{module}:{node.lineno}: {ast.unparse(node.func)}"
         for module in known.keys() - BY_NAME.keys()
@@ -64,12 +64,12 @@ def _tables(root: ast.AST) -> Iterator[ast.expr]:
 
 
 def _listed(table: ast.expr) -> set[tuple[str, str]]:
-    """The pairs of module and name; a table must be written out."""
+    """The pairs of module and name; a table must be a literal."""
     return {(home, name) for home, names in ast.literal_eval(table).items() for name in names}
 
 
 def _imported(root: ast.Module) -> Iterator[tuple[str, str]]:
-    """The same pairs, of the imports for the type checkers whose `else` holds a table."""
+    """The same pairs from the imports for type checkers whose `else` contains a table."""
     for node in root.body:
         if (
             isinstance(node, ast.If)

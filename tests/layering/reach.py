@@ -1,4 +1,4 @@
-"""An object is changed by its own methods, and asked by its public names.
+"""Objects are changed only by their own methods, and other code uses their public names.
 
 1. An attribute is assigned, deleted or bound by a loop only on the first argument of a method of
    the same class. `setattr` with a literal name counts as an assignment, and so does
@@ -46,7 +46,8 @@ NODES = dict.fromkeys(
     "a lane is a linked list: an item leaves its middle in constant time, and `Lanes` relinks it",
 )
 
-# Attributes of objects that are not ours: private ones that are reached, and any that are written.
+# Attributes of objects from outside the package: private ones that are reached, and any that are
+# written.
 STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
     ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",
@@ -147,7 +148,7 @@ PROBES = {
 
 @dataclass
 class Scope:
-    """What the local names of a function stand for: `own` objects, and objects `made` here."""
+    """The meaning of a function's local names: `own` objects, and objects `made` here."""
 
     kind: str | None = None
     own: frozenset[str] = frozenset()
@@ -198,7 +199,7 @@ def _writes(node: ast.AST, scope: Scope) -> Iterator[tuple[int, str, str]]:
 
 
 def _written(node: ast.AST) -> tuple[ast.expr | None, str]:
-    """The object and the attribute that a node writes, if it writes one."""
+    """The object and the attribute that a node writes, if any."""
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
         return node.value, node.attr
     if isinstance(node, ast.Call) and len(node.args) > 1:
@@ -223,7 +224,7 @@ def _scope_of(function: Function, outer: Scope, *, is_method: bool) -> Scope:
 
 
 def _made(function: Function, kind: str | None, own: frozenset[str]) -> frozenset[str]:
-    """The local names that only ever stand for an instance that this method has made."""
+    """The local names that are bound only to an instance created by this method."""
     makers = {f"{kind}", f"{kind}.__new__", "super().__new__", "object.__new__"}
     for name in own:
         makers |= {name, f"{name}.__new__", f"type({name})"}
@@ -278,7 +279,7 @@ def _is_private(name: str) -> bool:
 
 
 def _declared(module: str, known: Sources) -> Iterator[str]:
-    """The attributes that a module's own classes declare, their methods included."""
+    """The attributes and methods declared by a module's own classes."""
     for kind in classes(module, known):
         yield from attributes(kind)
         yield from (method.name for method in methods(kind))
@@ -290,7 +291,7 @@ def _declared(module: str, known: Sources) -> Iterator[str]:
 
 
 def _reaches(node: ast.AST, own: frozenset[str]) -> Iterator[tuple[int, str, str]]:
-    """Each private attribute of an object that is not the method's own."""
+    """Each private attribute of an object other than the method's own."""
     for child in ast.iter_child_nodes(node):
         inner = own
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -303,7 +304,7 @@ def _reaches(node: ast.AST, own: frozenset[str]) -> Iterator[tuple[int, str, str
 
 
 def probes(known: Sources) -> list[str]:
-    """`getattr` and `hasattr` with a literal name that one of our classes declares."""
+    """`getattr` and `hasattr` with a literal name that a class of the package declares."""
     ours = {name for module in known for name in _declared(module, known)}
     excused = set().union(*PROBES.values())
     found: list[str] = []
@@ -324,7 +325,7 @@ def _probed(root: ast.AST) -> Iterator[tuple[int, str]]:
             and isinstance(node.func, ast.Name)
             and node.func.id in {"getattr", "hasattr"}
             and isinstance(node.args[1], ast.Constant)
-            and ast.unparse(node.args[0]) != "self"  # may be half made, in `__del__`
+            and ast.unparse(node.args[0]) != "self"  # may be half initialized, in `__del__`
         ):
             yield node.lineno, str(node.args[1].value)
 

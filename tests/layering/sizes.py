@@ -1,13 +1,13 @@
-"""Nothing outgrows a reader, and a class name means one thing.
+"""Files, functions and classes stay small, and a class name has one meaning.
 
 1. A file has at most 400 lines, a function's body at most 60 after its docstring.
-2. A class has at most 15 attributes of its own: annotated fields, slots, and what its methods
-   assign to `self`. The keys of a `TypedDict` describe arguments and do not count.
-3. A Protocol has at most 10 members, inherited ones included.
-4. No two classes of the package share a name, wherever they stand.
+2. A class has at most 15 attributes: annotated fields, slots, and assignments of its methods to
+   `self`. The keys of a `TypedDict` describe arguments and do not count.
+3. A Protocol has at most 10 members, including inherited ones.
+4. No two classes of the package share a name.
 
-The exceptions stand in `MANY_ATTRIBUTES`, `MANY_MEMBERS` and `SHARED_NAMES`. An entry without
-need is itself a violation.
+`MANY_ATTRIBUTES`, `MANY_MEMBERS` and `SHARED_NAMES` list the exceptions. An unnecessary entry is
+itself a violation.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def long_functions(known: Sources) -> list[str]:
 
 
 def body_lines(function: Function) -> int:
-    """The lines of a body, from its first statement to its last, without the docstring."""
+    """The lines of a body, from its first to its last statement, without the docstring."""
     start = function.body[0]
     has_text = ast.get_docstring(function, clean=False) is not None
     last, before = function.end_lineno or 0, start.end_lineno or 0
@@ -84,7 +84,7 @@ def body_lines(function: Function) -> int:
 
 
 def large_classes(known: Sources) -> list[str]:
-    """Classes with too many attributes; and listed exceptions that are none."""
+    """Classes with too many attributes, and listed exceptions that are unnecessary."""
     sizes = {
         (module, kind.name): len(attributes(kind))
         for module in known
@@ -95,7 +95,7 @@ def large_classes(known: Sources) -> list[str]:
 
 
 def large_protocols(known: Sources) -> list[str]:
-    """Protocols with too many members; and listed exceptions that are none."""
+    """Protocols with too many members, and listed exceptions that are unnecessary."""
     protocols = {
         (module, kind.name): kind
         for module in known
@@ -133,7 +133,7 @@ SHARED_NAMES = {
 
 
 def shared_names(known: Sources) -> list[str]:
-    """Class names that stand in two places; and listed exceptions that are none."""
+    """Class names that occur twice, and listed exceptions that are unnecessary."""
     where: dict[str, list[str]] = defaultdict(list)
     for module in known:
         for kind in classes(module, known):

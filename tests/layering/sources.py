@@ -1,7 +1,7 @@
-"""What the rules read: the text of every module, its tree, its imports, its classes.
+"""The input of the rules: the text of every module, its tree, its imports, its classes.
 
 The rules never run the sources. Each takes a mapping of module names to sources, so that a
-violation can be planted, and answers with messages that begin with the module's name and a colon.
+violation can be planted, and returns messages that begin with the module's name and a colon.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Import:
     is_deferred: bool
 
     def target(self, known: Mapping[str, str]) -> str:
-        """The module that is meant: `from package import module` means the latter."""
+        """The imported module: in `from package import module` it is the latter."""
         full = f"{self.module}.{self.name}"
         return full if full in known else self.module
 
@@ -81,7 +81,7 @@ def sources() -> dict[str, str]:
 
 
 def is_package(module: str, known: Mapping[str, str]) -> bool:
-    """Whether relative imports in `module` start from itself: it has modules below it, or it is a
+    """Whether relative imports in `module` start from itself: it contains modules, or it is a
     part.
     """
     return any(name.startswith(f"{module}.") for name in known) or (
@@ -108,7 +108,9 @@ def imports(module: str, known: Mapping[str, str]) -> Iterator[Import]:
 
 @cache
 def _statements(text: str) -> list[tuple[ast.Import | ast.ImportFrom, bool, bool]]:
-    """Each import statement of a module: whether it is for types only, and inside a function."""
+    """Each import statement of a module: whether it is for types only, and whether it is inside a
+    function.
+    """
     found: list[tuple[ast.Import | ast.ImportFrom, bool, bool]] = []
 
     def visit(node: ast.AST, *, typing: bool, deferred: bool) -> None:

@@ -1,4 +1,4 @@
-"""The same item in every form that an application may have it in."""
+"""The same item in every form that an application may use."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ KINDS: dict[str, Callable[[int, str, Any], Any]] = {
 BY_POSITION = frozenset({"named tuple", "tuple", "list"})
 """Kinds that are lists in JSON."""
 WITHOUT_FORM = frozenset({"own class", "own class with slots"})
-"""Kinds that only PostgreSQL and letters take, by their attributes."""
+"""Kinds that only PostgreSQL and letters accept, through their attributes."""
 
 
 def detail(number: int) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def detail(number: int) -> dict[str, Any]:
 
 
 def items(word: str = "good") -> list[Any]:
-    """An item of each kind; its number is its place in `KINDS`."""
+    """An item of each kind; its number is its index in `KINDS`."""
     return [make(number, word, detail(number)) for number, make in enumerate(KINDS.values())]
 
 

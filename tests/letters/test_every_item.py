@@ -1,4 +1,4 @@
-"""Every kind of item goes into every sink, and, once refused, into letters, and back by a replay."""
+"""Every kind of item is accepted by every sink, as a letter once refused, and by a replay."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stored(dsn: str) -> list[tuple[int, str, Any]]:
 async def test_a_file_and_a_server_get_the_same_json_of_every_kind(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """An object of a plain class has no form, and fails alone."""
+    """An object of a plain class has no JSON form and fails alone."""
     path = tmp_path / "items.jsonl"
     refused = [number for number, kind in enumerate(KINDS) if kind in WITHOUT_FORM]
     async with serving() as server, HttpSink(f"{server.url}/bulk") as http, FileSink(path) as file:

@@ -1,4 +1,4 @@
-"""The JSON form of every type that files, requests and letters know."""
+"""The JSON form of every type that files, requests and letters support."""
 
 from __future__ import annotations
 
@@ -163,14 +163,14 @@ def test_a_value_without_a_form_is_a_type_error(value: Any) -> None:
 
 
 def test_a_model_that_breaks_its_own_types_warns_of_no_value(recwarn: Any) -> None:
-    """A warning of pydantic would quote it."""
+    """A pydantic warning would quote it."""
     to_json(Inner.model_construct(n="secret"))  # pyright: ignore[reportArgumentType]
     assert [str(each.message) for each in recwarn] == []
 
 
 @given(st.timedeltas(min_value=dt.timedelta(days=-(10**8)), max_value=dt.timedelta(days=10**8)))
 def test_a_duration_is_one_of_iso_8601(value: dt.timedelta) -> None:
-    """As msgspec reads it."""
+    """In the form that msgspec reads."""
     assert msgspec.json.decode(to_json(value), type=dt.timedelta) == value
 
 
@@ -191,7 +191,7 @@ def test_no_optional_package_is_loaded() -> None:
 
 
 def test_a_batch_of_dictionaries_is_one_call_of_the_encoder() -> None:
-    """The fast path: nothing of ours is called per item."""
+    """The fast path: no Penstock function is called per item."""
     calls = 0
 
     def count(frame: Any, event: str, _argument: Any) -> None:

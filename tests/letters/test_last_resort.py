@@ -1,4 +1,4 @@
-"""Items that cannot be sent again are kept, marked, listed and never replayed; causes are named."""
+"""Items that cannot be resent are stored, marked, listed and never replayed; causes are named."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_letter_known_only_by_its_repr_holds_back_its_key(cli: Cli, tmp_path: 
 def test_a_table_of_an_earlier_release_is_replayed(
     cli: Cli, tmp_path: Path, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """Its letters name no cause, and a form that is missing is plain."""
+    """Its letters have no cause, and a missing form means the plain one."""
     dsn = embedded_postgres.dsn
     drops = [f"ALTER TABLE dead_letters DROP COLUMN {name}" for name in LATER]
     insert = (
@@ -191,7 +191,7 @@ def test_a_letter_of_an_earlier_release_is_read(cli: Cli, tmp_path: Path) -> Non
 
 
 def test_a_form_of_a_later_release_is_not_sent(cli: Cli, tmp_path: Path) -> None:
-    """What it means is not known here."""
+    """Its meaning is unknown here."""
     (tmp_path / "dead").write_text(json.dumps({**record(1).as_json(), "item_form": "new"}) + "\n")
     module(tmp_path, "later", SINK)
     cli("replay", str(tmp_path / "dead"), "--to", "later:sink", code=1)
@@ -201,7 +201,7 @@ def test_a_form_of_a_later_release_is_not_sent(cli: Cli, tmp_path: Path) -> None
 async def test_a_table_of_an_earlier_release_is_refused_at_opening_with_its_repair(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """No letter is accepted before, and so none is lost; the statement makes the table fit."""
+    """No letter is accepted before, so none is lost; the statement makes the table fit."""
     sink = PostgresSink(
         embedded_postgres.dsn,
         table="dead_letters",
@@ -225,7 +225,7 @@ async def test_a_table_of_an_earlier_release_is_refused_at_opening_with_its_repa
 
 
 async def written_by_the_earlier_release(dsn: str) -> None:
-    """A service that is not upgraded yet goes on writing to the upgraded table."""
+    """A service that is not yet upgraded continues to write to the upgraded table."""
     columns = DeadLetterRecord.COLUMNS[: -len(LATER)]
     sink = PostgresSink(
         dsn,

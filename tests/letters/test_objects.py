@@ -1,4 +1,4 @@
-"""batcher/B28: dead letters in an object store, looked at, replayed and purged like any others."""
+"""batcher/B28: dead letters in an object store, viewed, replayed and purged like any others."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 def keep_at(
     place: Folder | Bucket, records: Iterable[DeadLetterRecord[Any]], **options: Any
 ) -> None:
-    """One object."""
+    """Store one object."""
     keep(ObjectSink(place.url, config=place.config, prefix="letters", **options), records)
 
 
@@ -78,7 +78,7 @@ def keep_at(
 def test_letters_are_listed_and_shown_in_their_order(
     cli: Cli, place: Folder | Bucket, compression: Any
 ) -> None:
-    """Over objects whose names have none."""
+    """Across objects whose names have no order."""
     for number in (6, 2, 4, 0):
         keep_at(place, [record(number), record(number + 1)], compression=compression)
     assert cli.keys(place.url) == list(range(8))
@@ -91,7 +91,9 @@ def test_letters_are_listed_and_shown_in_their_order(
 def test_an_object_joined_from_several_is_read_and_purged_as_a_whole(
     cli: Cli, tmp_path: Path, compression: Any
 ) -> None:
-    """Compressed files may be joined by their bytes, as `cat` or a store's compose does it."""
+    """Compressed files can be concatenated, for example by `cat` or by a store's compose
+    operation.
+    """
     (tmp_path / "letters").mkdir()
     place = Folder(tmp_path / "letters")
     for number in range(3):
@@ -178,8 +180,8 @@ async def test_two_replays_at_once_are_refused(
 async def test_a_server_that_replaces_what_it_should_only_create_is_refused(
     real_clock: LoopClock, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind it, two replays would not see each other, and one would replace the other's notes. The
-    proxy drops `If-None-Match`.
+    """With such a server, two replays would not detect each other, and one would replace the
+    other's notes. The proxy drops `If-None-Match`.
     """
     bucket = in_bucket(s3, monkeypatch)
     await _kept(bucket, 1)
@@ -196,7 +198,7 @@ async def test_a_server_that_replaces_what_it_should_only_create_is_refused(
 async def test_the_turn_of_a_killed_replay_is_taken_over_and_its_notes_are_refused(
     real_clock: LoopClock, place: Folder | Bucket
 ) -> None:
-    """What was taken for dead, and was not, sends nothing more."""
+    """A replay that was wrongly assumed dead sends nothing more."""
     await _kept(place, 3)
     frozen = ObjectStore(place.url, lease=LEASE)
     await frozen.__aenter__()

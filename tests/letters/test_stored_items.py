@@ -1,4 +1,4 @@
-"""The item of a letter: plain JSON of any Python value, and the value that it reads back as."""
+"""The item of a letter: plain JSON of any Python value, and the value that is read back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXACT = st.one_of(
     st.text(st.characters(codec=None, categories=None)),
     st.binary(),
 )
-"""Values that read back as they were."""
+"""Values that are read back unchanged."""
 LEAVES = st.one_of(
     EXACT,
     st.datetimes(),
@@ -63,7 +63,7 @@ KEYS = st.one_of(
 
 
 def read_back(item: object) -> Any:
-    """The letter of an item, from its line in a file; its row in a table holds the same."""
+    """The letter of an item, from its line in a file; its row in a table is the same."""
     (line,) = all_to_json([record(1, item=item)])
     row = dict(zip(record(1).COLUMNS, record(1, item=item).as_row(), strict=True))
     found = json.loads(line)
@@ -75,7 +75,7 @@ def read_back(item: object) -> Any:
 @given(nested(EXACT, KEYS))
 @settings(max_examples=100, deadline=None)
 def test_exact_values_read_back_as_they_were(item: Any) -> None:
-    """Compared by `repr`, by which NaN equals itself, and 1 is neither 1.0 nor True."""
+    """Compared by `repr`, so that NaN equals itself, and 1 is neither 1.0 nor True."""
     letter = read_back(item)
     assert letter.replayable
     assert repr(letter.original()) == repr(item)
@@ -131,7 +131,7 @@ class Other:
 
 
 class Anything:
-    """As a mock."""
+    """Has every attribute, like a mock."""
 
     def __getattr__(self, name: str) -> Any:
         return self

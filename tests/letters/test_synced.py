@@ -1,4 +1,4 @@
-"""Changes of letters and notes in a folder of objects outlive a power cut."""
+"""Changes of letters and notes in a folder of objects survive a power failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def test_every_change_in_a_folder_is_on_the_disk(
     real_clock: LoopClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A note is on it before a letter is sent. The content that replaces another one is synced
+    """A note is synced before a letter is sent. Content that replaces another one is synced
     first.
     """
     synced: list[str] = []

@@ -1,4 +1,4 @@
-"""Failures by the thousand are the point here, and not worth a log line each."""
+"""Suppresses the log lines of thousands of intended failures."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Consumers of one log under every hand that may touch them, one rule at a time, on virtual time.
+"""Random tests of consumers of one log, one rule at a time, on virtual time.
 
 Two members read three partitions. A handler waits until a rule ends it, with any result. After
-every rule the log's stored positions, the order of starts and settles, and the inside of each
-consumer are compared with the ground truth that the handlers themselves have seen.
+every rule the log's stored positions, the order of starts and settlements, and the inside of each
+consumer are compared with the calls that the handlers have recorded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ settings_of_members = st.builds(
 
 @dataclass(eq=False)
 class Run:
-    """A handler's call: its messages, and the future that ends it."""
+    """A call of a handler: its messages, and the future that ends it."""
 
     member: Member
     messages: list[Message]
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def lanes(self) -> set[Lane]:
-        """The keys that it runs."""
+        """The keys of its messages."""
         return {lane_of(message) for message in self.messages}
 
 
@@ -79,12 +79,12 @@ def place_of(message: Message) -> Place:
 
 
 def lane_of(message: Message) -> Lane:
-    """Partition and key, which messages are in order for."""
+    """The unit of ordering: partition and key."""
     return message.claim.partition, message.key
 
 
 class Truth:
-    """What the handlers have seen, and what the log says."""
+    """The calls of the handlers, compared with the log."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
@@ -92,18 +92,18 @@ class Truth:
         """Acknowledged in an open claim, or given up."""
         self.buried: set[Place] = set()
         self.complaints: list[str] = []
-        """What handlers have found: raised there, it would only be a failed try."""
+        """Complaints of handlers: an exception there would only be a failed attempt."""
         self.commits_seen = 0
         self.last: dict[TopicPartition, int] = {}
 
     def is_covered(self, place: Place, position: Position) -> bool:
-        """Whether a stored position, or its map, passes a record."""
+        """Whether a stored position or its map passes a record."""
         offset = place[1]
         done = offset_map.decode(position.offset, position.metadata)
         return offset < position.offset or any(a <= offset < b for a, b in done)
 
     def earlier(self, message: Message) -> list[Place]:
-        """The records of its key before a message."""
+        """The records of the same key before a message."""
         partition, offset = place_of(message)
         return [
             (partition, record.offset)
@@ -112,7 +112,7 @@ class Truth:
         ]
 
     def check_commits(self) -> None:
-        """Law 3 and 4: a stored position passes settled records only, and never goes back."""
+        """Laws 3 and 4: a stored position passes only settled records, and never moves back."""
         for partition, position in self.log.commits[self.commits_seen :]:
             passed = [
                 record.offset
@@ -160,7 +160,7 @@ class Member:
         self.task: asyncio.Task[DrainReport] | None = None
 
     def start(self) -> None:
-        """Open and run."""
+        """Open the consumer and run it."""
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> DrainReport:
@@ -170,11 +170,11 @@ class Member:
             return await consumer.run_batch(self.handle_many, size=self.setting.batch, max_wait=0.1)
 
     async def handle(self, message: Message) -> Any:
-        """Wait for the rule that ends this."""
+        """Wait for the rule that ends this call."""
         return (await self._handle([message]))[0]
 
     async def handle_many(self, messages: Sequence[Message]) -> Any:
-        """As `handle`, for a batch."""
+        """Like `handle`, for a batch."""
         return await self._handle(list(messages))
 
     async def _handle(self, messages: list[Message]) -> list[Any]:
@@ -215,10 +215,10 @@ class Member:
             assert not covered, f"{message} was committed when its claim began"
             seen.add(place)
 
-    # -- what an ended handler means ---------------------------------------------------------------
+    # -- the effect of an ended handler ------------------------------------------------------------
 
     def end(self, run: Run, results: list[Any]) -> None:
-        """End a handler, and note what is settled by it."""
+        """End a handler, and record what it settles."""
         stopped: set[Lane] = set()
         for message, result in zip(run.messages, results, strict=True):
             lane = lane_of(message)
@@ -256,7 +256,7 @@ class Member:
         assert not running & {lane_of(message) for message in ready}, "a running key is ready"
 
     def check_no_stall(self) -> None:
-        """Law 8: nothing that could start waits while a worker is idle."""
+        """Law 8: no startable message waits while a worker is idle."""
         engine = self.consumer._engine
         if engine is None or self.has_crashed or self.task is None or self.task.done():
             return
@@ -270,12 +270,12 @@ class Member:
 
 
 class ConsumerMachine(RuleBasedStateMachine):
-    """Rules are what producers, handlers, brokers, operators and crashes do."""
+    """The rules are actions of producers, handlers, brokers and operators, and crashes."""
 
     failed = False
 
     where: ClassVar[dict[str, Any]] = {}
-    """Settings that are fixed."""
+    """The fixed settings."""
 
     @initialize(setting=settings_of_members)
     def begin(self, setting: Setting) -> None:
@@ -297,7 +297,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.act(member.start)
 
     def act(self, act: Any, seconds: float = 0.0) -> None:
-        """Act inside the loop; then let it run until nothing is ready."""
+        """Act inside the loop, then run it until nothing is ready."""
 
         async def run() -> None:
             result = act()
@@ -488,7 +488,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             self.clock.close()
 
     async def _abandon(self) -> None:
-        """Leave no task behind, whatever a planted bug has left."""
+        """Cancel all tasks, including those left by a planted bug."""
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for _ in range(3):
             for task in rest:
@@ -496,7 +496,9 @@ class ConsumerMachine(RuleBasedStateMachine):
             await asyncio.sleep(0)
 
     def _settle_all(self) -> None:
-        """Law 5: one member with everything, whose handlers succeed, settles every record."""
+        """Law 5: a single member with all partitions, whose handlers succeed, settles every
+        record.
+        """
         self.act(self._finish)
         for _ in range(400):
             if all(job.done() for job in self.jobs):
@@ -549,5 +551,5 @@ class ConsumerMachine(RuleBasedStateMachine):
 
 
 def narrowed(**where: Any) -> type[ConsumerMachine]:
-    """The machine with some settings fixed."""
+    """The machine with some fixed settings."""
     return type("ConsumerMachine", (ConsumerMachine,), {"where": where})

@@ -1,4 +1,6 @@
-"""Planted bugs of the consumer: each a small change of one method, and the law that finds it."""
+"""Planted bugs of the consumer: each is a small change of one method, with the law that
+detects it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Planted(NamedTuple):
-    """A mutant, the complaints that find it, and the settings in which it shows."""
+    """A mutant, the complaints that detect it, and the settings in which it shows."""
 
     plant: Mutant
     law: str
@@ -38,7 +40,7 @@ ALL: dict[str, Planted] = {}
 
 
 def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
-    """Note a mutant, the beginning of the complaints that find it, and where it shows."""
+    """Register a mutant with the start of its complaints and where it shows."""
 
     def note(plant: Mutant) -> Mutant:
         ALL[plant.__name__] = Planted(plant, law, where)
@@ -49,7 +51,7 @@ def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
 
 @mutant("committed past|.*overtook|lost:|a position went back|started", batch=None)
 def a_closed_claim_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a handler settles after its claim was lost counts, and the source commits it."""
+    """Settlements of a handler after its claim was lost count, and the source commits them."""
 
     def acknowledge(self: Schedule, message: Message) -> bool:
         claim = message.claim
@@ -75,7 +77,7 @@ STORE: list[Any] = []
 
 @mutant("committed past")
 def the_highest_done_offset_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As clients do that mark the last acknowledged record."""
+    """Like clients that mark the last acknowledged record."""
 
     def snapshot(self: Claim) -> Position:
         position = self.tracker.position()
@@ -87,7 +89,7 @@ def the_highest_done_offset_is_committed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @mutant("not committed|the end was not reached")
 def a_position_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first position of a claim is that of every later commit, too."""
+    """The first position of a claim is also that of every later commit."""
     real = Tracker.position
 
     def position(self: Tracker) -> int:
@@ -101,7 +103,7 @@ STARTS: dict[int, tuple[Tracker, int]] = {}
 
 @mutant("committed past|lost:|overtook|not committed")
 def a_late_settle_is_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index below the base settles another record, counted from the end."""
+    """An index below the base counts from the end and settles another record."""
 
     def acknowledge(self: Schedule, message: Message) -> bool:
         claim, tracker = message.claim, message.claim.tracker
@@ -119,7 +121,7 @@ def a_late_settle_is_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("a wake-up was lost|lost:|the end was not reached|after 20000 rounds")
 def a_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that rests is woken once, and never again."""
+    """An idle worker is woken only once."""
     real = Workers.wake
 
     def wake(self: Workers) -> None:
@@ -131,7 +133,7 @@ def a_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("a key runs twice|.*overtook|a running key|.*keys active|a consumer failed", batch=None)
 def a_key_is_freed_when_its_claim_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lanes go with the claim, although a handler of the key still runs."""
+    """The lanes are dropped with the claim, although a handler of the key still runs."""
     real = Claims.ended
 
     def ended(self: Claims, claims: Any) -> None:
@@ -143,7 +145,7 @@ def a_key_is_freed_when_its_claim_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("committed past")
 def position_and_map_are_of_two_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The map is encoded against the position of the commit before."""
+    """The map is encoded relative to the position of the previous commit."""
     real = Claim.snapshot
 
     def snapshot(self: Claim) -> Position:
@@ -162,7 +164,7 @@ def position_and_map_are_of_two_moments(monkeypatch: pytest.MonkeyPatch) -> None
     concurrency=8,
 )
 def the_window_does_not_count_backoffs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that backs off gives its place up, and takes it again when it is due."""
+    """A message in backoff gives up its place, and takes it again when it is due."""
     real = Schedule.back_off
 
     def back_off(self: Schedule, message: Message, due: float, **options: Any) -> None:
@@ -181,7 +183,7 @@ def the_window_does_not_count_backoffs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("committed past|lost:|.*overtook", batch=3, max_in_flight=40, concurrency=2, chunk=50)
 def the_prefix_rule_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a batch acknowledges behind a failed message of its key is settled."""
+    """Messages that a batch acknowledges behind a failed one of their key are settled."""
 
     def settle_key(self: Any, messages: list[Message], results: Any) -> None:
         failed = [m for m in messages if not (results[m] is None or type(results[m]) is Ack)]
@@ -196,7 +198,7 @@ def the_prefix_rule_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(".*overtook|a consumer failed", batch=None, max_in_flight=40, concurrency=8)
 def a_failed_message_gives_its_key_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried again behind later ones of its key."""
+    """It is retried behind later messages of its key."""
     real = Schedule.back_off
 
     def back_off(self: Schedule, message: Message, due: float, *, keeps_key: bool = True) -> None:
@@ -207,19 +209,19 @@ def a_failed_message_gives_its_key_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(".*was committed when its claim began", batch=None, concurrency=8)
 def the_map_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was settled beyond the position runs again after a restart."""
+    """Records settled beyond the position are repeated after a restart."""
     monkeypatch.setattr(Claim, "_replay", lambda self, start: Replayed([]))
 
 
 @mutant("started|committed past|a key runs twice|.*overtook", batch=None)
 def queued_messages_outlive_their_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A revoke leaves lanes and ready messages alone."""
+    """A revoke does not drop lanes and ready messages."""
     monkeypatch.setattr(Schedule, "drop", lambda self, claims, **_: [])
 
 
 @mutant("the window is exceeded")
 def the_window_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was fetched is taken in."""
+    """All fetched records are admitted."""
     monkeypatch.setattr(Window, "fitting", lambda self, sizes: len(sizes))
     monkeypatch.setattr(Window, "room", property(lambda self: self.max_messages))
     monkeypatch.setattr(Window, "is_full", property(lambda self: False))
@@ -229,7 +231,7 @@ def the_window_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     "a key runs twice|a key is ready twice|a running key|.*overtook|a consumer failed", batch=None
 )
 def a_busy_key_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record whose key is active starts at once."""
+    """A record whose key is active starts immediately."""
 
     def finish(self: Schedule, message: Message) -> None:
         lanes = message.claim.lanes

@@ -1,4 +1,4 @@
-"""A destination that does anything it is told to, and writes down what really happened."""
+"""A destination with prescribed behaviour that records what really happened."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What one write does.
+    """The behaviour of one write.
 
     `ok`; `fail` (nothing takes effect); `partial` (items whose number modulo 3 is in `which` fail);
-    `half` (the first half is settled, then it fails); `unknown` (takes effect for `which`, and says
-    that it does not know); `hang` (takes effect for `which`, never answers); `short` (takes effect,
-    and answers for one item too few); `nonsense` (takes effect, and returns a word); `gate` (waits
-    for `open_gate`, then takes effect). Before that it takes `seconds`, in which it hears no
-    cancellation if it is `deaf`.
+    `half` (the first half is settled, then it fails); `unknown` (takes effect for `which` and
+    reports an unknown outcome); `hang` (takes effect for `which`, never returns); `short` (takes
+    effect, but the result lacks one item); `nonsense` (takes effect and returns a word); `gate`
+    (waits for `open_gate`, then takes effect). Before that it takes `seconds`, and ignores
+    cancellations meanwhile if it is `deaf`.
     """
 
     kind: str = "ok"
@@ -50,11 +50,11 @@ class Act:
     which: frozenset[int] = frozenset()
 
     def failure(self) -> Exception:
-        """What it raises, a new one each time."""
+        """A new instance of its error."""
         return ERRORS[self.error]()
 
     async def last(self) -> None:
-        """Take as long as it takes, whatever comes if it is deaf."""
+        """Take the prescribed time, ignoring cancellations if it is deaf."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self.seconds
         while loop.time() < until:
@@ -67,28 +67,26 @@ class Act:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One call of the destination."""
+    """A call of the destination."""
 
     batch_id: str
     items: tuple[int, ...]
     act: Act
     started: float
     told: str = "running"
-    """How it ended, from the caller's side: `ok`, `error`, `unknown` or `cancelled`."""
+    """The end of the call as the caller sees it: `ok`, `error`, `unknown` or `cancelled`."""
 
     def runs_since(self, when: float) -> bool:
-        """Whether it still runs, and began before then."""
+        """Whether it still runs and began before that time."""
         return self.told == "running" and self.started < when
 
     def hangs_since(self, when: float) -> bool:
-        """And would have heard a cancellation."""
+        """As `runs_since`, and a cancellation would have ended it."""
         return self.runs_since(when) and not self.act.deaf
 
 
 class Destination:
-    """`applied` is the ground truth; `broken` says which rules of the interface were not kept
-    towards it.
-    """
+    """`applied` is the ground truth; `broken` contains the violated rules of the interface."""
 
     def __init__(
         self, *, default: Act, workers: int, max_items: int, total_order: bool = True
@@ -112,7 +110,7 @@ class Destination:
         return sum(1 for gate in self._gates if not gate.done())
 
     def open_gate(self) -> None:
-        """Let the write go on that has waited longest."""
+        """Release the write that has waited longest."""
         for gate in self._gates:
             if not gate.done():
                 gate.set_result(None)
@@ -141,7 +139,7 @@ class Destination:
             self.running -= 1
 
     def check(self, write: Write) -> None:
-        """A write begins: see whether it may."""
+        """Check whether a write may begin."""
         if not 1 <= len(write.items) <= self._max_items:
             self.broken.append(f"a batch of {len(write.items)} items")
         again = [item for item in write.items if self.is_settled(item)]
@@ -188,14 +186,14 @@ class Destination:
         return "nonsense" if act.kind == "nonsense" else None  # type: ignore[return-value]  # what a careless sink may do
 
     def reached(self, batch: Batch[int], indices: Sequence[int]) -> Sequence[int]:
-        """Those of the indices that take effect if no other does: here, each by itself."""
+        """The indices of which an effect does not depend on others: here, all of them."""
         return indices
 
     def _apply(self, batch: Batch[int], indices: Iterable[int]) -> None:
         self.applied.extend(batch[index] for index in indices)
 
     def may_differ(self, item: int) -> bool:
-        """Whether some write of this item ended without anybody knowing what it did."""
+        """Whether a write of this item ended with an unknown effect."""
         return any(item in write.items and _leaves_doubt(write) for write in self.writes)
 
 

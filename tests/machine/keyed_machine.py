@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class KeyedMachine(BatcherMachine):
-    """The same rules, and letting go of keys that were stopped."""
+    """The same rules, and the release of stopped keys."""
 
     @initialize(setting=keyed_settings())
     def open(self, setting: KeyedSetting) -> None:
@@ -50,7 +50,7 @@ class KeyedMachine(BatcherMachine):
     # -- producers ---------------------------------------------------------------------------------
 
     async def put(self, items: tuple[int, ...], timeout: float | None) -> None:
-        """Where keys may fail, with receipts: nobody else tells of what was never sent."""
+        """If keys may fail, add with receipts: only these report items that were never sent."""
         if self.keyed.policy != "fail":
             await super().put(items, timeout)
             return
@@ -90,10 +90,10 @@ class KeyedMachine(BatcherMachine):
         if count != len(held):
             self.lines.broken.append(f"stopped: {count} were let go, and {held} were held")
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def check_order(self) -> None:
-        """Checked whenever a batch is taken."""
+        """Check the order whenever a batch is taken."""
 
     def is_worker_free(self, stats: Stats) -> bool:
         return stats.in_flight_batches < stats.workers
@@ -152,7 +152,7 @@ class KeyedMachine(BatcherMachine):
 
 
 def narrowed(**fixed: Any) -> type[KeyedMachine]:
-    """The machine where some of the setting is so."""
+    """The machine with some fixed settings."""
 
     @initialize(setting=keyed_settings(**fixed))
     def narrow(self: KeyedMachine, setting: KeyedSetting) -> None:

@@ -1,17 +1,17 @@
-"""What follows for keys and tenants. Each complaint begins with the name of the law that it is
-about, so that a planted bug can be told from another.
+"""The laws for keys and tenants. Each complaint begins with the name of its law, so that planted
+bugs can be distinguished.
 
 - `exclusive`: a key (without keys and with one worker: a tenant) is in one flight at a time.
-- `order`: what is settled of a key is settled in the order in which it got in, and so is what is
-  sent first, dropped, buried or handed back.
-- `stopped`: behind an item that failed for good, its key does as its policy says.
-- `parked`: a key that is parked holds no more than it may.
+- `order`: items of a key are settled in the order of their acceptance, and so are first sends,
+  drops, dead letters and returns.
+- `stopped`: behind a permanently failed item, its key follows its policy.
+- `parked`: a parked key holds no more than its limit.
 - `mixed`: a batch belongs to one tenant.
-- `cap`: a tenant has no more inside than it may.
-- `starved`: who has something to send is passed over for a turn of each other, and no longer.
-- `idle`: nothing that may go waits for a worker that is free.
-- `vain`: nothing is dropped to make room for what does not get in.
-- `left`: nothing is left of who is gone.
+- `cap`: a tenant has no more inside than its limit.
+- `starved`: a tenant that can send is passed over for at most one turn of each other tenant.
+- `idle`: no item that can be sent waits while a worker is free.
+- `vain`: nothing is dropped for an item that is not accepted.
+- `left`: nothing remains of keys and tenants that are gone.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ Line = tuple[int | None, int | None]
 
 
 class KeyedDestination(Destination):
-    """Sees to it that no line is in two writes; as a whole it may promise to be safe for
-    prefixes.
-    """
+    """Checks that no line is in two writes; it can be safe for prefixes as a whole."""
 
     model: KeyedModel
     capabilities: Capabilities
@@ -58,7 +56,7 @@ class KeyedDestination(Destination):
                 )
 
     def reached(self, batch: Batch[int], indices: Sequence[int]) -> Sequence[int]:
-        """Where it is safe for prefixes, those that stand behind another are not reached."""
+        """If it is safe for prefixes, items behind another one are not reached."""
         setting = self.model.setting
         if not setting.prefix_safe:
             return indices
@@ -74,7 +72,7 @@ class KeyedDestination(Destination):
 
 
 class KeyedWatch(Watch):
-    """Notes what keys and tenants go through."""
+    """Records the events of keys and tenants."""
 
     def __init__(self, model: KeyedModel) -> None:
         super().__init__(model)
@@ -116,37 +114,37 @@ class KeyedWatch(Watch):
 
 @dataclass(eq=False, kw_only=True)
 class KeyedModel(Model):
-    """A line is what order is promised for: a key, a tenant's key, or a tenant."""
+    """A line is a unit of ordering: a key, a tenant's key, or a tenant."""
 
     setting: KeyedSetting
     destination: Destination
     in_a_call: bool = False
-    """Whether the batcher is in the middle of a step: what it has dropped in it is told last."""
+    """Whether the batcher is inside a step: it reports items dropped in the step last."""
     flights: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """Batches whose write has not ended."""
     came_at: dict[int, float] = field(default_factory=dict[int, float])
     last: dict[Line, int] = field(default_factory=dict[Line, int])
-    """The place of what was settled last, of each line."""
+    """The place of the last settled item, by line."""
     sent: set[int] = field(default_factory=set[int])
     sent_last: dict[Line, int] = field(default_factory=dict[Line, int])
     stopped: set[Line] = field(default_factory=set["Line"])
-    """Lines of which an item has failed for good, and that nobody has let go since."""
+    """Lines with a permanently failed item that have not been released since."""
     spilled: set[int] = field(default_factory=set[int])
     passed: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
-    """How much each other tenant has sent since this one could have."""
+    """The amount that each other tenant has sent since this one was able to send."""
 
-    # -- what is known -----------------------------------------------------------------------------
+    # -- the present state -------------------------------------------------------------------------
 
     def lines(self, items: Sequence[int]) -> set[Line]:
         """The lines of some items."""
         return {line for item in items if (line := self.setting.line(item)) is not None}
 
     def queue_of(self, item: int) -> Line | None:
-        """In which queue an item waits."""
+        """The queue in which an item waits."""
         return self.setting.line(item) or (self.setting.tenant(item), None)
 
     def aside(self) -> set[int]:
-        """What a shutdown keeps for its last resort."""
+        """The items that a shutdown keeps for its last resort."""
         return {leftover.item for leftover in self.batcher._dispatcher.books.held or ()}
 
     def queued(self) -> list[int]:
@@ -154,16 +152,16 @@ class KeyedModel(Model):
         return [item for item in super().queued() if item not in aside]
 
     def queued_of(self, line: Line) -> list[int]:
-        """What no worker has taken, of one line."""
+        """The items of one line that no worker has taken."""
         return [item for item in self.queued() if self.setting.line(item) == line]
 
     def flying(self, line: Line) -> bool:
-        """Whether a flight has an item of this line, whatever has become of it."""
+        """Whether a flight contains an item of this line, whatever its outcome."""
         return any(line in self.lines(items) for items in self.flights.values())
 
     def _is_free(self, line: Line) -> bool:
-        """Whether the next of a line may go for certain: none is on its way, or those that are were
-        settled before their flight backed off.
+        """Whether the next item of a line can certainly be sent: none is in flight, or those in
+        flight were settled before their flight backed off.
         """
         resting = {
             flight.batch.id: flight.backing_off
@@ -178,7 +176,7 @@ class KeyedModel(Model):
         return True
 
     def runnable(self) -> list[int]:
-        """What may go, oldest first, if somebody asks for it."""
+        """The items that a worker could send, oldest first."""
         found: list[int] = []
         seen: set[Line] = set()
         back = [
@@ -197,14 +195,14 @@ class KeyedModel(Model):
             found.append(item)
         return found
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def accept(self, items: Sequence[int]) -> None:
         super().accept(items)
         self.came_at.update(dict.fromkeys(items, self.batcher._dispatcher.clock.now()))
 
     def launched(self, batch: Batch[Any]) -> None:
-        """A worker has taken a batch."""
+        """A worker took a batch."""
         setting, items = self.setting, tuple(batch)
         if setting.has_tenants and {setting.tenant(item) for item in items} != {batch.tenant}:
             self.broken.append(f"mixed: {items} in a batch of tenant {batch.tenant}")
@@ -250,7 +248,9 @@ class KeyedModel(Model):
         self.sent.update(own)
 
     def _check_turns(self, tenant: int, amount: int) -> None:
-        """A tenant that could send is passed over for a turn of each other."""
+        """Check that a tenant that can send is passed over for at most one turn of each other
+        tenant.
+        """
         house: Any = self.batcher._dispatcher.gathering.gatherer
         serial = self.setting.workers == 1 and not self.setting.has_keys
         ready = {
@@ -269,7 +269,7 @@ class KeyedModel(Model):
                 )
 
     def settled(self, items: Sequence[int], outcome: Outcome) -> None:
-        """Items of a batch have ended so, together."""
+        """Items of a batch ended together with this outcome."""
         if not self.setting.has_keys or outcome in {Outcome.UNSENT, Outcome.UNKNOWN}:
             return
         failed = outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}
@@ -287,12 +287,14 @@ class KeyedModel(Model):
                 )
 
     def landed(self, batch: Batch[Any]) -> None:
-        """A write has ended. What has no outcome waits again."""
+        """A write ended. Items without an outcome wait again."""
         items = self.flights.pop(batch.id)
         self.taken.difference_update(item for item in items if item not in self.outcomes)
 
     def note_rejected(self) -> None:
-        """What fails behind its key on no flight is told by its receipt alone."""
+        """Record items that fail behind their key outside a flight: only their receipts
+        report it.
+        """
         for item, receipt in self.receipts.items():
             if item not in self.outcomes and receipt.outcome is Outcome.REJECTED:
                 if item in self.taken or self.setting.line(item) not in self.stopped:
@@ -301,7 +303,7 @@ class KeyedModel(Model):
                     )
                 self.end(item, Outcome.REJECTED)
 
-    # -- what follows ------------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def check_law(self) -> None:
         super().check_law()
@@ -327,8 +329,8 @@ class KeyedModel(Model):
                     )
 
     def counted(self) -> set[int]:
-        """What counts for the caps: what is inside, and all of each batch in flight; not what a
-        shutdown keeps for its last resort.
+        """The items that count for the limits: those inside, and all of each batch in flight, but
+        not those that a shutdown keeps for its last resort.
         """
         return {
             *self.inside(),
@@ -346,11 +348,10 @@ class KeyedModel(Model):
             )
 
     def _would_fit(self, head: Producer, others: Sequence[Producer]) -> bool:
-        """Whether the first who waits has room, even if all others who want it had been granted
-        theirs in some part, or were before it.
+        """Whether the first waiter fits, even if all other waiters had been granted a part of their
+        request, or were before it.
 
-        Who has waited for a part of the ledger comes to the whole of it later than some who came
-        later.
+        A waiter for a part of the ledger may reach the whole of it later than some that came later.
         """
         setting, counted = self.setting, self.counted()
         granted = [item for other in others if len(other.items) > 1 for item in other.items]
@@ -372,11 +373,9 @@ class KeyedModel(Model):
         )
 
     def check_idle(self, stats: Stats) -> None:
-        """A worker is free: nothing that may go waits for anything but the end of its batch's
-        time.
-        """
+        """With a free worker, each sendable item waits only for the end of its batch's time."""
         if self.batcher._dispatcher.lifecycle.gave_up:
-            return  # what is left ends without a call
+            return  # the remaining items end without a call
         runnable = self.runnable()
         by_tenant: dict[int | None, list[int]] = defaultdict(list)
         for item in runnable:
@@ -432,7 +431,7 @@ class KeyedModel(Model):
             assert moves, f"idle: a flush waits for nothing but what is held: {left}"
 
     def check_ends(self, ends: Mapping[int, Outcome], taken_in: Sequence[int]) -> None:
-        """Once an item of a key is handed back, so is everything after it that was not dropped."""
+        """Once an item of a key is returned, so are all later ones that were not dropped."""
         if not self.setting.has_keys:
             return
         back: set[Line] = set()
@@ -448,12 +447,11 @@ class KeyedModel(Model):
                 )
 
     def check_applied(self) -> None:
-        """What was applied without a doubt was applied in order."""
+        """Check that items applied without doubt were applied in order."""
         first = list(dict.fromkeys(self.destination.applied))
         for line in self.lines(first):
             if line[1] is None:
-                # a tenant's batches are in order, and within a batch some may be
-                # later than others
+                # a tenant's batches are in order, but items within a batch may be later than others
                 continue
             sure = [
                 item

@@ -1,5 +1,5 @@
-"""Planted bugs in what keys, tenants and adaptive control need, each with the law that has to
-speak, and where to look for it.
+"""Planted bugs in the code for keys, tenants and adaptive control, each with the law that must
+detect it and the settings.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A bug, and how it is found."""
+    """A bug, and how it is detected."""
 
     plant: Callable[[pytest.MonkeyPatch], None]
     law: str
-    """What the complaint begins with; a pattern."""
+    """The beginning of the complaint; a pattern."""
     where: dict[str, Any]
-    """What is fixed in the settings."""
+    """The fixed settings."""
 
 
 ALL: dict[str, Planted] = {}
@@ -49,7 +49,7 @@ REFUSES = Act("partial", error="permanent", which=frozenset({0}))
 
 
 def mutant(law: str, **where: Any) -> Callable[[Callable[[pytest.MonkeyPatch], None]], None]:
-    """Plants itself with `monkeypatch`; its docstring says what goes wrong."""
+    """Plants itself with `monkeypatch`; its docstring describes the fault."""
 
     def register(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
         ALL[plant.__name__] = Planted(plant, law, where)
@@ -62,7 +62,7 @@ def mutant(law: str, **where: Any) -> Callable[[Callable[[pytest.MonkeyPatch], N
 
 @mutant("exclusive", kind="keys", stack="retry")
 def a_key_is_free_at_its_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that fails clears its batch's keys, though it is tried again."""
+    """A failed write releases its batch's keys although it is retried."""
     real = Flight.heard
 
     def heard(self: Flight[Any], errors: Any) -> None:
@@ -76,7 +76,7 @@ def a_key_is_free_at_its_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("exclusive", kind="keys", stack="retry")
 def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All keys of a batch are let go as soon as any of them waits."""
+    """All keys of a batch are released once any of them waits."""
 
     def backs_off(self: Dispatcher[Any], flight: Any) -> None:
         self.window.close()
@@ -95,7 +95,7 @@ def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     default=Act(seconds=8.0, deaf=True),
 )
 def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the write goes on."""
+    """A key is released although its write continues."""
     real = Dispatcher.settled
 
     def settled(
@@ -111,7 +111,7 @@ def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None
 
 @mutant("order", kind="keys", overflow="block")
 def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes last goes first."""
+    """Last in, first out."""
 
     def wait(self: Lanes[Any], entry: Any) -> None:
         lane = self._lanes.setdefault(entry.lane_key, Lane(None))
@@ -127,7 +127,7 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("order|idle: a flush", kind="keys", policy="skip", prefix_safe=True, adaptive=None)
 def what_is_put_back_goes_to_the_end_of_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind what came later."""
+    """Returned items are put behind later ones."""
 
     def put_back(self: Lanes[Any], key: Any, entries: Any) -> None:
         for entry in entries:
@@ -168,7 +168,7 @@ def a_parked_key_has_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     default=REFUSES,
 )
 def a_parked_key_spills_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes while it spills, or after, is not looked at."""
+    """Items that arrive during a spill or afterwards are not checked."""
     real = Parking.next
     spilled: set[Any] = set()
 
@@ -193,8 +193,8 @@ def a_parked_key_spills_once(monkeypatch: pytest.MonkeyPatch) -> None:
     default=REFUSES,
 )
 def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lanes that hold too much are listed for all tenants together, and whoever looks first
-    strikes them off.
+    """Overfull lanes are listed for all tenants together, and the first tenant that checks removes
+    them all.
     """
     shared: dict[int, Parking] = {}
     real = Batcher._new_dispatcher
@@ -212,7 +212,7 @@ def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("stopped", kind="keys", policy="pause")
 def a_key_goes_on_behind_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the policy."""
+    """Later items of the key are sent whatever the policy."""
     monkeypatch.setattr(Bookkeeper, "stopping", lambda self, flight, indices, outcome: ())
 
 
@@ -226,7 +226,7 @@ def a_key_goes_on_behind_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     default=REFUSES,
 )
 def what_is_inside_of_a_failed_key_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if it were paused."""
+    """The items stay as if the key were paused."""
     monkeypatch.setattr(Parking, "fails", property(lambda self: False))
 
 
@@ -240,7 +240,7 @@ def what_is_inside_of_a_failed_key_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     default=REFUSES,
 )
 def a_key_that_is_let_go_leaves_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says so, and holds it still."""
+    """The key is reported as released but stays held."""
     monkeypatch.setattr(KeyHolds, "let_go", lambda self, key, now: 0)
 
 
@@ -254,7 +254,7 @@ def a_key_that_is_let_go_leaves_its_lane(monkeypatch: pytest.MonkeyPatch) -> Non
     spare=12,
 )
 def what_is_handed_back_stops_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes after it is sent, while it is unsent."""
+    """Later items of its key are sent although it is unsent."""
     monkeypatch.setattr(KeyHolds, "stop", lambda self, batch, indices: None)
 
 
@@ -263,7 +263,7 @@ def what_is_handed_back_stops_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("mixed", kind="tenants", cap_items=None, cap_bytes=None)
 def tenants_share_an_open_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has one open takes all that comes."""
+    """An open batch accepts items of all tenants."""
     real = TenantGatherer.queue
 
     def queue(self: TenantGatherer[Any], key: Any) -> Any:
@@ -287,7 +287,7 @@ def closed_batches_go_last_in_first_out(monkeypatch: pytest.MonkeyPatch) -> None
 
 @mutant("cap", kind="tenants", cap_items=3, overflow="block")
 def a_cap_counts_what_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in flight or backs off does not count."""
+    """Items in flight or in backoff do not count."""
     real = TenantGatherer.take
 
     def take(self: TenantGatherer[Any], now: float) -> Any:
@@ -309,7 +309,7 @@ def a_cap_counts_what_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("idle|left: tenants", kind="tenants", cap_items=3, overflow="drop_oldest")
 def a_cap_is_not_given_back_by_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a tenant's part shrinks for good."""
+    """So a tenant's part shrinks permanently."""
     real = TenantGatherer.evict_from
 
     def evict_from(self: TenantGatherer[Any], queue: Any) -> Any:
@@ -323,7 +323,7 @@ def a_cap_is_not_given_back_by_what_is_dropped(monkeypatch: pytest.MonkeyPatch) 
 
 @mutant("idle|the shutdown waits", kind="tenants", cap_items=3, overflow="block")
 def room_of_a_tenant_comes_free_and_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for it waits for ever."""
+    """Its waiters wait forever."""
 
     monkeypatch.setattr(TenantQueue, "grant", lambda self, now: None)
 
@@ -341,8 +341,8 @@ def room_of_a_tenant_comes_free_and_nobody_is_told(monkeypatch: pytest.MonkeyPat
     patience=80,
 )
 def a_turn_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credit is given anew before it is used up: whoever has the turn keeps it while it has
-    something to send.
+    """Credit is renewed before it is used up: a tenant keeps its turn while it has something to
+    send.
     """
     real = Turns.first
 
@@ -356,13 +356,13 @@ def a_turn_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("exclusive", kind="tenants", workers=1)
 def a_tenant_has_two_batches_in_flight_with_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second goes while the first backs off."""
+    """The second is sent while the first backs off."""
     monkeypatch.setattr(TenantGatherer, "_is_busy", lambda self, queue: False)
 
 
 @mutant("left: tenants", kind="tenants")
 def an_idle_tenant_keeps_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for everybody who ever came."""
+    """Entries of all past tenants remain."""
     monkeypatch.setattr(TenantGatherer, "forget", lambda self, queue: None)
 
 
@@ -380,7 +380,7 @@ def an_idle_tenant_keeps_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     adaptive=Adaptive(min_items=1, start_workers=4),
 )
 def a_slot_leaks_when_the_limit_has_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends above the new limit gives nothing back."""
+    """A flight that ends above the new limit releases nothing."""
 
     def give(self: FifoSlots) -> None:
         if self.used <= self.limit:
@@ -406,7 +406,7 @@ def a_slot_leaks_when_the_limit_has_shrunk(monkeypatch: pytest.MonkeyPatch) -> N
     default=THROTTLES,
 )
 def a_batch_is_cut_through_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the size has shrunk, the parts of what was sealed larger have a key in common."""
+    """After the size has shrunk, the parts of a larger sealed batch share a key."""
 
     def cut(self: KeyedGatherer[Any], batch: Any, at: int) -> Any:
         self._queue.batches.appendleft(batch.pick(range(at, len(batch.items))))

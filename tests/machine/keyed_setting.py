@@ -1,4 +1,4 @@
-"""Which batchers with keys, tenants and adaptive control the machine tries."""
+"""The batchers with keys, tenants and adaptive control that the machine tries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_INSIDE = 40
 
 
 class Letters:
-    """Takes every dead letter, and knows their order."""
+    """Accepts every dead letter, and records their order."""
 
     def __init__(self, seconds: float) -> None:
         self.items: list[int] = []
@@ -49,7 +49,7 @@ class Letters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedSetting(Setting):
-    """One batcher. Items belong to the pairs of tenant and key in `pattern`, in turns."""
+    """Items belong to the pairs of tenant and key in `pattern`, in turn."""
 
     kind: str
     pattern: tuple[tuple[int, int], ...]
@@ -57,7 +57,7 @@ class KeyedSetting(Setting):
     policy: Any
     most_parked: int
     buries: float | None
-    """Seconds that the dead letters take; there are none if `None`."""
+    """Duration of a write of dead letters, in seconds; `None`: there are no dead letters."""
     cap_items: int | None
     cap_bytes: int | None
     weights: tuple[float, float, float]
@@ -82,7 +82,7 @@ class KeyedSetting(Setting):
         return self.pattern[item % len(self.pattern)][1]
 
     def line(self, item: int) -> tuple[int | None, int | None] | None:
-        """What order is promised for; `None` if for nothing."""
+        """The unit of ordering of an item; `None` if there is none."""
         tenant = self.tenant(item) if self.has_tenants else None
         if self.has_keys:
             return tenant, self.key(item)
@@ -114,7 +114,7 @@ class KeyedSetting(Setting):
 
 @st.composite
 def keyed_settings(draw: st.DrawFn, /, **fixed: Any) -> KeyedSetting:
-    """Any; what is `fixed` is so in all of them."""
+    """All settings; `fixed` ones have the given values."""
 
     def pick(name: str, strategy: st.SearchStrategy[Any]) -> Any:
         return fixed[name] if name in fixed else draw(strategy)

@@ -1,9 +1,8 @@
-"""A batcher under every hand that may touch it, one rule at a time, on virtual time.
+"""Random tests of a batcher, one rule at a time, on virtual time.
 
 A rule starts something and lets the loop run until nothing is ready, or only for a few rounds, so
-that the next rule comes in the middle: then both are carried out in one run of the loop. The law
-must hold after every rule and every round; where nothing is ready, nothing that could go on may
-stand still.
+that the next rule acts in the middle: then both run in one run of the loop. The law must hold after
+every rule and every round; when nothing is ready, nothing that could continue may be stalled.
 """
 
 from __future__ import annotations
@@ -30,17 +29,21 @@ if TYPE_CHECKING:
     from penstock import Batch, Observer, Sink, Stats, Tally
 
 LONG = 400.0
-"""Longer than anything that is scripted takes."""
+"""Longer than any scripted write."""
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    """Rules are what producers, the destination, the clock and whoever shuts down may do."""
+    """The rules are actions of producers, the destination, the clock, and callers of the
+    shutdown.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock(max_rounds=20_000)
         self.acts: list[tuple[Callable[[], object], int]] = []
-        """What the next run begins with, and for how many rounds of the loop it then runs alone."""
+        """The actions at the beginning of the next run, and the rounds for which it then runs
+        alone.
+        """
         self.failed = False
         self.complaints: list[str] = []
         self.flushes: list[asyncio.Task[None]] = []
@@ -69,7 +72,7 @@ class BatcherMachine(RuleBasedStateMachine):
         watch: Observer,
         **more: Any,
     ) -> None:
-        """Open a batcher; `more` are arguments that only some have."""
+        """Open a batcher; `more` are arguments of some batchers only."""
         self.setting = setting
         self.destination = destination
         self.model = model
@@ -86,8 +89,8 @@ class BatcherMachine(RuleBasedStateMachine):
             clock=self.clock,
             **more,
         )
-        # Who lets others run before it asks for room has no place in line yet, and the laws cannot
-        # see that it does not wait.
+        # A producer that yields before it requests capacity has no place in line yet, and the laws
+        # cannot detect that it does not wait.
         self.yield_every, window.YIELD_EVERY = window.YIELD_EVERY, sys.maxsize
         self.clock.loop.set_exception_handler(
             lambda loop, context: self.complaints.append(str(context))
@@ -98,15 +101,15 @@ class BatcherMachine(RuleBasedStateMachine):
         await self.batcher.__aenter__()
 
     def step(self, act: Callable[[], object], rest: int | None = None) -> None:
-        """Act inside the loop; then let it run until nothing is ready, or for some rounds until the
-        next rule acts.
+        """Act inside the loop, then run it until nothing is ready, or for some rounds until the
+        next rule.
         """
         self.acts.append((act, rest or 0))
         if rest is None:
             self.run_for(0.0)
 
     def run_for(self, seconds: float) -> None:
-        """Carry out what is to be done, and let so much time go by."""
+        """Run the pending actions, and advance by this time."""
         acts, self.acts = self.acts, []
         self.clock.run(self._act(acts, seconds))
 
@@ -122,7 +125,7 @@ class BatcherMachine(RuleBasedStateMachine):
     # -- producers ---------------------------------------------------------------------------------
 
     async def put(self, items: tuple[int, ...], timeout: float | None) -> None:
-        """Offer items without waiting for what becomes of them."""
+        """Offer items without waiting for their outcomes."""
         if len(items) == 1:
             await self.batcher.add(items[0], timeout=timeout)
         else:
@@ -147,7 +150,7 @@ class BatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.room_for_more)
     @rule(more=st.integers(0, 3), rest=rests)
     def crowd(self, more: int, rest: int | None) -> None:
-        """Enough producers to fill the ledger, and some more."""
+        """Enough producers to fill the ledger, and a few more."""
 
         async def call(producer: Producer) -> None:
             await self.put(producer.items, None)
@@ -196,7 +199,7 @@ class BatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.waiting() and self.destination.gated)
     @rule(place=st.integers(0, 1), rounds=st.integers(0, 4))
     def cancel_a_producer_as_room_comes_free(self, place: int, rounds: int) -> None:
-        """The grant and the cancellation race, by rounds of the loop."""
+        """The grant of capacity and the cancellation race, by rounds of the loop."""
         task = self.model.waiting()[place:][:1]
         self.step(self.destination.open_gate, rounds)
         self.step(
@@ -242,7 +245,7 @@ class BatcherMachine(RuleBasedStateMachine):
     def settle_down(self) -> None:
         self.run_for(0.0)
 
-    # -- whoever flushes or shuts down -------------------------------------------------------------
+    # -- flushes and shutdowns ---------------------------------------------------------------------
 
     @precondition(lambda self: len(self.flushes) < 10)
     @rule(timeout=waits, rest=rests)
@@ -269,7 +272,7 @@ class BatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(not task.done() for task in self.shutdowns))
     @rule(rest=rests)
     def cancel_a_shutdown(self, rest: int | None) -> None:
-        """Somebody wants it now."""
+        """Cancel a shutdown: it ends now."""
         task = next(task for task in self.shutdowns if not task.done())
 
         def cancel() -> None:
@@ -285,7 +288,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.deadline = when if self.deadline is None else min(when, self.deadline)
         return await self.batcher.shutdown(deadline, admit_waiting=admit_waiting)
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     @invariant()
     def holds(self) -> None:
@@ -312,8 +315,8 @@ class BatcherMachine(RuleBasedStateMachine):
         self._check_nothing_stands_still()
 
     def check_order(self) -> None:
-        """Batches hold items in the order in which they got in; one worker writes them in that
-        order, too.
+        """Check that batches hold items in the order of acceptance; one worker also writes them in
+        that order.
         """
         place = self.model.place
         sent: list[int] = []
@@ -324,12 +327,12 @@ class BatcherMachine(RuleBasedStateMachine):
         assert self.setting.workers > 1 or sent == sorted(sent), f"one worker out of order: {sent}"
 
     def is_worker_free(self, stats: Stats) -> bool:
-        """Whether anybody could write: a single worker keeps its slot while it backs off."""
+        """Whether a worker could write: a single worker keeps its slot while it backs off."""
         free = stats.in_flight_batches < self.setting.workers and self.setting.workers > 1
         return free or stats.in_flight_batches + stats.backing_off_batches == 0
 
     def check_idle_worker(self, stats: Stats) -> None:
-        """A worker is free, so nothing waits that could go."""
+        """With a free worker, no item that could be sent waits."""
         assert stats.sealed_batches == 0, f"a worker is free, and a sealed batch waits: {stats}"
         assert not (stats.open_items and stats.waiting_producers), (
             f"a worker is free, and a producer waits: {stats}"
@@ -339,8 +342,8 @@ class BatcherMachine(RuleBasedStateMachine):
         )
 
     def _check_tries_go_on(self, stats: Stats) -> None:
-        """What backs off in a shutdown has been tried again since that began, and has time for
-        another try.
+        """Check that flights in backoff have been tried again since the shutdown began, and have
+        time for another attempt.
         """
         assert self.stopping_since is not None
         tried = any(write.started >= self.stopping_since for write in self.destination.writes)
@@ -399,7 +402,7 @@ class BatcherMachine(RuleBasedStateMachine):
                 window.YIELD_EVERY = self.yield_every
             if hasattr(self, "batcher"):
                 self.batcher._lifecycle.state = (
-                    "closed"  # what a planted bug leaves inside is no loss to warn of
+                    "closed"  # items left inside by a planted bug cause no warning
                 )
 
     def end(self) -> None:
@@ -433,7 +436,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self._check_truth(ends)
 
     def _tally(self) -> Tally:
-        """The tally without what is refused for ever after."""
+        """The tally without the refusals, whose number is unbounded."""
         return replace(self.batcher.tally(), refused=0)
 
     async def _last_shutdown(self) -> ShutdownReport[int]:
@@ -442,7 +445,7 @@ class BatcherMachine(RuleBasedStateMachine):
         )
 
     def ends(self, report: ShutdownReport[int]) -> dict[int, Outcome]:
-        """Every item's outcome, each from one source."""
+        """Every item's outcome, each from a single source."""
         ends = dict(self.model.outcomes)
         for item in report.unsent:
             assert ends.get(item, Outcome.UNSENT) is Outcome.UNSENT, (
@@ -481,7 +484,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
 
 class LastResort:
-    """Takes what a shutdown could not send, in one of several ways."""
+    """Accepts the items that a shutdown could not send, in one of several ways."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind

@@ -1,5 +1,5 @@
-"""What a batcher should have done by now: everything that went in, what came out, and what follows
-from the two.
+"""The expected state of a batcher: all accepted items, their outcomes, and what follows from
+both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """Somebody who wants items in."""
+    """A producer and the items it adds."""
 
     items: tuple[int, ...] = ()
     task: asyncio.Task[None] | None = None
@@ -38,7 +38,7 @@ class Producer:
 
 
 class Watch(Observer):
-    """Notes every outcome that a batcher tells of, and checks the law at each of them."""
+    """Records every outcome that a batcher reports, and checks the law each time."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -70,9 +70,7 @@ class Watch(Observer):
 
 @dataclass(eq=False)
 class Model:
-    """Items are numbered in the order in which they were offered; `accepted` keeps the order in
-    which they got in.
-    """
+    """Items are numbered in the order of their offers; `accepted` keeps the order of acceptance."""
 
     batcher: Batcher[int] = field(init=False)
     limits: Limits
@@ -85,14 +83,14 @@ class Model:
     taken: set[int] = field(default_factory=set[int])
     outcomes: dict[int, Outcome] = field(default_factory=dict[int, Outcome])
     evicted: list[int] = field(default_factory=list[int])
-    """Dropped just now to make room."""
+    """Items that were just dropped to make room."""
     receipts: dict[int, Receipt] = field(default_factory=dict[int, "Receipt"])
     producers: list[Producer] = field(default_factory=list[Producer])
     fences: list[list[int]] = field(default_factory=list[list[int]])
-    """What each flush that goes on waits for."""
+    """The items that each running flush waits for."""
     broken: list[str] = field(default_factory=list[str])
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def numbers(self, count: int) -> tuple[int, ...]:
         """The numbers of the next items."""
@@ -100,14 +98,14 @@ class Model:
         return tuple(range(self.offered - count, self.offered))
 
     def accept(self, items: Sequence[int]) -> None:
-        """These got in."""
+        """These items were accepted."""
         self.evicted = []
         for item in items:
             self.place[item] = len(self.accepted)
             self.accepted.append(item)
 
     def end(self, item: int, outcome: Outcome) -> None:
-        """An item has its outcome."""
+        """An item got its outcome."""
         if item in self.outcomes:
             self.broken.append(f"item {item} ended {self.outcomes[item]} and then {outcome}")
         self.outcomes[item] = outcome
@@ -115,7 +113,7 @@ class Model:
     def produce(
         self, count: int, call: Callable[[Producer], Coroutine[Any, Any, None]]
     ) -> Producer:
-        """Start somebody who offers `count` items by `call`."""
+        """Start a producer that offers `count` items by `call`."""
         producer = Producer()
 
         async def offer() -> None:
@@ -134,7 +132,7 @@ class Model:
         return producer
 
     async def flush(self, seconds: float | None) -> None:
-        """A flush, and whether its report is right."""
+        """Flush, and check its report."""
         before = list(self.accepted)
         self.fences.append(before)
         try:
@@ -151,10 +149,10 @@ class Model:
                 f"a flush says that {report.remaining} items remain; these do: {left}"
             )
 
-    # -- what follows ------------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def waiting(self) -> list[Producer]:
-        """Producers who wait, in the order in which they came."""
+        """Waiting producers, in order of arrival."""
         return [producer for producer in self.producers if producer.waits]
 
     def inside(self) -> list[int]:
@@ -166,7 +164,7 @@ class Model:
         return [item for item in self.inside() if item not in self.taken]
 
     def check_law(self) -> None:
-        """The law, at any moment."""
+        """Check the law, at any moment."""
         tally = self.batcher.tally()
         try:
             tally.verify()
@@ -180,7 +178,7 @@ class Model:
             self.broken.append(f"less than nothing: {tally}")
 
     def check_counts(self) -> None:
-        """The tally is what we counted ourselves."""
+        """Check the tally against the model's own counts."""
         self.check_law()
         tally = self.batcher.tally()
         most = self.limits.max_pending_bytes
@@ -194,7 +192,7 @@ class Model:
             f"{tally}, but {self.refused} were refused"
         )
         counts = Counter(self.outcomes[item] for item in self.accepted if item in self.outcomes)
-        silent = {Outcome.UNSENT, Outcome.DEAD_LETTERED}  # items on no flight end so without a call
+        silent = {Outcome.UNSENT, Outcome.DEAD_LETTERED}  # these items end without a call
         for outcome in Outcome:
             told, counted = counts[outcome], tally.of(outcome)
             assert told == counted or (
@@ -203,7 +201,7 @@ class Model:
         assert set(self.outcomes) <= self.place.keys(), "an item that never got in has an outcome"
 
     def check_receipts(self) -> None:
-        """Receipts say the same."""
+        """Check that the receipts agree."""
         for item, receipt in self.receipts.items():
             told = self.outcomes.get(item)
             if told is not None and told is not Outcome.UNSENT:
@@ -216,7 +214,7 @@ class Model:
                 )
 
     def check_queue(self) -> None:
-        """Nobody who waits was overtaken, or could have been served."""
+        """Check that no waiting producer was overtaken or could have been admitted."""
         waiting = self.waiting()
         assert self.batcher.stats().waiting_producers == len(waiting), (
             f"{len(waiting)} producers wait, says nobody"

@@ -1,7 +1,7 @@
-"""Planted bugs: each a small change of one method, such as somebody could make without noticing.
+"""Planted bugs: each is a small change of one method that could be made by accident.
 
-A mutant is a function that plants itself with `monkeypatch`; its docstring says what goes wrong.
-The machine has to find every one.
+A mutant is a function that plants itself with `monkeypatch`; its docstring describes the fault. The
+machine has to detect every one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def mutant(plant: Mutant) -> Mutant:
 
 @mutant
 def a_cancelled_add_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It returns as if its item were in."""
+    """It returns as if its item were accepted."""
     real = Intake.add
 
     async def add(self: Intake[Any], items: Any, *rest: Any) -> None:
@@ -64,7 +64,7 @@ def a_cancelled_add_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def an_item_is_doubled_on_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in, and its producer, who was told that it is not, offers it again."""
+    """It is accepted, but its producer, which got an error, offers it again."""
     real = Intake.add
 
     async def add(self: Intake[Any], items: Any, *rest: Any) -> None:
@@ -79,7 +79,7 @@ def an_item_is_doubled_on_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def a_granted_room_is_kept_by_who_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger shrinks for good."""
+    """The ledger shrinks permanently."""
 
     real = Ledger.leave
 
@@ -93,7 +93,9 @@ def a_granted_room_is_kept_by_who_was_cancelled(monkeypatch: pytest.MonkeyPatch)
 
 @mutant
 def who_gives_up_waiting_does_not_hand_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A big one at the head leaves, and those behind who would fit go on waiting."""
+    """A large request at the head leaves, and smaller ones behind it keep waiting although they
+    fit.
+    """
     real = Ledger.grant
 
     def grant(self: Ledger) -> None:
@@ -106,7 +108,7 @@ def who_gives_up_waiting_does_not_hand_on(monkeypatch: pytest.MonkeyPatch) -> No
 
 @mutant
 def a_waiter_is_overtaken_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever fits is served."""
+    """Any waiter that fits is admitted."""
 
     def grant(self: Ledger) -> None:
         for waiter in list(self._waiters):
@@ -121,13 +123,13 @@ def a_waiter_is_overtaken_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 @mutant
 def a_waiter_is_overtaken_by_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes while it waits and fits goes in."""
+    """A newcomer that fits is admitted while another one waits."""
     monkeypatch.setattr(Ledger, "admits", Ledger.fits)
 
 
 @mutant
 def a_wake_up_is_lost_at_a_full_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Items that fail make room, and nobody is told."""
+    """Failed items make room, and no waiter is woken."""
     real = Dispatcher.settled
 
     def settled(
@@ -143,7 +145,7 @@ def a_wake_up_is_lost_at_a_full_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def waiting_producers_make_no_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait out the linger though a worker is idle."""
+    """They wait for the linger although a worker is idle."""
     monkeypatch.setattr(
         Dispatcher,
         "_take_early",
@@ -158,7 +160,7 @@ def _take_stopping(dispatcher: Dispatcher[Any], now: float) -> Any:
 
 @mutant
 def room_in_bytes_comes_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a batch is settled in parts, each part gives all of it back."""
+    """If a batch is settled in parts, each part returns all of its bytes."""
     real = Dispatcher.settled
 
     def settled(
@@ -179,7 +181,7 @@ def room_in_bytes_comes_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def a_dropped_item_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the tally, not in the receipts."""
+    """It counts twice in the tally, but not in the receipts."""
     real = Intake.evict_for
 
     def evict_for(self: Intake[Any], reservation: Any) -> list[Any]:
@@ -196,7 +198,7 @@ def a_dropped_item_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def receipts_stay_where_they_were_when_the_oldest_item_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that each then belongs to the item before."""
+    """So each receipt then belongs to the previous item."""
 
     def pop_first(
         items: list[Any], receipts: dict[int, Any], sizes: list[int] | None
@@ -210,7 +212,7 @@ def receipts_stay_where_they_were_when_the_oldest_item_goes(
 
 @mutant
 def the_newest_goes_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the batch that is open."""
+    """The newest item of the open batch is dropped."""
     real = PlainGatherer.evict_oldest
 
     def evict_oldest(self: PlainGatherer[Any]) -> Any:
@@ -239,7 +241,7 @@ def batches_go_last_in_first_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def a_due_batch_is_forgotten_while_workers_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is asked for when the timer fires, and never again."""
+    """The time is checked when the timer fires, and never again."""
     real = PlainGatherer.take
 
     def take(self: PlainGatherer[Any], now: float) -> Any:
@@ -253,7 +255,7 @@ def a_due_batch_is_forgotten_while_workers_are_busy(monkeypatch: pytest.MonkeyPa
 
 @mutant
 def a_slot_leaks_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is cut keeps its slot for ever."""
+    """A cut flight keeps its slot forever."""
     real = Dispatcher._landed
 
     def landed(self: Dispatcher[Any], flight: Any, task: Any) -> None:
@@ -265,7 +267,7 @@ def a_slot_leaks_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def a_slot_is_granted_to_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flight that was cut while it waited for a slot still gets one."""
+    """A flight that was cut while it waited for a slot still gets it."""
 
     def grant(self: FifoSlots) -> bool:
         if not self.free or not self._returning:
@@ -281,7 +283,7 @@ def a_slot_is_granted_to_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def two_batches_share_a_slot_after_a_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes back goes on at once, with or without a slot."""
+    """A returning batch continues at once, with or without a slot."""
 
     async def take_slot(self: Flight[Any]) -> None:
         self.force_slot()
@@ -291,31 +293,31 @@ def two_batches_share_a_slot_after_a_backoff(monkeypatch: pytest.MonkeyPatch) ->
 
 @mutant
 def one_worker_lets_others_go_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And loses the order."""
+    """The order is lost."""
     monkeypatch.setattr(Dispatcher, "keeps_slot", False)
 
 
 @mutant
 def a_timer_is_left_after_the_flights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fires after the close, on nothing."""
+    """It fires after the close, without effect."""
     monkeypatch.setattr(Flights, "close", lambda self: None)
 
 
 @mutant
 def the_linger_goes_on_after_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its timer is forgotten and not cancelled."""
+    """Its timer is dropped without being cancelled."""
     monkeypatch.setattr(Alarm, "cancel", lambda self: None)
 
 
 @mutant
 def the_flush_timeout_ends_with_the_first_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that hangs after it hangs for ever."""
+    """A write that hangs afterwards hangs forever."""
     monkeypatch.setattr(Flight, "watch", lambda self, activity: None)
 
 
 @mutant
 def a_signal_remembers_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every backoff leaves something behind."""
+    """Every backoff leaves an entry behind."""
     monkeypatch.setattr(Signal, "leave", lambda self, waiter: None)
 
 
@@ -324,7 +326,7 @@ def a_signal_remembers_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def a_settled_item_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next try takes the whole batch."""
+    """The next attempt sends the whole batch."""
     real = RetrySeries.after
 
     def after(self: RetrySeries, *arguments: Any, **options: Any) -> Any:
@@ -335,12 +337,12 @@ def a_settled_item_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return classes
 
     monkeypatch.setattr(RetrySeries, "after", after)
-    monkeypatch.setattr(Batch, "unsettled", lambda self: range(len(self)))  # what `send` takes
+    monkeypatch.setattr(Batch, "unsettled", lambda self: range(len(self)))  # what `send` accepts
 
 
 @mutant
 def a_late_completion_changes_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a deaf sink says after its verdict corrects the tally."""
+    """A deaf sink's result after its verdict changes the tally."""
     real = Delivery.settle
 
     def settle(self: Delivery, indices: Any, outcome: Outcome, details: Any = None) -> None:
@@ -356,7 +358,7 @@ def a_late_completion_changes_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @mutant
 def what_was_cut_off_at_the_destination_counts_as_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And comes back to the caller, who sends it again."""
+    """They are returned to the caller, which sends them again."""
     for code in (states.CUT, states.SENDING):
         rule = states.TABLE[code]._replace(verdict=Outcome.UNSENT)
         monkeypatch.setitem(states.TABLE, code, rule)
@@ -365,7 +367,9 @@ def what_was_cut_off_at_the_destination_counts_as_not_sent(monkeypatch: pytest.M
 
 @mutant
 def an_earlier_doubt_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off once, refused at the second try: rejected, though the first may have been applied."""
+    """Cut off once, refused at the second attempt: rejected, although the first may have been
+    applied.
+    """
 
     real = Delivery.failed
 
@@ -379,7 +383,7 @@ def an_earlier_doubt_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for an item that failed waits for ever."""
+    """A waiter for a failed item waits forever."""
     real = Dispatcher.settled
 
     def settled(
@@ -407,14 +411,14 @@ def a_fence_leaves_out_the_newest_batch(monkeypatch: pytest.MonkeyPatch) -> None
 
 @mutant
 def who_waits_for_room_is_not_told_of_the_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And waits for ever."""
+    """It waits forever."""
 
     monkeypatch.setattr(Dispatcher, "turn_away", lambda self: self.lifecycle.stop_accepting())
 
 
 @mutant
 def backoffs_go_on_in_a_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is woken for the last try."""
+    """No flight is woken for the last attempt."""
 
     def begin_stop(self: Lifecycle) -> None:
         self.stopping = True
@@ -424,7 +428,7 @@ def backoffs_go_on_in_a_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def unsent_items_are_counted_and_not_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a last resort did not take them."""
+    """Items that a last resort did not accept are not returned."""
     real = Bookkeeper.end
 
     def end(self: Bookkeeper[Any], items: Any, outcome: Outcome, cause: Any) -> None:
@@ -438,13 +442,13 @@ def unsent_items_are_counted_and_not_handed_back(monkeypatch: pytest.MonkeyPatch
 
 @mutant
 def the_first_deadline_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever wants it earlier waits all the same."""
+    """A caller with an earlier deadline has to wait."""
     monkeypatch.setattr(Drain, "hasten", lambda self, seconds: None)
 
 
 @mutant
 def a_deaf_write_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report comes, and its items are still inside."""
+    """The report is complete while its items are still inside."""
 
     def cut(self: Flight[Any], cause: BaseException, verdict_at: float) -> None:
         if self.cut_cause is None:
@@ -458,5 +462,5 @@ def a_deaf_write_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def the_end_of_a_flight_wakes_no_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sits until its deadline."""
+    """It waits until its deadline."""
     monkeypatch.setattr(Dispatcher, "notify", lambda self: self.advance(self.clock.now()))

@@ -1,4 +1,4 @@
-"""Which batchers the machine tries, and what their destination may do."""
+"""The batchers that the machine tries, and the behaviour of their destinations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_ITEMS = 80
-"""With what is on its way, fewer than make a producer yield, so that items get in in the order in
-which they were offered.
+"""Together with those in flight, fewer items than make a producer yield, so that they are accepted
+in the order in which they are offered.
 """
 
 
@@ -56,7 +56,7 @@ class Setting:
     crash: bool
     default: Act
     patience: int
-    """Items that get in before anybody shuts down."""
+    """The number of items accepted before any shutdown."""
     final_deadline: float
     final_admit: bool
 

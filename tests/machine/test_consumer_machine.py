@@ -1,4 +1,4 @@
-"""Consumers against the ground truth of their handlers, under rules in any order."""
+"""Consumers compared with the calls of their handlers, with rules in any order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.seeds import run_by
 
 SEEDS = 20
 RUNS = 100
-"""From each seed."""
+"""The number of runs per seed."""
 TRIES = 20
-"""Seeds from which a planted bug is looked for."""
+"""The number of seeds tried for a planted bug."""
 
 
 def explore(seed: int) -> None:
-    """So many runs from a seed."""
+    """This many runs from a seed."""
     machine = hypothesis.seed(seed)(type("ConsumerMachine", (ConsumerMachine,), {}))
     with run_by(f"from tests.machine.test_consumer_machine import explore; explore({seed})"):
         run_state_machine_as_test(
@@ -34,7 +34,7 @@ def explore(seed: int) -> None:
 @pytest.mark.filterwarnings(FOR_EVER)
 def test_no_record_is_lost_and_every_key_stays_in_order() -> None:
     """O-T1, G-T8, consumer/C:O1, consumer/C:C1, consumer/C:C3, consumer/C:C5, consumer/C:R1,
-    consumer/C:R2, consumer/C:N3, consumer/C:N8: the laws hold after every step, and in the end
+    consumer/C:R2, consumer/C:N3, consumer/C:N8: the laws hold after every step, and at the end
     every record is settled.
     """
     run_state_machine_as_test(ConsumerMachine, settings=settings(FAST, max_examples=40))
@@ -50,7 +50,7 @@ def test_they_keep_the_laws_over_many_runs(seed: int) -> None:
 
 
 def complaint(machine: type[ConsumerMachine], seed: int) -> str:
-    """How the runs from a seed failed; empty without a failure."""
+    """The error of the runs from a seed; empty if they succeed."""
     once = settings(
         FAST,
         max_examples=150,
@@ -60,16 +60,16 @@ def complaint(machine: type[ConsumerMachine], seed: int) -> str:
     )
     try:
         run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=once)
-    except Exception as error:  # a planted bug may raise whatever it likes
+    except Exception as error:  # a planted bug may raise any exception
         return str(error)
     finally:
-        gc.collect()  # tasks that the bug has left for ever, before another test hears of them
+        gc.collect()  # collect tasks abandoned by the bug before they reach another test
     return ""
 
 
 def find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine fails once the bug is planted, and the law says so that the bug breaks: from one
-    seed of a few, for some runs end before that at a consequence which no law is about.
+    """Check that the law broken by a planted bug detects it within a few seeds; some runs end
+    earlier at a consequence that no law covers.
     """
     planted = consumer_mutants.ALL[name]
     planted.plant(monkeypatch)
@@ -85,5 +85,7 @@ def find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings(FOR_EVER)
 @pytest.mark.parametrize("name", consumer_mutants.ALL)
 def test_a_planted_bug_of_the_consumer_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """consumer/C:C1, consumer/C:C2, consumer/C:C4, consumer/C:O1: each by the law it breaks."""
+    """consumer/C:C1, consumer/C:C2, consumer/C:C4, consumer/C:O1: each by the law that it
+    breaks.
+    """
     find(name, monkeypatch)

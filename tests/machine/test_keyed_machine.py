@@ -1,4 +1,4 @@
-"""Keys, tenants and adaptive control against their model, under rules in any order."""
+"""Keys, tenants and adaptive control compared with their model, with rules in any order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.machine.test_machine import FAST, FOR_EVER
 from tests.seeds import run_by
 
 SLOWER = {"a_batch_is_cut_through_a_key"}
-"""The planted bugs that are looked for in the soak only."""
+"""The planted bugs that are tried in the soak only."""
 SEEDS = 20
 RUNS = 100
-"""From each seed."""
+"""The number of runs per seed."""
 
 
 def explore(seed: int) -> None:
-    """So many runs from a seed."""
+    """This many runs from a seed."""
     machine = hypothesis.seed(seed)(type("KeyedMachine", (KeyedMachine,), {}))
     with run_by(f"from tests.machine.test_keyed_machine import explore; explore({seed})"):
         run_state_machine_as_test(
@@ -32,7 +32,7 @@ def explore(seed: int) -> None:
 
 def test_keys_tenants_and_adaptive_control_keep_their_laws() -> None:
     """I1, I4, I5, I6, I9, batcher/4a.9, batcher/4a.10, batcher/4a.11, batcher/4b.6, B-T28, G-T8:
-    after every step, and nothing is left at the end.
+    after every step; nothing remains at the end.
     """
     run_state_machine_as_test(KeyedMachine, settings=settings(FAST, max_examples=60))
 
@@ -46,13 +46,13 @@ def test_they_keep_them_over_many_runs(seed: int) -> None:
 
 
 def find(name: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """The machine fails once the bug is planted, and the law says so that the bug breaks."""
+    """Check that the law broken by a planted bug detects it."""
     planted = keyed_mutants.ALL[name]
     planted.plant(monkeypatch)
     once = settings(FAST, max_examples=most, phases=[Phase.generate], report_multiple_bugs=False)
     with pytest.raises(AssertionError, match=rf"^(\['|)({planted.law})"):
         run_state_machine_as_test(narrowed(**planted.where), settings=once)
-    gc.collect()  # tasks that the bug has left for ever, before another test hears of them
+    gc.collect()  # collect tasks abandoned by the bug before they reach another test
 
 
 @pytest.mark.long

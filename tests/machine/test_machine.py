@@ -1,4 +1,4 @@
-"""The batcher against its model, under rules in any order."""
+"""The batcher compared with its model, with rules in any order."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SAMPLE = {
     "a_slot_leaks_after_a_cut": "a worker is free, and",
     "a_dropped_item_counts_twice": "items got in",
 }
-"""The planted bugs that are looked for in every run of the suite, and what is complained of."""
+"""The planted bugs tried in every run of the suite, and the expected complaints."""
 
 FOR_EVER = "ignore::pytest.PytestUnraisableExceptionWarning"
-"""A planted bug may leave tasks that cannot even be cancelled."""
+"""A planted bug may leave tasks that cannot be cancelled."""
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 FAST = settings(
@@ -41,8 +41,8 @@ LONG = settings(
 
 
 def test_every_item_is_accounted_for_whatever_happens() -> None:
-    """batcher/4b.1, batcher/4b.2, B-T7: the law holds after every step, and the end is what the
-    destination saw.
+    """batcher/4b.1, batcher/4b.2, B-T7: the law holds after every step, and the final outcomes
+    match the destination.
     """
     run_state_machine_as_test(BatcherMachine, settings=FAST)
 
@@ -50,7 +50,9 @@ def test_every_item_is_accounted_for_whatever_happens() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_every_item_is_accounted_for_over_many_runs() -> None:
-    """batcher/4b.1, batcher/4b.2, B-T7, B-T36: the same for long, from another seed each time."""
+    """batcher/4b.1, batcher/4b.2, B-T7, B-T36: the same with many runs, from a new seed each
+    time.
+    """
     run_state_machine_as_test(BatcherMachine, settings=LONG)
 
 
@@ -68,21 +70,21 @@ def test_asyncio_finds_nothing_to_complain_of() -> None:
 
 
 def find(name: str, monkeypatch: pytest.MonkeyPatch, budget: settings, complaint: str = "") -> None:
-    """The machine fails once the bug is planted, and complains of that."""
+    """Check that the machine detects a planted bug with this complaint."""
     mutants.ALL[name](monkeypatch)
     once = settings(
         budget, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False
     )
     with pytest.raises(AssertionError, match=complaint or None):
         run_state_machine_as_test(BatcherMachine, settings=once)
-    gc.collect()  # tasks that the bug has left for ever, before another test hears of them
+    gc.collect()  # collect tasks abandoned by the bug before they reach another test
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings(FOR_EVER)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """batcher/4b.1: it is found within some hundred runs."""
+    """batcher/4b.1: it is detected within some hundred runs."""
     find(name, monkeypatch, settings(FAST, max_examples=2_000), SAMPLE[name])
 
 

@@ -213,4 +213,4 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("A batcher with a fake clock on a real loop", "clock = FakeClock()\n\nasync def main():\n    async with Batcher(write, clock=clock) as batcher:\n        await batcher.add(1)\n\nasyncio.run(main())"),
     ],
 }  # fmt: skip
-"""Kept short: one statement that is wrong, and what it needs."""
+"""Kept short: one faulty statement and its context."""

@@ -1,4 +1,4 @@
-"""A mistake as a program, and what it says when it is run."""
+"""A mistake as a program, and the messages that it causes."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ source = MemorySource(log, ends=True)
 async def handle(message):
     ...
 """
-"""What stands before every mistake."""
+"""The code before every mistake."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A program that is wrong, and the kind of the answer: `error`, `warning` or `log`."""
+    """A faulty program, and the kind of its message: `error`, `warning` or `log`."""
 
     title: str
     code: str
     kind: str = "error"
     blocks: bool = False
-    """Whether it blocks the event loop, and so needs real time."""
+    """Whether it blocks the event loop and so needs real time."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """The answers to a program: errors, warnings with the file that they name, and log lines."""
+    """The messages of a program: errors, warnings with their file, and log lines."""
 
     errors: list[str]
     warnings: list[tuple[str, str]]
     logged: list[str]
 
     def of(self, kind: str) -> list[str]:
-        """The texts of the answers of one kind."""
+        """The texts of the messages of one kind."""
         warned = [text for text, _ in self.warnings]
         return {"error": self.errors, "warning": warned, "log": self.logged}[kind]
 
@@ -78,7 +78,7 @@ class _Kept(logging.Handler):
 
 
 def told_by(mistake: Mistake) -> Told:
-    """Run the program, on a virtual loop unless it blocks; return what it says."""
+    """Run the program, on a virtual loop unless it blocks; return its messages."""
     names: dict[str, Any] = {}
     exec(compile(BEFORE, FILE, "exec"), names)
     code = compile(mistake.code, FILE, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

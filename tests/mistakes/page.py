@@ -1,4 +1,4 @@
-"""The page of mistakes, made from `cases`: what is written, and what it says.
+"""Generates the page of mistakes from `cases`: the programs and their messages.
 
 `python -m tests.mistakes.page` writes it, with `PYTHONPATH=src`.
 """

@@ -1,4 +1,4 @@
-"""Every mistake of the list gets its answer, which says what to write."""
+"""Every listed mistake causes its message, which says what to write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MISTAKES = [each for mistakes in TOPICS.values() for each in mistakes]
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Told]:
-    """What each program says."""
+    """The messages of each program."""
     return {mistake.title: told_by(mistake) for mistake in MISTAKES}
 
 
@@ -28,8 +28,8 @@ def test_there_are_at_least_fifty_of_different_titles() -> None:
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.title)
 def test_a_mistake_has_one_answer_of_its_kind(mistake: Mistake, answers: dict[str, Told]) -> None:
-    """batcher/B46: an error or a warning alone, and no warning about an object left behind. The log
-    may have lines about the same failure.
+    """batcher/B46: a single error or warning, and no warning about an abandoned object. The log may
+    contain lines about the same failure.
     """
     told = answers[mistake.title]
     others = {"error": told.warnings, "warning": told.errors + told.logged, "log": told.errors}

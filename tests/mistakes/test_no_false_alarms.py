@@ -1,4 +1,6 @@
-"""What looks like a mistake and is none gets no answer; and what an answer must not break."""
+"""Correct code that looks like a mistake causes no message; and properties that messages must not
+break.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,7 @@ async def test_the_error_of_a_function_names_it_and_keeps_its_cause(
 
 @pytest.mark.parametrize("given", [99, 100.0, 3600.0, timedelta(hours=1)])
 def test_a_delay_that_is_meant_is_no_mistake(given: Any) -> None:
-    """Nor when the limits are copied."""
+    """Nor if the limits are copied."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         limits = replace(Limits(max_delay=given), workers=2)
@@ -197,7 +199,7 @@ def test_one_try_around_dead_letters_is_no_mistake() -> None:
 async def test_a_blocked_loop_is_told_of_once(
     real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And not for a write that ends in time."""
+    """A write that ends in time is not reported."""
 
     async def write(batch: Batch[float]) -> None:
         time.sleep(batch[0])  # noqa: ASYNC251  # that is the mistake
@@ -226,7 +228,7 @@ def test_callables_of_every_kind_are_sinks() -> None:
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_an_unknown_argument_is_refused_by_name(name: str) -> None:
-    """A sink's and a decorator's even before one that is missing. Its signature stays what it is."""
+    """For sinks and decorators even before a missing argument. The signature is unchanged."""
     kind: Any = next(each for each in PUBLIC if getattr(each, "__name__", "") == name)
     needed = [print] if name in {"Batcher", "BlockingBatcher"} else []
     with pytest.raises(ConfigError, match=rf"^colour=1: {name} has no such argument; "):
@@ -238,7 +240,7 @@ def test_an_unknown_argument_is_refused_by_name(name: str) -> None:
 
 
 def test_every_name_of_the_table_is_one_of_ours() -> None:
-    """An entry that is out of date would suggest what does not exist."""
+    """An outdated entry would suggest a name that does not exist."""
     ours = {name for kind in PUBLIC if callable(kind) for name in _parameters(kind)}
     assert {name for name in _ELSEWHERE if name not in ours} == set()
     assert {each.partition("=")[0] for each in _INSTEAD} <= ours

@@ -17,6 +17,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def bouncer(embedded_postgres: EmbeddedPostgres) -> Iterator[PgBouncer]:
-    """Skips if PgBouncer cannot be had, unless `PENSTOCK_REQUIRE` names it (`pgbouncer`)."""
+    """Skip if PgBouncer is unavailable, unless `PENSTOCK_REQUIRE` names it (`pgbouncer`)."""
     with there_or_skip("pgbouncer", running(embedded_postgres)) as found:
         yield found

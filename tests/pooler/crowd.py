@@ -1,4 +1,4 @@
-"""Other clients of a pooler, which use the same servers at the same time."""
+"""Other clients of a pooler that use the same servers at the same time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 async def _unnamed(dsn: str, end: asyncio.Event) -> None:
-    """A client whose unnamed statements would insert wrong rows, if they were taken for ours."""
+    """A client whose unnamed statements would insert wrong rows if they were mistaken for the
+    test's.
+    """
     con = await asyncpg.connect(dsn, statement_cache_size=0)
     while not end.is_set():
         assert await con.fetchval("SELECT $1::int + 1", 41) == 42
@@ -24,7 +26,7 @@ async def _unnamed(dsn: str, end: asyncio.Event) -> None:
 
 
 async def _named(dsn: str, end: asyncio.Event) -> None:
-    """A client that leaves named statements, by asyncpg's own names, in every server."""
+    """A client that leaves named statements, with asyncpg's own names, in every server."""
     con = await asyncpg.connect(dsn, statement_cache_size=0)
     number = 0
     while not end.is_set():
@@ -36,7 +38,7 @@ async def _named(dsn: str, end: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def crowd(dsn: str) -> AsyncGenerator[None]:
-    """Other clients of the same pool of servers, busy all the time."""
+    """Other clients of the same server pool, continuously busy."""
     end = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for client in (_unnamed, _named, _unnamed):
@@ -49,7 +51,7 @@ async def crowd(dsn: str) -> AsyncGenerator[None]:
 
 @contextmanager
 def crowd_beside(dsn: str) -> Generator[None]:
-    """The same in a thread of their own."""
+    """The same in a separate thread."""
     loop = asyncio.new_event_loop()
     end, is_busy = asyncio.Event(), threading.Event()
 

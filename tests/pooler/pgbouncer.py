@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "pgbouncer"
 LIBRARIES = ("libc-ares2", "libcares2", "libevent-2.1-7", "libevent-2.1-7t64")
-"""Its libraries, by their names in different releases; some may be installed."""
+"""Its libraries, by their names in different releases; some may already be installed."""
 PROGRAM = "usr/sbin/pgbouncer"
 FETCH_SECONDS = 120
 START_SECONDS = 20
@@ -48,7 +48,7 @@ SETTINGS = {
 
 
 def unpacked() -> Path:
-    """The folder with the unpacked packages; fetched the first time, by one process."""
+    """The folder with the unpacked packages; fetched once, by one process."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
     folder = cache / "pgbouncer-debian"
     cache.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def unpacked() -> Path:
 
 
 def _fetch(aside: Path) -> Path:
-    """Fetch and unpack the packages below `aside`; check that the program can be run."""
+    """Fetch and unpack the packages below `aside`; check that the program runs."""
     _run(["apt-get", "download", PACKAGE], aside)
     for library in LIBRARIES:
         with contextlib.suppress(EmbeddedUnavailable):
@@ -123,7 +123,7 @@ class PgBouncer:
         return f"postgresql://postgres:{self._server.password}@127.0.0.1:{self.port}/{database}"
 
     def start(self, **settings: str) -> None:
-        """Start it; returns when it accepts connections."""
+        """Start it; return once it accepts connections."""
         self._configure(settings)
         user = self._user
         self._process = subprocess.Popen(
@@ -172,7 +172,7 @@ class PgBouncer:
                 os.chown(path, self._user.pw_uid, self._user.pw_gid)
 
     async def command(self, text: str) -> None:
-        """Run a command on its console, such as `PAUSE`."""
+        """Run a console command such as `PAUSE`."""
         con = await asyncpg.connect(self.dsn_of("pgbouncer"), statement_cache_size=0)
         try:
             await con.execute(text)
@@ -192,7 +192,7 @@ class PgBouncer:
             self._process = None
 
     async def restart(self, **settings: str) -> None:
-        """Kill it and start it again on the same port, with its usual settings but these."""
+        """Kill it and restart it on the same port with its usual settings, except these."""
         await asyncio.to_thread(self.stop)
         await asyncio.to_thread(self.start, **settings)
 

@@ -1,4 +1,4 @@
-"""What else talks to PostgreSQL, through a PgBouncer in transaction mode: transactions with their
+"""Other users of PostgreSQL through a PgBouncer in transaction mode: transactions with their
 ledger, stages, and the store of dead letters.
 """
 
@@ -57,7 +57,7 @@ async def test_units_are_committed_once_however_often_they_are_tried(
 async def test_stages_are_published_at_once(
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock, overwrite: bool
 ) -> None:
-    """A stage is a table, not a temporary one: no session owns it."""
+    """A stage is a normal table, not a temporary one: no session owns it."""
     async with database(embedded_postgres.dsn, CHECKED) as db, crowd(bouncer.dsn):
         await db.con.execute(f"INSERT INTO {db.table} VALUES (-1, 'before')")
         epoch = Epoch(unit=Unit(application=db.table, version=1), overwrite=overwrite)
@@ -124,7 +124,7 @@ def test_letters_are_listed_and_replayed(
 def test_one_replay_at_a_time_holds_its_lock_across_transactions(
     cli: Cli, letters: str, bouncer: PgBouncer, tmp_path: Path, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """The lock of a session would stay in a server that the next client gets, or be lost."""
+    """A session lock would stay in a server that the next client gets, or be lost."""
     module(
         tmp_path,
         "hangs",
@@ -141,7 +141,7 @@ def test_one_replay_at_a_time_holds_its_lock_across_transactions(
             running.communicate()
         lock = "(hashtext('penstock dlq'), 'dead_letters'::regclass::oid::int)"
         waits = f"SELECT pg_advisory_lock{lock}; SELECT pg_advisory_unlock{lock}"
-        asyncio.run(_execute(embedded_postgres.dsn, waits))  # the server learns of the kill later
+        asyncio.run(_execute(embedded_postgres.dsn, waits))  # the server notices the kill later
         cli("replay", letters, "--to", "accepts:sink")
     assert cli.keys(letters) == []
 

@@ -1,5 +1,5 @@
-"""What happens to a pooler, its servers and its settings while a sink is open: no row is blamed for
-it, and none is lost.
+"""Faults and changed settings of a pooler and its servers while a sink is open: no row is at fault,
+and none is lost.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def rows(start: int, count: int = 20) -> list[tuple[int, str]]:
 
 
 def only(errors: dict[int, BaseException]) -> BaseException:
-    """The one error of a whole write."""
+    """The single error of a whole write."""
     assert len({id(error) for error in errors.values()}) == 1, errors
     return errors[0]
 
 
 @asynccontextmanager
 async def restored(bouncer: PgBouncer) -> AsyncGenerator[None]:
-    """The pooler has the settings of the other tests again afterwards."""
+    """Restore the pooler's usual settings at the end."""
     try:
         yield
     finally:
@@ -64,7 +64,7 @@ async def restored(bouncer: PgBouncer) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def busy(dsn: str, clients: int) -> AsyncGenerator[None]:
-    """Clients that keep a server each."""
+    """Clients that occupy one server each."""
     found = [await asyncpg.connect(dsn, statement_cache_size=0) for _ in range(clients)]
     try:
         for con in found:
@@ -78,7 +78,7 @@ async def busy(dsn: str, clients: int) -> AsyncGenerator[None]:
 async def test_a_full_pool_is_an_outage(
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock
 ) -> None:
-    """query_wait_timeout; the clock of PgBouncer looks three times a second."""
+    """query_wait_timeout; PgBouncer checks it three times a second."""
     async with (
         restored(bouncer),
         database(embedded_postgres.dsn) as db,
@@ -140,7 +140,7 @@ async def test_a_database_that_is_killed_or_disabled_blames_no_row(
 
 
 async def test_a_pooler_and_a_server_that_crash_lose_no_row(real_clock: LoopClock) -> None:
-    """The server is killed under the pooler, and the pooler under the sink, while rows come in."""
+    """The server is killed behind the pooler, and the pooler behind the sink, while rows arrive."""
     with there_or_skip("postgres", own_postgres({"fsync": "off"})) as server:
         with there_or_skip("pgbouncer", running(server)) as bouncer:
             async with database(server.dsn) as db:
@@ -166,7 +166,7 @@ async def test_a_pooler_and_a_server_that_crash_lose_no_row(real_clock: LoopCloc
 async def test_cancelling_a_write_ends_its_statement(
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock
 ) -> None:
-    """The cancellation goes through the pooler to the server that runs the statement."""
+    """The cancellation reaches the server that runs the statement, through the pooler."""
     async with database(embedded_postgres.dsn) as db, db.sink(dsn=bouncer.dsn) as sink:
         async with db.con.transaction():
             await db.con.execute(f"LOCK TABLE {db.table}")
@@ -236,7 +236,7 @@ async def test_what_a_pooler_refuses_is_told_at_opening(
 async def test_prepared_statements_that_get_lost_are_refused_with_the_option(
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock
 ) -> None:
-    """`prepared_statements=True` over a pooler that does not keep them blames no row."""
+    """`prepared_statements=True` with a pooler that does not keep them: no row is at fault."""
     async with (
         database(embedded_postgres.dsn) as db,
         busy(bouncer.dsn, 1),
@@ -273,8 +273,8 @@ async def test_statements_that_keep_getting_lost_are_not_prepared_any_more(
     caplog: pytest.LogCaptureFixture,
     options: dict[str, Any],
 ) -> None:
-    """A pooler that the test at the connection does not notice. A trigger stands in for it: it
-    fails in a session that has a prepared statement.
+    """The test at connection time does not detect such a pooler. A trigger simulates it: it fails
+    in a session with a prepared statement.
     """
     caplog.set_level(logging.INFO, "penstock.postgres")
     async with database(embedded_postgres.dsn) as db:
@@ -294,7 +294,7 @@ async def test_statements_that_keep_getting_lost_are_not_prepared_any_more(
 
 @asynccontextmanager
 async def relay(ports: Iterator[int]) -> AsyncGenerator[int]:
-    """A port that leads each new connection to the next of these."""
+    """A port that forwards each new connection to the next of these ports."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

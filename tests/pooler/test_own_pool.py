@@ -44,7 +44,7 @@ def rows(start: int, count: int = 60) -> list[tuple[int, str]]:
 async def test_a_shared_pool_serves_others_while_the_sink_is_open_and_afterwards(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Its sessions keep their settings, and a temporary table of another user's is still there."""
+    """Its sessions keep their settings, and another user's temporary table still exists."""
     server_settings = {"search_path": "pg_catalog, public", "application_name": "theirs"}
     async with (
         database(embedded_postgres.dsn) as db,
@@ -108,7 +108,7 @@ async def test_a_sink_that_is_cut_off_ends_only_its_own_connections(
 async def test_a_sink_whose_closing_is_cut_off_leaves_no_connection_lent(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The server stands still, so a cancelled write has not returned its connection by then."""
+    """The server is frozen, so a cancelled write has not returned its connection by then."""
     async with database(embedded_postgres.dsn) as db, pool_of(db.dsn, max_size=1) as pool:
         pid = await pool.fetchval("SELECT pg_backend_pid()")
         sink = on(pool, db.table)

@@ -1,4 +1,4 @@
-"""Jobs enqueued through a PgBouncer in transaction mode: nothing is prepared, nothing is twice."""
+"""Jobs enqueued through a PgBouncer in transaction mode: nothing is prepared or duplicated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def a_queue(server: EmbeddedPostgres, **options: Any) -> Log:
 async def test_simultaneous_writes_share_the_servers_of_a_pooler(
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock, function: str
 ) -> None:
-    """Q-T14: refused items are found by halves there, too, and their neighbours are enqueued once."""
+    """Q-T14: refused items are also found by halves, and their neighbours are enqueued once."""
     log = await a_queue(embedded_postgres, slot_function=function)
     async with log.connected() as con:
         await con.execute(f"ALTER TABLE {log.sql}.job ADD CHECK ((payload -> 'n')::int % 10 <> 3)")

@@ -1,4 +1,6 @@
-"""The source of queues through a PgBouncer in transaction mode: unprepared, and it polls only."""
+"""The source of queues through a PgBouncer in transaction mode: without prepared statements, by
+polling only.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ async def test_jobs_are_handled_in_order_and_settled(
     real_clock: LoopClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With a nak that is left to the queue, and the membership of a sticky queue."""
+    """With a nak that is left to the queue, and membership of a sticky queue."""
     caplog.set_level(logging.INFO)
     log = await queue(embedded_postgres.dsn)
     seen: dict[object, list[int]] = {}

@@ -47,7 +47,7 @@ async def test_asyncpg_is_refused_unless_the_pooler_keeps_its_statements(
 async def test_psycopg_prepares_no_statements(
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer
 ) -> None:
-    """Batches of many sizes by clients beside each other, some with a bad row."""
+    """Concurrent clients write batches of many sizes, some with a bad row."""
     table = _table(embedded_postgres, bouncer, "psycopg")
 
     async def client(sink: Any, first: int) -> None:
@@ -76,7 +76,7 @@ async def test_psycopg_prepares_no_statements(
 async def test_statements_are_prepared_if_the_user_knows_that_the_mode_is_session(
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, driver: str
 ) -> None:
-    """Which cannot be found out; another client has statements of the same names."""
+    """The mode cannot be detected; another client has statements of the same names."""
     table = _table(embedded_postgres, bouncer, driver)
     await bouncer.restart(pool_mode="session")
     try:
@@ -85,11 +85,11 @@ async def test_statements_are_prepared_if_the_user_knows_that_the_mode_is_sessio
                 async with table.sink():
                     pass
         engines: list[Any] = [table.url, table.url]
-        if driver == "psycopg":  # an engine of the user would be refused, too
+        if driver == "psycopg":  # a user's engine would also be refused
             engines = [sa.create_engine(table.url) for _ in engines]
         sinks = [table.sink(url=engine, prepared_statements=True) for engine in engines]
         async with sinks[0] as one, sinks[1] as other:
-            for number in range(0, 40, 2):  # psycopg prepares after the fifth time
+            for number in range(0, 40, 2):  # psycopg prepares after the fifth execution
                 writes = [written(one, [(number, "a")]), written(other, [(number + 1, "b")])]
                 assert await asyncio.gather(*writes) == [{}, {}]
         assert sorted(await table.looked()) == [(at, "ab"[at % 2]) for at in range(40)]

@@ -1,4 +1,4 @@
-"""The source of streams through a PgBouncer in transaction mode: it polls only."""
+"""The source of streams through a PgBouncer in transaction mode: by polling only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_the_poll_alone_delivers(
     real_clock: LoopClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """S-T12: notifications are not listened for, and the log says so."""
+    """S-T12: it does not listen for notifications, and the log says so."""
     caplog.set_level(logging.INFO)
     log = Log(embedded_postgres.dsn, fresh_name())
     await install_log(log)

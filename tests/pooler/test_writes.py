@@ -1,4 +1,4 @@
-"""Every conflict rule through a PgBouncer in transaction mode, with other clients beside.
+"""Every conflict mode through a PgBouncer in transaction mode, with other clients.
 
 The table's own count and contents decide.
 """
@@ -37,7 +37,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 @asynccontextmanager
 async def table(dsn: str) -> AsyncGenerator[Database]:
-    """A table with a column of a type that asyncpg must ask the server about."""
+    """A table with a column of a type that asyncpg must look up."""
     async with database(dsn, "id int PRIMARY KEY") as db:
         kind = f"{db.table}_kind"
         await db.con.execute(
@@ -72,7 +72,7 @@ async def test_exactly_the_poison_rows_are_dead_letters(
         assert stored == [row for row in rows if row[0] not in poison]
         assert {letter.item[0] for letter in letters.items} == poison
         first = range(min(size, 300))
-        async with sink:  # once more: each rule meets these keys
+        async with sink:  # once more, with existing keys
             again = await written(sink, [(number, "again", 0, "a") for number in first])
         assert set(again) == (set(first) - poison if mode == "error" else set())
         replaced = MODES[mode].get("on_conflict") == "update" and mode != "version"

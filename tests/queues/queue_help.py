@@ -1,6 +1,6 @@
-"""A queue of a test's own: enqueue, claim, settle and extend by SQL, at a time that the test gives.
+"""A test's own queue: enqueue, claim, settle and extend in SQL, at times set by the test.
 
-Times are seconds since `START`; what a claim leases at 0 for 30 seconds has ended at 30.
+Times are seconds since `START`; a lease of 30 seconds claimed at 0 ends at 30.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
 LEASE = 30.0
-"""Seconds of a claim's leases, by default."""
+"""Default duration of a claim's leases, in seconds."""
 _NUMBERS = itertools.count()
 
 
@@ -28,7 +28,7 @@ def at(seconds: float) -> datetime:
 
 
 class Job(NamedTuple):
-    """A row of a claim."""
+    """A row returned by a claim."""
 
     lease: int
     lane: str | None
@@ -55,7 +55,9 @@ class Queue:
         return self.log.sql
 
     async def enqueue(self, con: Any, *jobs: tuple[str | None, Any], **columns: Any) -> None:
-        """Insert jobs, each a key and a payload, by one statement; other columns are the same."""
+        """Insert jobs, each a key and a payload, with one statement; all have the same other
+        columns.
+        """
         names = "".join(f", {name}" for name in columns)
         values = "".join(f", ${n}" for n in range(4, 4 + len(columns)))
         await con.execute(
@@ -103,10 +105,10 @@ class Queue:
         attempts: int | None = None,
         reason: str | None = None,
     ) -> list[str]:
-        """Settle the leases of these jobs, of which the first so many were handled, by default all.
+        """Settle the leases of these jobs, of which the first `done` were handled, by default all.
 
-        With `nak`, `fail` and `bury` none was by default, and the action is about the next one.
-        Returns the fates, in the order of keys.
+        With `nak`, `fail` and `bury` the default is none, and the action applies to the next job.
+        Returns the results in key order.
         """
         leases: dict[int, list[Job]] = {}
         for job in jobs:
@@ -139,7 +141,7 @@ class Queue:
     async def extend(
         self, con: Any, jobs: Sequence[Job], *, seconds: float = LEASE, now: float = 0
     ) -> set[int]:
-        """Extend the leases of these jobs; return the numbers of those that had not ended."""
+        """Extend the leases of these jobs; return the numbers of the leases that had not ended."""
         first = {job.lease: job for job in reversed(jobs)}
         rows = await con.fetch(
             f"SELECT * FROM {self.sql}.extend_leases($1, $2, $3, $4, $5, $6)",
@@ -152,12 +154,12 @@ class Queue:
         return {row[0] for row in rows}
 
     async def call(self, con: Any, function: str, *values: Any) -> Any:
-        """Call another function with the queue's name first; return what it returns."""
+        """Call another function with the queue's name as the first argument; return its result."""
         places = ", ".join(f"${n}" for n in range(1, len(values) + 2))
         return await con.fetchval(f"SELECT {self.sql}.{function}({places})", self.name, *values)
 
     async def assign(self, con: Any, *ranges: tuple[int, int, str], group: str = "g") -> None:
-        """Assign ranges of slots, each with its consumer."""
+        """Assign ranges of slots to consumers."""
         columns = [list(column) for column in zip(*ranges, strict=True)]
         await self.call(con, "assign_ranges", group, *columns, False)
 
@@ -170,7 +172,7 @@ class Queue:
 
 
 async def queue(con: Any, log: Log, **settings: Any) -> Queue:
-    """Create a queue with a name of its own."""
+    """Create a queue with a unique name."""
     made = Queue(log, f"q{next(_NUMBERS)}")
     columns = "".join(f", {name}" for name in settings)
     values = "".join(f", ${n}" for n in range(2, 2 + len(settings)))

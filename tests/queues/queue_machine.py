@@ -1,8 +1,8 @@
-"""A queue under every hand that may touch it, one rule at a time, at times that the rules give.
+"""Random tests of a queue, one rule at a time, at times that the rules set.
 
-Producers insert in transactions that overlap and commit or roll back later. Consumers of two groups
-claim, and settle any lease that was ever given: one that has ended must be lost. After each claim the
-rows are compared with the model of `queue_model`.
+Producers insert in overlapping transactions that commit or roll back later. Consumers of two groups
+claim, and settle any earlier lease: an ended one must be lost. After each claim the rows are
+compared with the model in `queue_model`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Setting:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Rules for a queue; `sticky` ones have ranges too."""
+    """Rules for a queue; `sticky` queues also have ranges."""
 
     queue: Queue
 
@@ -148,7 +148,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 8.0, 31.0, -5.0]))
     def pass_time(self, seconds: float) -> None:
-        """A clock that is set back revives no lease that a claim may have taken from a parked key."""
+        """Move the clock, also back, unless this revives a lease that a claim may have taken from
+        a parked key.
+        """
         now = max(0.0, self.now + seconds)
         if not any(
             each.is_live(now) and each.until <= self.model.latest and each.key in self.model.stopped
@@ -181,7 +183,9 @@ class QueueMachine(RuleBasedStateMachine):
         self._assign("g", [first for first, _ in owners])
 
     def _assign(self, group: str, owners: list[str]) -> None:
-        """Give the four parts of the ring to owners, neighbours with the same one as one range."""
+        """Assign the four parts of the ring to owners; adjacent parts of one owner become one
+        range.
+        """
         ranges: list[tuple[int, int, str]] = []
         for lo, end, owner in zip(CUTS[:-1], CUTS[1:], owners, strict=True):
             if ranges and ranges[-1][2] == owner:
@@ -244,7 +248,9 @@ class QueueMachine(RuleBasedStateMachine):
         return {row[0] for row in rows}
 
     def teardown(self) -> None:
-        """Every job ends: all is committed, resumed, claimed and settled."""
+        """Every job ends: all transactions are committed, and all jobs resumed, claimed and
+        settled.
+        """
         if not hasattr(self, "queue"):
             return
         for who, transaction in enumerate(self.open):

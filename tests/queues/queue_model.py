@@ -1,4 +1,4 @@
-"""What a queue must do, in Python: the jobs with their order, and the leases with their ends."""
+"""A Python model of a queue: the jobs with their order, and the leases with their ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ATTEMPTS = 3
 
 @dataclass(eq=False)
 class Produced:
-    """A job: where it is, and when it was inserted and committed, by the model's clock."""
+    """A job: its place, and when it was inserted and committed by the model's clock."""
 
     n: int
     key: str | None
@@ -28,7 +28,7 @@ class Produced:
     due: float | None = None
 
     def is_before(self, other: Produced) -> bool:
-        """Whether it must be handled before the other one, of the same key."""
+        """Whether it must be handled before the other job of the same key."""
         if self.due is not None or other.due is not None:
             return False
         if self.committed is not None and self.committed < other.inserted:
@@ -45,7 +45,7 @@ class Lease:
     consumer: str
     until: float
     jobs: list[Job]
-    """Those that are not settled yet."""
+    """The unsettled jobs of the lease."""
     all: list[Job]
     has_ended: bool = False
 
@@ -60,12 +60,12 @@ class Model:
     leases: list[Lease] = field(default_factory=list)
     stopped: set[str] = field(default_factory=set)
     due: dict[str, float] = field(default_factory=dict)
-    """Of keys that back off."""
+    """The ends of the backoffs, by key."""
     ranges: dict[str, list[tuple[int, int, str]]] = field(default_factory=dict)
     with_dead: set[str | None] = field(default_factory=set)
     """Keys of which the last claim has given up a job."""
     latest: float = 0
-    """The latest time so far. A job that is due then has entered, also if the clock is set back."""
+    """The latest time so far. A job due by then has entered, even if the clock is set back."""
     _clock: int = 0
 
     def produce(self, keys: Iterable[str | None], producer: int | None) -> list[Produced]:
@@ -95,7 +95,7 @@ class Model:
         return next((each for each in self.leases if each.key == key and each.is_live(now)), None)
 
     def claimable(self, now: float | None) -> set[str | None]:
-        """Keys that a claim for all must give out."""
+        """The keys that an unlimited claim must return."""
         if now is None:
             return set()
         keys = {
@@ -219,7 +219,9 @@ class Model:
             head.attempts = max(1, head.attempts)
 
     def given_up(self, stopped: set[str], dead: set[int]) -> None:
-        """Compare with what is stopped and dead: a claim gives up jobs that were lost too often."""
+        """Compare with the stopped and dead jobs: a claim gives up jobs that were lost too
+        often.
+        """
         self.with_dead = set()
         assert self.stopped <= stopped
         for key in stopped - self.stopped:

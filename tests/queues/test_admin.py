@@ -1,4 +1,4 @@
-"""Settings of queues: made once, checked before anything is sent, changed as far as they may."""
+"""Settings of queues: created once, checked before anything is sent, changed within limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("poison", ["skip", "park_key"])
 def test_an_ordered_queue_lets_no_job_pass_one_that_fails(poison: Any) -> None:
-    """Q-T9, Q8: refused when the settings are made, before anything is sent."""
+    """Q-T9, Q8: refused when the settings are created, before anything is sent."""
     with pytest.raises(ConfigError, match=r'later jobs would pass.*use "block"'):
         QueueSettings(ordering_required=True, poison=poison)
 
@@ -76,7 +76,7 @@ async def test_bad_settings_are_told_before_a_connection(settings: Any, rule: st
 
 
 async def test_a_queue_is_made_once_with_its_settings(log: Log) -> None:
-    """Q18: equal settings find it; others are named with what to do."""
+    """Q18: equal settings find the queue; different ones are an error that says what to do."""
     async with operated(log) as (_, admin):
         made = await admin.create("mails", **OTHERS)
         assert made.settings == QueueSettings(**dict(OTHERS, keep_dead=timedelta(seconds=60)))
@@ -91,7 +91,9 @@ async def test_a_queue_is_made_once_with_its_settings(log: Log) -> None:
 
 
 async def test_settings_change_in_use_as_far_as_they_may(log: Log) -> None:
-    """Q18: what jobs were made by needs an empty queue; combinations are checked as at creation."""
+    """Q18: settings that determine the jobs' rows need an empty queue; combinations are checked as
+    at creation.
+    """
     async with operated(log) as (con, admin):
         await admin.create("mails")
         await insert(con, log, "mails", ("a", 1))
@@ -114,7 +116,9 @@ async def test_settings_change_in_use_as_far_as_they_may(log: Log) -> None:
 async def test_an_open_transaction_may_have_enqueued_already(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change of what jobs are made by waits for it, and is refused after a while."""
+    """A change of settings that determine the jobs' rows waits for it, and is refused after a
+    timeout.
+    """
     monkeypatch.setattr("penstock.queues.admin._WAIT", "SET LOCAL lock_timeout = '50ms'")
     async with operated(log) as (con, admin):
         await admin.create("mails")
@@ -136,7 +140,7 @@ async def test_a_pause_gives_out_nothing(log: Log) -> None:
 
 
 async def test_a_queue_is_dropped_when_it_is_empty_or_by_force(log: Log) -> None:
-    """Nothing of it is left, and other queues keep theirs."""
+    """Nothing of it remains, and other queues keep their data."""
     async with operated(log) as (con, admin):
         for name in ("mails", "other"):
             await admin.create(name, poison="skip", max_attempts=1)
@@ -186,7 +190,7 @@ async def test_lag_counts_what_waits_and_how_long(log: Log) -> None:
 
 
 async def test_an_expired_lease_is_ready_since_it_expired(log: Log) -> None:
-    """Also in an ordered queue, whose jobs without a key are not ready by themselves."""
+    """Also in an ordered queue, where jobs without a key are not ready individually."""
     async with operated(log) as (con, admin):
         await admin.create("line", ordering_required=True)
         await insert(con, log, "line", (None, 1), (None, 2))
@@ -226,7 +230,7 @@ async def test_a_wrong_schema_or_role_is_one_clear_error(
 
 
 async def test_statements_work_unprepared_behind_a_pooler(log: Log) -> None:
-    """Each is in a transaction block already, and changes of several statements stay whole."""
+    """Each is already in a transaction block, and changes of several statements stay atomic."""
     async with QueueAdmin(log.dsn, schema=log.schema, prepared_statements=False) as admin:
         await admin.create("mails", sticky=True)
         routing = await admin.routing("mails", "g")
@@ -241,7 +245,7 @@ async def test_statements_work_unprepared_behind_a_pooler(log: Log) -> None:
 
 
 async def test_errors_of_the_server_are_told_for_an_operator(log: Log) -> None:
-    """An administration that is not open, and a queue that vanished."""
+    """For an administration that is not open, and a queue that no longer exists."""
     async with operated(log) as (_, admin):
         stored = await admin.create("mails")
         with pytest.raises(ClosedError, match="is not open"):

@@ -1,4 +1,4 @@
-"""Keys and jobs under the hand of an operator: unblocked, parked, redriven, purged, forgotten."""
+"""Keys and jobs under operation: unblocked, parked, redriven, purged, forgotten."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def payloads(con: Any, log: Log, table: str = "job") -> list[str]:
 
 
 async def test_an_unblocked_key_continues_with_its_attempts_counted(log: Log) -> None:
-    """Q14: the job comes again, before later ones; its attempts are not forgotten."""
+    """Q14: the job is given out again before later ones; its attempts are kept."""
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="block", max_attempts=3)
         await insert(con, log, "mails", ("a", 1), ("a", 2))
@@ -45,7 +45,7 @@ async def test_an_unblocked_key_continues_with_its_attempts_counted(log: Log) ->
 
 
 async def test_a_job_is_skipped_into_the_dead_letters(log: Log) -> None:
-    """Q14: the key continues behind it; not while a consumer has a lease of it."""
+    """Q14: the key continues behind it; refused while a consumer has a lease of it."""
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="block", max_attempts=1)
         await insert(con, log, "mails", ("a", 1), ("a", 2))
@@ -61,7 +61,7 @@ async def test_a_job_is_skipped_into_the_dead_letters(log: Log) -> None:
 
 
 async def test_a_parked_key_waits_in_order_with_what_comes_meanwhile(log: Log) -> None:
-    """Q14: other keys go on; an unpark begins with attempts from 0."""
+    """Q14: other keys continue; after an unpark, attempts start at 0."""
     async with operated(log) as (con, admin):
         await admin.create("mails", max_attempts=2)
         await insert(con, log, "mails", ("a", 1), ("b", 2))
@@ -90,7 +90,7 @@ async def test_a_key_without_jobs_is_parked_in_advance(log: Log) -> None:
 
 
 async def test_an_ordered_queue_is_unblocked_without_a_key(log: Log) -> None:
-    """Q-T10: nothing later is given out until then; one dead letter is kept."""
+    """Q-T10: until then no later job is given out; one dead letter is kept."""
     async with operated(log) as (con, admin):
         await admin.create(
             "line", ordering_required=True, poison="block_and_dead_letter", max_attempts=1
@@ -117,7 +117,7 @@ async def test_a_key_without_characters_is_a_key(log: Log) -> None:
 
 
 async def test_a_purge_leaves_no_keys_in_the_way(log: Log) -> None:
-    """Nor those whose jobs came meanwhile, nor parked ones."""
+    """Neither keys whose jobs arrived meanwhile, nor parked ones."""
     async with operated(log) as (con, admin):
         await admin.create("mails")
         await con.execute(
@@ -176,7 +176,7 @@ async def test_lanes_are_listed_by_state(log: Log) -> None:
 
 
 async def test_jobs_without_a_key_are_stopped_one_by_one(log: Log) -> None:
-    """They continue by their places, or become dead letters."""
+    """They continue by place, or become dead letters."""
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="block", max_attempts=1)
         await insert(con, log, "mails", (None, 1), (None, 2), (None, 3))
@@ -200,7 +200,7 @@ async def dead_letters(con: Any, log: Log, count: int) -> None:
 
 
 async def test_dead_letters_are_redriven_in_their_order(log: Log) -> None:
-    """All, those of a key, some places, a number; those that die meanwhile are left."""
+    """All, those of a key, some places, a number; letters of jobs that die meanwhile stay."""
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="skip", max_attempts=1)
         await dead_letters(con, log, 6)
@@ -217,7 +217,7 @@ async def test_dead_letters_are_redriven_in_their_order(log: Log) -> None:
 
 
 async def test_jobs_are_purged_by_kind_key_and_age(log: Log) -> None:
-    """Jobs under a lease stay."""
+    """Leased jobs stay."""
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="skip", max_attempts=1, keep_done=3600)
         await dead_letters(con, log, 4)
@@ -246,7 +246,9 @@ async def test_jobs_are_purged_by_kind_key_and_age(log: Log) -> None:
 
 
 async def test_retention_deletes_what_is_kept_no_longer(log: Log) -> None:
-    """Q17: by outcome as the queue says; ids of waiting jobs stay, so that none comes twice."""
+    """Q17: by outcome, as configured for the queue; ids of waiting jobs stay, so that none is
+    enqueued twice.
+    """
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="skip", max_attempts=1, keep_done=60, keep_dead=7200)
         await dead_letters(con, log, 2)

@@ -1,4 +1,4 @@
-"""Sticky routing by hand: ranges are assigned and moved, and follow the consumers again."""
+"""Manual sticky routing: ranges are assigned and moved, and become automatic again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def layouts(draw: st.DrawFn) -> list[SlotRange]:
 
 @given(layouts(), st.integers(0, LAST), st.integers(0, LAST))
 def test_a_move_changes_its_slots_and_no_other(ranges: list[SlotRange], one: int, two: int) -> None:
-    """Q3: whole ranges are assigned, so none overlaps in part."""
+    """Q3: whole ranges are assigned, so none overlaps partially."""
     lo, hi = sorted((one, two))
     assigned = after_move(ranges, SlotRange(lo, hi, "new"))
     untouched = [each for each in ranges if each.hi < lo or hi < each.lo]
@@ -70,7 +70,7 @@ async def layout(routing: RangeAdmin) -> list[tuple[int, int, str]]:
 
 
 async def test_ranges_are_assigned_and_moved(log: Log) -> None:
-    """Q-T3: a move splits what it cuts; the rest does not drain."""
+    """Q-T3: a move splits the ranges it cuts; the remaining parts do not drain."""
     async with operated(log) as (con, admin):
         await admin.create("mails", sticky=True)
         routing = await admin.routing("mails", "g")
@@ -95,7 +95,7 @@ async def test_ranges_are_assigned_and_moved(log: Log) -> None:
     ],
 )
 async def test_bad_ranges_change_nothing(log: Log, ranges: Any, rule: str) -> None:
-    """Q3: overlaps and gaps are told."""
+    """Q3: overlaps and gaps are reported."""
     async with operated(log) as (_, admin):
         await admin.create("mails", sticky=True)
         routing = await admin.routing("mails", "g")
@@ -108,7 +108,7 @@ async def test_bad_ranges_change_nothing(log: Log, ranges: Any, rule: str) -> No
 
 
 async def test_ranges_follow_consumers_again(log: Log) -> None:
-    """An assignment is an operator's until `balance`, which hands parts back."""
+    """An assignment is manual until `balance`, which returns the ranges to the consumers."""
     async with operated(log) as (con, admin):
         await admin.create("mails", sticky=True)
 

@@ -1,4 +1,4 @@
-"""What is wrong with the schema of queues is named, and repaired without a job lost."""
+"""Faults in the schema of queues are named, and repaired without losing a job."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ async def _found(con: Any, log: Log) -> dict[str, SchemaProblem]:
 
 
 async def _repair(con: Any, log: Log, most: int = 3) -> None:
-    """Repair until nothing is wrong: a repair may bring to light what could not be checked."""
+    """Repair until no fault is left: a repair may reveal faults that could not be checked
+    before.
+    """
     for _ in range(most):
         problems = await check(con, log.schema)
         if not problems:
@@ -89,7 +91,7 @@ async def test_a_problem_is_named_and_repaired_and_no_job_is_lost(
 async def test_jobs_that_were_inserted_without_the_trigger_are_claimed_after_its_repair(
     log: Log, real_clock: LoopClock, case: str
 ) -> None:
-    """Also those behind which their lane has been read already, and of an ordered queue."""
+    """Also jobs behind which their lane has already been read, and jobs of an ordered queue."""
     async with log.connected() as con:
         await create(con, log, "q")
         await create(con, log, "line", ordering_required=True, poison="block")
@@ -113,7 +115,7 @@ async def test_jobs_that_were_inserted_without_the_trigger_are_claimed_after_its
 async def test_a_repair_of_the_trigger_waits_for_open_inserts(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Otherwise their jobs would be committed after the bells were rung again."""
+    """Otherwise their jobs would be committed after the bells have been rung again."""
     async with log.connected() as con, log.connected() as other:
         await create(con, log, "q")
         await _planted(con, log, PLANTED["function-changed"])
@@ -129,7 +131,9 @@ async def test_a_repair_of_the_trigger_waits_for_open_inserts(
 
 
 async def test_no_job_that_a_claim_finds_is_told_of(log: Log, real_clock: LoopClock) -> None:
-    """Leased, delayed, parked, without a key, late behind a lease, or of a queue that is paused."""
+    """Leased, delayed, parked, keyless jobs, jobs late behind a lease, and jobs of a paused
+    queue.
+    """
     async with log.connected() as con, log.connected() as other:
         await create(con, log, "q", max_attempts=1)
         await create(con, log, "line", ordering_required=True, poison="block")
@@ -176,7 +180,7 @@ async def test_a_job_behind_which_its_lane_has_been_read_is_told_of(
 
 
 async def test_lost_jobs_are_found_among_many_keys(log: Log, real_clock: LoopClock) -> None:
-    """By the names of keys first, and behind 1,000 of them by the age of jobs."""
+    """By key name first; beyond 1,000 keys by the age of jobs."""
     async with log.connected() as con:
         await create(con, log, "q")
         await insert(con, log, "q", ("z", 1), *((f"k{n}", n) for n in range(1500)))
@@ -209,7 +213,7 @@ async def test_a_sequence_that_was_not_restored_is_told_and_set(
 
 
 async def test_every_object_of_queues_is_created_again(log: Log, real_clock: LoopClock) -> None:
-    """Each statement needs only those before it."""
+    """Each statement needs only the objects created before it."""
     there = [each.key for each in schema_objects()]
     of_queues = schema_objects()[there.index(("sequence", "job_place")) :]
     async with log.connected() as con:
@@ -247,7 +251,7 @@ async def test_a_trigger_of_the_applications_own_is_no_problem(
 async def test_the_migrations_are_read_with_every_trigger_and_index_of_the_catalogs(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Other constraints than primary keys are left out."""
+    """Constraints other than primary keys are left out."""
     queries = {
         "trigger": "SELECT c.relname || '.' || tgname FROM pg_trigger t JOIN pg_class c "
         "ON c.oid = t.tgrelid WHERE c.relnamespace = to_regnamespace($1) AND NOT tgisinternal",

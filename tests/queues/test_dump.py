@@ -1,4 +1,4 @@
-"""Queues that pg_dump saved and pg_restore brought back, whole or in part, lose no job."""
+"""Queues saved by pg_dump and restored by pg_restore, entirely or in part, lose no job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dumps(embedded_postgres: EmbeddedPostgres, log: Log, tmp_path: Path) -> Dump
 
 
 async def _filled(log: Log) -> None:
-    """Jobs that are leased, those of a lane, and those that only a bell tells of."""
+    """Leased jobs, jobs of a lane, and jobs that only a bell shows."""
     async with log.connected() as con:
         await create(con, log, "q")
         await insert(con, log, "q", ("k", 1), (None, 2))
@@ -35,7 +35,7 @@ async def _filled(log: Log) -> None:
 
 
 async def _repaired(log: Log) -> set[str]:
-    """Repair what is wrong; return the names of the problems."""
+    """Repair all faults; return the names of the problems."""
     problems = await check_streams(log.dsn, schema=log.schema)
     async with log.connected() as con:
         for problem in problems:
@@ -45,7 +45,7 @@ async def _repaired(log: Log) -> set[str]:
 
 
 async def _rest(log: Log) -> list[int]:
-    """What is handled after every lease has expired."""
+    """The jobs handled after every lease has expired."""
     async with log.connected() as con:
         await con.execute(
             f"UPDATE {log.sql}.lane SET lease_until = now();"
@@ -70,7 +70,7 @@ async def test_a_dump_keeps_jobs_lanes_and_bells(
 async def test_a_restore_of_rows_needs_the_trigger_to_be_disabled(
     log: Log, dumps: Dumps, real_clock: LoopClock
 ) -> None:
-    """Otherwise it refuses jobs, whose queues come behind them, and rings bells of its own."""
+    """Otherwise it refuses jobs whose queues are restored later, and rings its own bells."""
     await _filled(log)
     await dumps.dump()
     restored = await dumps.database("rows")

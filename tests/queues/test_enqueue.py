@@ -1,4 +1,4 @@
-"""Entering: transactions, savepoints, isolation levels, ids, numbers of clients and locks."""
+"""Enqueueing: transactions, savepoints, isolation levels, ids, client numbers and locks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def name(number: int) -> str:
 
 
 async def enqueue(con: Any, q: Queue, keys: list[str], **arrays: Any) -> list[str]:
-    """Call the function of SQL; return the states."""
+    """Call the SQL function; return the states."""
     given = "".join(f", p_{each} => ${n}" for n, each in enumerate(arrays, 4))
     rows = await con.fetch(
         f"SELECT r_state FROM {q.sql}.enqueue($1, $2, $3{given})",
@@ -36,7 +36,7 @@ async def enqueue(con: Any, q: Queue, keys: list[str], **arrays: Any) -> list[st
 async def test_jobs_enter_with_their_transaction_at_any_isolation(
     log: Log, real_clock: LoopClock, isolation: str
 ) -> None:
-    """And those of a savepoint that was rolled back do not."""
+    """Jobs of a rolled-back savepoint do not."""
     async with log.connected() as con, log.connected() as user:
         q = await queue(con, log)
         work = user.transaction(isolation=isolation)
@@ -97,7 +97,7 @@ async def test_a_replay_is_known_by_numbers_of_a_client(log: Log, real_clock: Lo
 async def test_a_replay_is_known_by_ids_also_while_the_first_call_is_open(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q15, Q-T14. A retry after a lost connection waits for what became of the first call."""
+    """Q15, Q-T14. A retry after a lost connection waits for the outcome of the first call."""
     async with log.connected() as con, log.connected() as first:
         q = await queue(con, log)
         for commits, states in ((True, ["known", "new"]), (False, ["new", "new"])):
@@ -130,7 +130,7 @@ async def test_a_plain_insert_of_a_job_that_is_known_violates_a_constraint(
 async def test_calls_at_once_with_the_same_ids_and_locks_do_not_deadlock(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The arrays of one are those of the other backwards."""
+    """One call has the arrays of the other in reverse order."""
     async with log.connected() as con, log.connected() as one, log.connected() as two:
         q = await queue(con, log)
         for start in range(0, 400, 20):
@@ -152,7 +152,7 @@ async def test_calls_at_once_with_the_same_ids_and_locks_do_not_deadlock(
 
 
 async def test_places_rise_with_the_numbers_of_a_client(log: Log, real_clock: LoopClock) -> None:
-    """The second call waits for the first, and takes its places then."""
+    """The second call waits for the first, and takes its places afterwards."""
     async with log.connected() as con, log.connected() as first, log.connected() as second:
         q = await queue(con, log)
         work = first.transaction()
@@ -170,7 +170,7 @@ async def test_places_rise_with_the_numbers_of_a_client(log: Log, real_clock: Lo
 
 
 async def test_one_job_of_a_queueing_lock_waits_at_a_time(log: Log, real_clock: LoopClock) -> None:
-    """Until it has begun. One that is begun again does not free the lock of the next one."""
+    """Until it has begun. A job that is begun again does not free the lock of the next one."""
     async with log.connected() as con:
         q = await queue(con, log, max_attempts=9)
         assert await enqueue(con, q, ["k", "k"], locks=["L", "L"]) == ["new", "locked"]

@@ -1,4 +1,4 @@
-"""Why a key, a slot or a whole queue waits."""
+"""The reasons for which a key, a slot or a whole queue waits."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LAST = 65_535
 async def seen(
     con: Any, log: Log, consumer: str, group: str = "workers", seconds: float = 60
 ) -> None:
-    """Have a consumer tell that it lives."""
+    """Record that a consumer is alive."""
     await con.fetch(
         f"SELECT {log.sql}.seen_consumer('mails', $1, $2, $3)", group, consumer, seconds
     )
 
 
 async def why(admin: QueueAdmin, key: str) -> str:
-    """Why this key waits."""
+    """The reason for which this key waits."""
     report = await admin.explain("mails", key=key)
     if not report.lanes:
         return str(report.why_key_has_no_lane)
@@ -43,7 +43,7 @@ async def notes(admin: QueueAdmin) -> str:
 
 
 async def test_a_key_waits_for_its_lease_its_backoff_and_its_operator(log: Log) -> None:
-    """From its bell to its stop, one cause after the other."""
+    """From its bell to its stop, one cause after another."""
     async with operated(log) as (con, admin):
         await admin.create("mails", max_attempts=2)
         await seen(con, log, "one")
@@ -69,7 +69,7 @@ async def test_a_key_waits_for_its_lease_its_backoff_and_its_operator(log: Log) 
 
 
 async def test_a_key_that_is_parked_under_a_lease_names_its_consumer(log: Log) -> None:
-    """The lease goes on, and nothing else of the key is given out."""
+    """The lease continues, and no other job of the key is given out."""
     async with operated(log) as (con, admin):
         await admin.create("mails")
         await insert(con, log, "mails", ("a", 1))
@@ -79,7 +79,7 @@ async def test_a_key_that_is_parked_under_a_lease_names_its_consumer(log: Log) -
 
 
 async def test_a_delayed_job_is_in_no_lane(log: Log) -> None:
-    """It stalls nothing; the report says until when it is delayed."""
+    """It does not stall the queue; the report says until when it is delayed."""
     async with operated(log) as (con, admin):
         await admin.create("mails")
         await con.execute(
@@ -91,7 +91,7 @@ async def test_a_delayed_job_is_in_no_lane(log: Log) -> None:
 
 
 async def test_a_queue_holds_ready_keys(log: Log) -> None:
-    """A pause, the most leases, the rate of a key, and consumers that are not there."""
+    """A pause, the limit of leases, the rate of a key, and missing consumers."""
     async with operated(log) as (con, admin):
         await admin.create("mails", max_in_flight=1, key_rate=0.1, max_depth=4)
         await insert(con, log, "mails", ("a", 1), ("a", 2), ("b", 3), ("b", 4))
@@ -114,7 +114,7 @@ async def test_a_queue_holds_ready_keys(log: Log) -> None:
 
 
 async def test_a_slot_waits_for_an_owner_and_for_an_earlier_one(log: Log) -> None:
-    """Q6, Q-T1: no owner, one that was not seen, and a range that drains."""
+    """Q6, Q-T1: no owner, an owner that was not seen, and a range that drains."""
     async with operated(log) as (con, admin):
         await admin.create("mails", sticky=True)
         await insert(con, log, "mails", ("a", 1), ("a", 2))
@@ -149,7 +149,7 @@ async def test_a_slot_waits_for_an_owner_and_for_an_earlier_one(log: Log) -> Non
 
 
 async def test_another_group_may_serve_a_slot(log: Log) -> None:
-    """Q-T4: one group whose consumer has gone does not hold the keys of the other."""
+    """Q-T4: a group whose consumer is gone does not hold the keys of the other group."""
     async with operated(log) as (con, admin):
         await admin.create("mails", sticky=True)
         await insert(con, log, "mails", ("a", 1))
@@ -180,7 +180,7 @@ async def test_strict_order_makes_ranges_inactive(log: Log) -> None:
 async def test_the_snapshot_of_an_autovacuum_worker_keeps_no_rows(
     log: Log, kind: str | None, pids: list[int]
 ) -> None:
-    """A role without the right to see other sessions sees no kind."""
+    """A role without permission to see other sessions sees no kind."""
     activity = (
         "SELECT 7 AS pid, '' AS application_name, user AS usename, 'active' AS state, now() AS "
         "xact_start, '3'::xid AS backend_xmin, current_database() AS datname, $1::text AS backend_type"
@@ -192,7 +192,7 @@ async def test_the_snapshot_of_an_autovacuum_worker_keeps_no_rows(
 
 
 async def test_open_transactions_are_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has enqueued, whose jobs are invisible; and one with an old snapshot."""
+    """One that has enqueued, whose jobs are invisible, and one with an old snapshot."""
     monkeypatch.setattr("penstock.queues.queue_report.LONG", 0.0)
     async with operated(log) as (_, admin):
         await admin.create("mails")

@@ -1,4 +1,4 @@
-"""Leases: fences, expiry, the count of attempts, and what ends them."""
+"""Leases: fencing, expiry, the count of attempts, and the ways a lease ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = pytest.mark.parametrize("key", ["k", None])
 async def test_a_lease_that_has_ended_settles_nothing(
     log: Log, real_clock: LoopClock, key: str | None
 ) -> None:
-    """Q10, Q-T13. Whether another consumer has a lease by now or not."""
+    """Q10, Q-T13. Whether or not another consumer has a lease by now."""
     async with log.connected() as con:
         q = await queue(con, log)
         await q.enqueue(con, (key, 1))
@@ -55,7 +55,7 @@ async def test_a_lease_ends_at_its_time_and_no_earlier(
 async def test_attempts_count_leases_and_neither_extensions_nor_jobs_given_back(
     log: Log, real_clock: LoopClock, key: str | None
 ) -> None:
-    """Q-T12. Over connections too: the count is in the table."""
+    """Q-T12. Across connections, too: the count is in the table."""
     async with log.connected() as con:
         q = await queue(con, log)
         await q.enqueue(con, (key, 1))
@@ -80,7 +80,7 @@ async def test_attempts_count_leases_and_neither_extensions_nor_jobs_given_back(
 async def test_a_job_behind_a_handled_one_has_its_own_attempts(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T12. The lease that goes on counts for it, and is lost with it."""
+    """Q-T12. The lease that continues counts for it and is lost with it."""
     async with log.connected() as con:
         q = await queue(con, log)
         await q.enqueue(con, ("k", 1), ("k", 2), ("k", 3))
@@ -96,7 +96,7 @@ async def test_a_job_behind_a_handled_one_has_its_own_attempts(
 async def test_a_late_job_in_front_has_not_the_attempts_of_the_one_behind(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T12. Job 2 is tried and backs off; then job 1 is in front of it, and is not poison."""
+    """Q-T12. Job 2 is tried and backs off; then job 1 is in front of it and is not poison."""
     async with log.connected() as con, log.connected() as slow:
         q = await queue(con, log, max_attempts=1)
         late = slow.transaction()
@@ -159,7 +159,7 @@ async def test_a_lane_parked_while_it_is_leased_is_not_given_out_when_the_lease_
 async def test_a_lane_parked_while_it_is_leased_stays_parked_when_its_jobs_are_done(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """And one without jobs is neither dropped nor waited for."""
+    """A lane without jobs is neither dropped nor waited for."""
     async with log.connected() as con:
         q = await queue(con, log)
         await q.enqueue(con, ("k", 1))
@@ -204,12 +204,12 @@ async def test_a_clock_that_is_set_back_loses_and_overtakes_nothing(
 async def test_a_lane_whose_jobs_are_gone_is_given_out_again_when_others_come(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """A claim that finds no job of a lane does not keep the lane."""
+    """A claim that finds no job in a lane does not keep the lane."""
     async with log.connected() as con:
         q = await queue(con, log)
         await q.enqueue(con, ("k", 1), ("m", 2))
         assert payloads(await q.claim(con, lanes=1)) == [1]
-        await con.execute(f"DELETE FROM {q.sql}.job WHERE key = 'm'")  # by hand
+        await con.execute(f"DELETE FROM {q.sql}.job WHERE key = 'm'")  # manually
         assert await q.claim(con) == []
         await q.enqueue(con, ("m", 3))
         assert payloads(await q.claim(con)) == [3]
@@ -218,7 +218,7 @@ async def test_a_lane_whose_jobs_are_gone_is_given_out_again_when_others_come(
 async def test_numbers_of_leases_rise_although_their_sequence_is_set_back(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Claims commit asynchronously, so a crash of the server may set back the sequence."""
+    """Claims commit asynchronously, so a server crash may set back the sequence."""
     async with log.connected() as con:
         q = await queue(con, log)
         await q.enqueue(con, ("k", 1))

@@ -1,4 +1,4 @@
-"""Priority, delays, rates, caps, and jobs that are purged."""
+"""Priorities, delays, rates, limits, and purged jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def test_keys_of_a_higher_priority_come_first(log: Log, real_clock: LoopClock) -> None:
-    """And within one, the longest waiting."""
+    """Within a priority, the key that has waited longest."""
     async with log.connected() as con:
         q = await queue(con, log)
         for number, (key, priority) in enumerate(
@@ -63,7 +63,7 @@ async def test_a_delayed_job_of_an_ordered_queue_stalls_nothing(
 
 
 async def test_jobs_of_a_key_start_no_faster_than_its_rate(log: Log, real_clock: LoopClock) -> None:
-    """Also if the key has no jobs meanwhile, or one backs off for less."""
+    """Also if the key has no jobs for a while, or a job backs off for less."""
     async with log.connected() as con:
         q = await queue(con, log, key_rate=0.1)
         await q.enqueue(con, ("k", 1))
@@ -86,7 +86,7 @@ async def test_jobs_of_a_key_start_no_faster_than_its_rate(log: Log, real_clock:
 
 
 async def test_no_more_leases_than_the_cap_whoever_claims(log: Log, real_clock: LoopClock) -> None:
-    """Q16: claims at once take turns, and what has expired makes room."""
+    """Q16: concurrent claims take turns, and expired leases make room."""
     async with log.connected() as con, log.connected() as slow, log.connected() as other:
         q = await queue(con, log, max_in_flight=3)
         await q.enqueue(con, *((f"k{n}", n) for n in range(5)), (None, 5), (None, 6))
@@ -127,7 +127,7 @@ async def test_a_paused_queue_gives_out_nothing_and_takes_jobs(
 async def test_waiting_jobs_are_purged_and_leased_ones_are_not(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Bells and lanes of purged jobs lead to nothing."""
+    """Bells and lanes of purged jobs give out nothing."""
     async with log.connected() as con:
         q = await queue(con, log)
         await q.enqueue(con, ("leased", 1), (None, 2))
@@ -149,7 +149,7 @@ async def test_waiting_jobs_are_purged_and_leased_ones_are_not(
 async def test_settings_that_lanes_depend_on_stay_while_there_are_jobs(
     log: Log, real_clock: LoopClock, change: str
 ) -> None:
-    """Jobs of one key would have two lanes, or none that a claim finds."""
+    """Otherwise jobs of one key would have two lanes, or a lane that no claim finds."""
     async with log.connected() as con, log.connected() as slow:
         q = await queue(con, log)
         update = f"UPDATE {q.sql}.queue SET {change} WHERE name = $1"

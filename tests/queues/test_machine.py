@@ -1,4 +1,4 @@
-"""A queue under random hands: order, one holder, fences, and an end for every job."""
+"""A queue with random operations: order, a single holder, fencing, and an end for every job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A monitor's figures are those of the queues, and its failures hurt nothing else."""
+"""The figures of a monitor are those of the queues, and its failures affect nothing else."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_figures_are_those_of_each_queue(log: Log) -> None:
 async def test_a_queue_that_takes_too_long_costs_only_its_own_figures(
     log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A division by zero of one queue stands for any error of its query."""
+    """A division by zero for one queue represents any error of its query."""
     caplog.set_level(logging.INFO)
     sql = "penstock.queues.queue_sql.STATS"
     async with operated(log) as (_, admin), QueueMonitor(log.dsn, schema=log.schema) as monitor:
@@ -98,7 +98,7 @@ async def test_a_queue_that_takes_too_long_costs_only_its_own_figures(
 async def test_looks_repeat_and_failed_ones_are_counted(
     log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Opening needs no server and no schema; no password is shown."""
+    """Opening requires neither a server nor a schema; no password is shown."""
     clock, polls = HandClock(), Polls()
     schema = f"{log.schema}_later"
     caplog.set_level(logging.INFO, "penstock.queues")

@@ -1,6 +1,6 @@
-"""The order of a key's jobs, whatever commits when, and one holder of a key at a time."""
+"""The order of a key's jobs in any order of commits, and a single holder of a key at a time."""
 
-# names of the schema, quoted
+# schema names, quoted
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 async def test_a_late_job_of_a_free_lane_comes_before_those_that_wait(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T11. Its place is lower than one that the lane has passed."""
+    """Q-T11. Its place is lower than one that the lane has already passed."""
     async with log.connected() as con, log.connected() as slow:
         q = await queue(con, log)
         late = slow.transaction()
@@ -35,7 +35,7 @@ async def test_a_late_job_of_a_free_lane_comes_before_those_that_wait(
 async def test_a_late_job_of_a_leased_lane_is_given_out_next(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T11. Also if its bell is merged while the lane is leased, and the lane moves on."""
+    """Q-T11. Also if its bell is merged while the lane is leased, and the lane advances."""
     async with log.connected() as con, log.connected() as slow:
         q = await queue(con, log)
         late = slow.transaction()
@@ -53,7 +53,7 @@ async def test_a_late_job_of_a_leased_lane_is_given_out_next(
 async def test_a_lane_is_read_from_before_bells_that_are_left(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T11. A backlog of bells of other keys is in front: job 3 is seen before the bell of 1."""
+    """Q-T11. With a backlog of bells of other keys in front, job 3 is seen before the bell of 1."""
     async with log.connected() as con, log.connected() as many, log.connected() as slow:
         q = await queue(con, log)
         backlog, late = many.transaction(), slow.transaction()
@@ -72,7 +72,9 @@ async def test_a_lane_is_read_from_before_bells_that_are_left(
 async def test_a_job_that_commits_amid_a_claim_waits_for_the_one_before_it(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T11. Jobs 1 and 3 commit, in order, when a claim has merged bells and not read jobs yet."""
+    """Q-T11. Jobs 1 and 3 commit, in order, after a claim has merged bells but before it reads
+    jobs.
+    """
     async with log.connected() as con, log.connected() as slow, log.connected() as claims:
         q = await queue(con, log, max_in_flight=100)
         late = slow.transaction()
@@ -80,7 +82,7 @@ async def test_a_job_that_commits_amid_a_claim_waits_for_the_one_before_it(
         await q.enqueue(slow, ("k", 1))
         await q.enqueue(con, ("k", 2), ("k", 4))
         assert await q.settle(con, await q.claim(con, per=1)) == ["freed"]
-        async with con.transaction():  # a claim of a queue with a cap waits here, behind its bells
+        async with con.transaction():  # with a limit, a claim waits here, behind its bells
             await con.execute(f"SELECT FROM {log.sql}.queue WHERE name = $1 FOR UPDATE", q.name)
             claim = asyncio.create_task(q.claim(claims))
             await waits_for_a_lock(log, claims)
@@ -92,7 +94,7 @@ async def test_a_job_that_commits_amid_a_claim_waits_for_the_one_before_it(
 async def test_no_claim_waits_for_a_transaction_that_has_settled(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The bells of its key wait for it, as one; those of other keys do not."""
+    """The bells of its key wait for it as one; those of other keys do not."""
     async with log.connected() as con, log.connected() as user:
         q = await queue(con, log)
         await q.enqueue(con, ("k", 1))

@@ -1,4 +1,6 @@
-"""What claims and settles read, whatever waits: counted in buffers, with tables that were never analyzed."""
+"""The data that claims and settles read, whatever waits: counted in buffers, with tables that were
+never analyzed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ TABLES = ["job", "lane", "bell", "finished_job", "queueing_lock"]
 
 
 async def filled(con: Any, log: Log, jobs: int) -> Queue:
-    """A queue of so many jobs, half of them of one key, whose bells are merged."""
+    """A queue of this many jobs, half of them of one key, whose bells are merged."""
     await con.execute(f"ALTER TABLE {log.sql}.job SET (autovacuum_enabled = off)")
     q = await queue(con, log)
     await con.execute(
@@ -62,7 +64,7 @@ async def sequential_scans(con: Any, log: Log) -> dict[str, int]:
 
 
 async def settle_all(con: Any, q: Queue, lanes: int, per: int, count: int) -> None:
-    """Claim and settle so many jobs."""
+    """Claim and settle this many jobs."""
     done = 0
     while done < count:
         jobs = await q.claim(con, lanes=lanes, per=per)
@@ -77,7 +79,7 @@ async def settle_all(con: Any, q: Queue, lanes: int, per: int, count: int) -> No
 async def test_a_claim_reads_as_much_of_a_long_queue_as_of_a_short_one(
     log: Log, real_clock: LoopClock, jobs: int
 ) -> None:
-    """Half of the jobs are of one key. No table is read as a whole, by a claim or a settle."""
+    """Half of the jobs are of one key. Neither a claim nor a settle scans a whole table."""
     async with log.connected() as con:
         short = await filled(con, log, 1000)
         await settle_all(con, short, 20, 5, 100)
@@ -117,7 +119,7 @@ async def test_a_claim_does_not_read_keys_that_back_off_or_are_parked(
 async def test_a_settle_reads_as_much_for_each_lease_however_many_there_are(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """With statistics of a queue that was drained, as before a burst of jobs."""
+    """With the statistics of a drained queue, as before a burst of jobs."""
     async with log.connected() as con:
         q = await queue(con, log)
         await con.execute(f"ALTER TABLE {log.sql}.lane SET (autovacuum_enabled = off)")
@@ -131,7 +133,7 @@ async def test_a_settle_reads_as_much_for_each_lease_however_many_there_are(
 
 
 async def settle_buffers(con: Any, q: Queue, lanes: int) -> int:
-    """The buffers that a settle reads that frees leases of so many keys."""
+    """The buffers read by a settle that frees the leases of this many keys."""
     jobs = await q.claim(con, lanes=lanes, per=1)
     assert len(jobs) == lanes
     nothing: list[Any] = [None] * lanes
@@ -150,10 +152,10 @@ async def settle_buffers(con: Any, q: Queue, lanes: int) -> int:
 async def test_an_old_snapshot_does_not_make_a_hot_key_slow(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """A dump or a report that runs long keeps the rows of handled jobs: they are not read again.
+    """A dump or a long report keeps the rows of handled jobs: they are not read again.
 
-    It keeps the versions of the lane, too, two for each claim. Nothing can be done about them: an
-    update of the row looks at each for the sake of its primary key.
+    It also keeps the versions of the lane, two per claim. This cannot be avoided: an update of the
+    row examines each version because of its primary key.
     """
     async with log.connected() as con, log.connected() as dump:
         q = await queue(con, log)
@@ -175,7 +177,7 @@ async def test_an_old_snapshot_does_not_make_a_hot_key_slow(
 
 
 async def of_jobs(con: Any, q: Queue) -> tuple[int, int]:
-    """The buffers of jobs and their indexes that a claim of the hot key reads, and all of them."""
+    """The job and index buffers read by a claim of the hot key, and all its buffers."""
 
     async def read() -> int:
         await con.execute("SELECT pg_stat_force_next_flush()")

@@ -1,7 +1,7 @@
-"""Faults planted in the installed functions: each turns a test of the others red.
+"""Faults planted in the installed functions: each makes a test of another file fail.
 
-A fault is a text of a function and what replaces it. It must be there, so these tests also tell when
-a function has changed under them.
+A fault is a text of a function and its replacement. The text must exist, so these tests also show
+when a function has changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Fault(NamedTuple):
     changes: dict[str, str]
     test: Test
     more: tuple[Any, ...] = ()
-    """Arguments of the test behind the clock."""
+    """Arguments of the test after the clock."""
 
 
 FAULTS = {
@@ -154,7 +154,7 @@ FAULTS = {
 
 
 async def replace_text(log: Log, function: str, changes: dict[str, str]) -> None:
-    """Create the function again with other text."""
+    """Create the function again with the replaced text."""
     async with log.connected() as con:
         text = await con.fetchval(
             "SELECT pg_get_functiondef(p.oid) FROM pg_proc p"
@@ -183,8 +183,8 @@ async def test_a_planted_fault_is_found(log: Log, real_clock: LoopClock, name: s
 async def test_a_claim_that_is_overtaken_between_choosing_and_reading_gives_out_no_job_twice(
     log: Log, real_clock: LoopClock, in_one_statement: bool
 ) -> None:
-    """Q-T11. The window between a snapshot and the lock on the lane is held open. Planted: a claim
-    that locks and reads in one statement sees a job that was handled in between.
+    """Q-T11. The window between a snapshot and the lock on the lane is held open. The fault: a
+    claim that locks and reads in one statement sees a job that was handled in between.
     """
     wait = "PERFORM pg_advisory_xact_lock_shared(77);\n  FOR v_job IN\n"
     if in_one_statement:
@@ -212,7 +212,7 @@ async def test_a_claim_that_is_overtaken_between_choosing_and_reading_gives_out_
         await late.start()
         await q.enqueue(slow, ("k", 0))
         await q.enqueue(con, ("k", 1), ("k", 2))
-        assert await q.claim(con, lanes=0) == []  # makes the lane
+        assert await q.claim(con, lanes=0) == []  # creates the lane
         await con.fetchval("SELECT pg_advisory_lock(77)")
         begun = asyncio.create_task(q.claim(first))
         await waits_for_a_lock(log, first)

@@ -1,4 +1,4 @@
-"""Jobs that cannot be handled: what each strategy does, and what follows."""
+"""Jobs that cannot be handled: the effect of each strategy, and later jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_ordering_and_a_strategy_that_goes_on_exclude_each_other(
 async def test_a_lost_job_is_given_up_by_the_claim_after_its_last_attempt(
     log: Log, real_clock: LoopClock, key: str | None
 ) -> None:
-    """Q12, Q-T12. Nothing behind it is lost with it."""
+    """Q12, Q-T12. No job behind it is lost with it."""
     async with log.connected() as con:
         q = await queue(con, log, poison="skip", max_attempts=2)
         await q.enqueue(con, (key, 1), (key, 2))
@@ -57,7 +57,7 @@ async def test_a_lost_job_is_given_up_by_the_claim_after_its_last_attempt(
 async def test_a_poison_job_stops_the_line_until_it_is_unblocked(
     log: Log, real_clock: LoopClock, poison: str
 ) -> None:
-    """Q-T10. There is one copy at most, and none once it is handled."""
+    """Q-T10. There is at most one copy, and none once the job is handled."""
     async with log.connected() as con:
         q = await queue(con, log, ordering_required=True, poison=poison)
         await q.enqueue(con, ("a", 1), ("b", 2), (None, 3))
@@ -124,7 +124,7 @@ async def test_a_poison_job_behind_a_handled_one_parks_its_key(
 async def test_a_dead_letter_and_its_job_change_in_one_transaction(
     log: Log, real_clock: LoopClock, key: str | None
 ) -> None:
-    """Q13, Q-T15. A crash before the commit leaves the job, and no letter."""
+    """Q13, Q-T15. A crash before the commit leaves the job without a letter."""
     async with log.connected() as con, log.connected() as worker:
         q = await queue(con, log)
         await q.enqueue(con, (key, 1))

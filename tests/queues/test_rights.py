@@ -1,4 +1,4 @@
-"""What roles may do with queues, and no more."""
+"""The permissions of roles on queues, and their limits."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ NOT_TO_OPERATE = (
 
 @asynccontextmanager
 async def _app(log: Log, right: str) -> AsyncGenerator[tuple[Any, Any]]:
-    """A connection of a role with one right on a queue, and one of the owner."""
+    """A connection of a role with one permission on a queue, and one of the owner."""
     async with role(log) as app, log.connected() as owner:
         await create(owner, log, "q")
         await install_streams(log.dsn, schema=log.schema, **{right: app.name})  # type: ignore[arg-type]  # a right's name
@@ -177,7 +177,7 @@ async def test_a_role_that_operates_changes_queues_and_neither_claims_nor_enqueu
 
 
 async def test_a_role_that_operates_uses_every_command(log: Log, real_clock: LoopClock) -> None:
-    """Automatic ranges and retention write tables of their own."""
+    """Automatic ranges and retention write to other tables."""
     async with role(log) as app, log.connected() as owner:
         await create(owner, log, "q", sticky=True)
         await insert(owner, log, "q", ("k", 1))

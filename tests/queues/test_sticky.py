@@ -1,4 +1,4 @@
-"""Sticky routing: who is given the jobs of a slot, and who waits for whom."""
+"""Sticky routing: which consumer gets the jobs of a slot, and which consumer waits for another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
 
 SLOTS = {"b": 9022, "c": 32046, "a": 38858}
-"""The first two bytes of the SHA-256 of each, little-endian; other programs may rely on them."""
+"""The first two bytes of the SHA-256 of each key, little-endian; other programs may rely on
+them.
+"""
 ALL = 65535
 
 
@@ -51,7 +53,9 @@ async def test_slots_are_pinned(log: Log, real_clock: LoopClock) -> None:
 
 
 async def test_slots_are_uniform(log: Log, real_clock: LoopClock) -> None:
-    """Q-T6. Each of 64 equal parts has its share of 64,000 keys, within five deviations."""
+    """Q-T6. Each of 64 equal parts has its share of 64,000 keys, within five standard
+    deviations.
+    """
     async with log.connected() as con:
         rows = await con.fetch(
             f"SELECT {log.sql}.ring_slot('key ' || n) AS slot FROM generate_series(1, 64000) n"
@@ -65,7 +69,7 @@ async def test_slots_are_uniform(log: Log, real_clock: LoopClock) -> None:
 async def test_a_new_owner_waits_for_the_leases_of_the_earlier_one(
     log: Log, real_clock: LoopClock, ending: str
 ) -> None:
-    """Q6, Q-T1, Q-T2, Q-T5. The earlier owner is given nothing new meanwhile."""
+    """Q6, Q-T1, Q-T2, Q-T5. The earlier owner gets no new job meanwhile."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -93,7 +97,7 @@ async def test_a_new_owner_waits_for_the_leases_of_the_earlier_one(
 
 
 async def test_parts_of_a_split_range_drain_on_their_own(log: Log, real_clock: LoopClock) -> None:
-    """Q-T3. A goes on in the part that it keeps."""
+    """Q-T3. A continues in the part that it keeps."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -149,7 +153,7 @@ async def test_a_chain_waits_for_all_before_and_a_range_handed_back_for_none_of_
 async def test_groups_are_apart_although_consumers_have_the_same_names(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q4, Q-T4. Neither routing nor draining mixes them up; a key still has one holder."""
+    """Q4, Q-T4. Neither routing nor draining confuses them; a key still has one holder."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -164,7 +168,7 @@ async def test_groups_are_apart_although_consumers_have_the_same_names(
 
 
 async def test_jobs_without_a_key_are_for_any_consumer(log: Log, real_clock: LoopClock) -> None:
-    """Q5, Q-T7. Ranges that drain do not matter, and neither does having none."""
+    """Q5, Q-T7. Draining ranges do not matter, and neither does having none."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -188,7 +192,7 @@ async def test_a_reassignment_waits_for_a_claim_that_has_begun(
             assert await q.call(con, "balance_ranges", "g", 0.0, at(0)) == 256
         else:
             await q.assign(con, (0, ALL, "A"))
-        assert await q.claim(con, "A") == []  # no range drains any more
+        assert await q.claim(con, "A") == []  # no range is draining any more
         await q.enqueue(con, ("a", 1))
         pending = slow.transaction()
         await pending.start()

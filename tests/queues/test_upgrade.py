@@ -36,7 +36,9 @@ def log(embedded_postgres: EmbeddedPostgres) -> Log:
 
 @asynccontextmanager
 async def _appender(log: Log) -> AsyncGenerator[tuple[Any, Any]]:
-    """A log of the release before with a message; connections of its appender and of its owner."""
+    """A log of the previous release with a message; connections of its appender and of its
+    owner.
+    """
     async with role(log) as app, log.connected() as owner:
         roles: Any = {"append": [app.name], "subscribe": [app.name]}
         await install(owner, log.schema, library="1.0", roles=roles, history=STREAMS)
@@ -75,7 +77,7 @@ async def test_an_upgrade_keeps_messages_positions_and_rights(
 async def test_an_upgrade_waits_for_no_appender_and_none_for_it(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """A transaction that appends and a prepared statement go on through it."""
+    """A transaction that appends and a prepared statement continue during the upgrade."""
     async with _appender(log) as (con, owner):
         await con.execute("SET lock_timeout = 1")
         statement = await con.prepare(f"SELECT r_position FROM {log.sql}.append($1, $2)")

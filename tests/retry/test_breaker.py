@@ -1,4 +1,4 @@
-"""The circuit breaker around sinks: who is let through, what counts, who waits."""
+"""The circuit breaker around sinks: which calls are admitted, which count, and which wait."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DOWN = UnavailableError("refused")
 
 
 def breaker(**changes: Any) -> CircuitBreaker:
-    """One that opens at the second failure in a row, for ten seconds."""
+    """A breaker that opens at the second failure in a row, for ten seconds."""
     rules: dict[str, Any] = {
         "failure_rate": None,
         "consecutive": 2,
@@ -97,7 +97,7 @@ async def test_open_means_not_called_and_one_probe_decides(fake_clock: FakeClock
 async def test_fifty_concurrent_callers_are_as_many_probes_as_asked_for(
     fake_clock: FakeClock, probes: int
 ) -> None:
-    """Half open: the others are told at once, and those who wait go on when the probes have closed
+    """Half open: other callers fail at once, and waiting ones continue once the probes have closed
     it.
     """
     inner = BlockingSink[int]()
@@ -231,7 +231,7 @@ async def test_slow_calls_open_it(fake_clock: FakeClock) -> None:
 async def test_cancelling_is_neutral_and_gives_the_probe_back(
     fake_clock: FakeClock, after: float
 ) -> None:
-    """batcher/4b.10: unless the call had lasted for too long: then it was a slow one."""
+    """batcher/4b.10: unless the call had taken so long that it counts as a slow one."""
     inner = ScriptedSink[Any]([fail(DOWN), fail(DOWN), hang()])
     sink = stack(inner, breaker(slow_rate=1.0, slow_after=3.0))
     for _ in range(2):
@@ -265,7 +265,7 @@ async def test_a_cancellation_that_the_sink_made_an_answer_of_is_one_all_the_sam
 
 
 async def test_inside_a_retry_it_sees_every_try(fake_clock: FakeClock) -> None:
-    """B-T21, batcher/B31: four tries are four calls."""
+    """B-T21, batcher/B31: four attempts are four calls."""
     seen: list[tuple[str, str]] = []
     note = lambda new, old: seen.append((old.value, new.value))  # noqa: E731
     inner = FlakySink[Any](9, TransientError("t"))
@@ -280,7 +280,7 @@ async def test_inside_a_retry_it_sees_every_try(fake_clock: FakeClock) -> None:
 
 
 async def test_outside_of_a_retry_it_sees_one_failure_per_series(fake_clock: FakeClock) -> None:
-    """B-T21, batcher/B31: three series of four tries are three calls."""
+    """B-T21, batcher/B31: three series of four attempts are three calls."""
     inner = FlakySink[Any](99, TransientError("t"))
     sink = stack(inner, Retry(attempts=4, backoff=tenacity.wait_fixed(1.0)), breaker(consecutive=3))
     for series in range(3):
@@ -292,8 +292,8 @@ async def test_outside_of_a_retry_it_sees_one_failure_per_series(fake_clock: Fak
 
 
 async def test_an_open_circuit_uses_up_no_attempts(fake_clock: FakeClock) -> None:
-    """design 3.4: `when_open="raise"` inside a Retry of two attempts; the open time is waited for,
-    not tried away.
+    """design 3.4: `when_open="raise"` inside a Retry of two attempts; the open time is spent
+    waiting, without attempts.
     """
     inner = FlakySink[Any](1, TransientError("t"))
     sink = stack(inner, breaker(consecutive=1), Retry(attempts=2, backoff=tenacity.wait_fixed(1.0)))
@@ -302,9 +302,7 @@ async def test_an_open_circuit_uses_up_no_attempts(fake_clock: FakeClock) -> Non
 
 
 async def test_a_probe_elsewhere_is_no_reason_to_ask_without_end(fake_clock: FakeClock) -> None:
-    """With a backoff of nothing, too: while one batch probes, the others do not keep the loop
-    busy.
-    """
+    """Also with a backoff of zero: while one batch probes, the others do not keep the loop busy."""
     calls: list[float] = []
     inner = ScriptedSink[str]([fail(DOWN), slow(3.0)])
     guarded = breaker(consecutive=1)(inner)
@@ -378,7 +376,9 @@ async def test_an_outage_pushes_back_and_loses_nothing(
 async def test_a_shutdown_lets_what_waits_try_at_once_and_until_its_deadline(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4b.3: and what failed to the end for want of a destination is unsent."""
+    """batcher/4b.3: items that fail until the end because the destination is unavailable are
+    unsent.
+    """
     applied: list[int] = []
 
     async def down_for_one(batch: Batch[int]) -> None:

@@ -1,4 +1,4 @@
-"""The circuit's states alone: no clock, no tasks."""
+"""The states of the circuit alone: no clock, no tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def where(machine: Circuit) -> str:
 
 
 def call(machine: Circuit, now: float, verdict: Verdict, seconds: float = 0.0) -> bool:
-    """One whole call; whether it was admitted."""
+    """Make one complete call; return whether it was admitted."""
     ticket = machine.admit(now)
     if ticket is not None:
         machine.ended(ticket, now + seconds, verdict)
@@ -84,7 +84,7 @@ def test_slow_calls_open_it_whatever_they_answered() -> None:
 
 
 def test_a_failed_probe_opens_it_for_twice_as_long_up_to_a_limit_and_success_resets_that() -> None:
-    """B-T20: after the cool-down exactly one probe; success closes, failure opens again."""
+    """B-T20: exactly one probe after the cool-down; success closes, failure opens again."""
     machine = circuit(consecutive=1, longest_open=17.0)
     call(machine, 0.0, FAIL)
     for length in (5.0, 10.0, 17.0, 17.0):
@@ -128,7 +128,7 @@ def test_a_cancelled_call_counts_nowhere_and_a_cancelled_probe_gives_its_place_b
     assert ticket is not None
     machine.cancelled(ticket, seconds)
     call(machine, 2.0, FAIL)
-    assert where(machine) == "open"  # the row was not broken
+    assert where(machine) == "open"  # the failures still count as consecutive
     probe = machine.admit(7.0)
     assert probe is not None
     assert machine.admit(7.0) is None
@@ -223,8 +223,8 @@ def test_the_window_counts_what_a_list_of_all_calls_would(
     )
 )
 def test_never_more_probes_than_asked_for_and_never_stuck(steps: list[tuple[float, Any]]) -> None:
-    """Any order of calls, answers and cancellations; once all have ended, calls are let in again
-    sooner or later.
+    """For any order of calls, results and cancellations; once all have ended, calls are eventually
+    admitted again.
     """
     machine, now, out = circuit(consecutive=2, probes=2, slow_after=4.0, slow_rate=0.5), 0.0, []
     for wait, step in steps:

@@ -1,4 +1,4 @@
-"""Cuts: whatever the order of decorators and whatever the moment, outcomes tell the truth.
+"""Cuts: outcomes are true in any order of decorators and at any moment.
 
 The sink here knows the truth: what it applied. `delivered` must mean applied; `unsent` and
 `rejected` must mean not applied.
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:a DeadLetter inside a Retry")
 
 
 class Truth:
-    """A destination that does anything, and writes down what really took effect."""
+    """A destination with random behaviour that records what it really applied."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -159,7 +159,7 @@ def decorators(rng: random.Random, target: Truth) -> list[Any]:
 def test_outcomes_tell_the_truth_in_every_order_and_at_every_moment(
     seed: int, workers: int, deadline: float
 ) -> None:
-    """B-T57: and the report is the same 200 virtual seconds later."""
+    """B-T57: 200 virtual seconds later the report is unchanged."""
     rng = random.Random(seed)
     main_truth, letters_truth = Truth(rng), Truth(rng)
     receipts: dict[int, Any] = {}
@@ -272,7 +272,7 @@ def test_outcomes_tell_the_truth_over_several_branches(
 async def test_a_backoff_left_by_an_exception_takes_its_slot_at_once_and_gives_it_back_once(
     fake_clock: FakeClock,
 ) -> None:
-    """design 3.3: over the limit if need be; afterwards there are as many slots as before."""
+    """design 3.3: above the limit if necessary; afterwards there are as many slots as before."""
     running = 0
     most = 0
 

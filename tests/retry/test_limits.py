@@ -1,4 +1,4 @@
-"""The limits of a retry: its total time, and a budget that many share."""
+"""The limits of a retry: its total time, and a shared budget."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def started(sink: ScriptedSink[Any]) -> list[float]:
 async def test_no_try_is_made_after_the_total_time(
     fake_clock: FakeClock, error: BaseException
 ) -> None:
-    """batcher/4a.6: the wait that would lead past it is not begun."""
+    """batcher/4a.6: a wait that would exceed it is not begun."""
     sink = FlakySink[str](99, error)
     retry = Retry(attempts=99, unlisted_attempts=99, backoff=fixed(4.0), max_seconds=10.0)
     assert await send(stack(sink, retry), RowBatch("x")) == {0: error}
@@ -81,7 +81,7 @@ async def test_the_time_that_tries_take_counts(fake_clock: FakeClock) -> None:
 async def test_waiting_for_a_destination_that_is_away_is_no_part_of_the_total_time(
     fake_clock: FakeClock,
 ) -> None:
-    """design 3.4: an outage and a throttle cost no attempts, and no time of the series."""
+    """design 3.4: an outage and a throttle cost neither attempts nor time of the series."""
     steps: list[Any] = [
         fail(AGAIN),
         *[fail(UnavailableError("gone"))] * 9,
@@ -112,7 +112,7 @@ async def test_retry_after_is_a_floor_whatever_the_class(fake_clock: FakeClock) 
 async def test_a_throttled_destination_tells_the_producers_for_how_long(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4a.6, batcher/B11: `AddTimeout.retry_after` is what a server puts into its
+    """batcher/4a.6, batcher/B11: `AddTimeout.retry_after` is the value for a server's own
     `Retry-After`.
     """
     sink = FlakySink[int](1, ThrottledError("slow", retry_after=60.0))
@@ -145,9 +145,7 @@ def test_a_budget_is_filled_by_first_tries_and_emptied_by_further_ones() -> None
 
 
 async def test_an_empty_budget_is_an_outage_with_one_probe(fake_clock: FakeClock) -> None:
-    """design 3.4: nothing is lost and nothing fails; everybody goes on when the probe has
-    succeeded.
-    """
+    """design 3.4: no item is lost or fails; all batches continue when the probe has succeeded."""
     broken = True
     calls: list[tuple[float, int]] = []
 
@@ -205,12 +203,12 @@ async def test_one_budget_for_several_retries(fake_clock: FakeClock) -> None:
             await send(stack(sink, Retry(backoff=fixed(1.0), budget=budget)), RowBatch("x")) == {}
         )
     assert started(sinks[0]) == [0.0, 1.0]
-    assert started(sinks[1]) == [1.0, 3.0]  # its own backoff, then a probe's
+    assert started(sinks[1]) == [1.0, 3.0]  # its own backoff, then that of a probe
     assert budget.tokens < 1.0
 
 
 async def test_a_shutdown_needs_no_budget(fake_clock: FakeClock) -> None:
-    """batcher/4b.3: one immediate last try."""
+    """batcher/4b.3: one immediate last attempt."""
     budget = RetryBudget(0.01, reserve=1)
     budget.withdraw()
     sink = FlakySink[str](1, AGAIN)
@@ -323,7 +321,7 @@ def raised_from(cause: BaseException) -> BaseException:
 def test_errors_of_the_network(
     error: BaseException, expected: ErrorClass | None, wrap: Any
 ) -> None:
-    """B-T17, batcher/B25: also when a client has wrapped them."""
+    """B-T17, batcher/B25: also if a client has wrapped them."""
     assert classify_network(wrap(error)) is expected
 
 
@@ -334,8 +332,8 @@ def test_errors_that_go_round_in_a_circle_are_looked_at_once() -> None:
 
 
 def test_classifiers_compose() -> None:
-    """B-T17: the first that knows the error decides; nobody knows is `None`, and then the built-in
-    ones are asked.
+    """B-T17: the first classifier that knows the error decides; if none does, the result is `None`,
+    and the built-in ones are used.
     """
 
     def mine(error: BaseException) -> ErrorClass | None:
@@ -378,7 +376,7 @@ async def test_a_part_that_succeeds_ends_the_outage_of_a_budget(fake_clock: Fake
 
 
 async def test_each_first_try_pays_into_the_budget(fake_clock: FakeClock) -> None:
-    """Five batches that went well pay for one further try."""
+    """Five successful batches pay for one further attempt."""
     budget = RetryBudget(0.2, reserve=1)
     budget.withdraw()
     steps: list[Any] = [*[ok() for _ in range(4)], fail(AGAIN)]

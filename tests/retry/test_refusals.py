@@ -38,7 +38,9 @@ FORBIDDEN = "403 from https://example.test/bulk"
 
 
 class Server:
-    """Applies batches, or refuses a whole write as the test says; every write takes `seconds`."""
+    """Applies batches, or refuses whole writes as the test specifies; every write takes
+    `seconds`.
+    """
 
     def __init__(self, refuses: Callable[[float, list[int]], bool], seconds: float = 0.01) -> None:
         self._refuses = refuses
@@ -82,9 +84,9 @@ def letters() -> tuple[list[int], DeadLetter]:
 async def test_a_refusal_of_everything_is_an_outage(
     fake_clock: FakeClock, workers: int, outage: float, key: Any
 ) -> None:
-    """B-T42, decisions 0.3: a grant revoked for a second, or five minutes, costs no item, no
-    attempt, and one probe at a time. One worker keeps the order, unless the outage ends between
-    the try of the item refused alone and that of the items behind it; with this seed it does not.
+    """B-T42, decisions 0.3: a permission revoked for a second, or five minutes, costs no item, no
+    attempt, and one probe at a time. One worker keeps the order, unless the outage ends between the
+    attempts of the item refused alone and of the items behind it; with this seed it does not.
     """
     server = Server(lambda now, items: 5.0 <= now < 5.0 + outage)
     taken, dead_letter = letters()
@@ -109,8 +111,8 @@ async def test_a_refusal_of_everything_is_an_outage(
 async def test_an_outage_that_ends_within_a_search_moves_the_item_refused_alone_behind_one_part(
     fake_clock: FakeClock,
 ) -> None:
-    """decisions 0.3: the item comes after the part that proved the recovery, and before all
-    others; nothing is lost or written twice.
+    """decisions 0.3: the item is written after the part that proved the recovery, and before all
+    others; no item is lost or repeated.
     """
     proof: list[int] = []
 
@@ -139,7 +141,7 @@ async def test_an_outage_that_ends_within_a_search_moves_the_item_refused_alone_
 async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
     fake_clock: FakeClock, workers: int, key: Any, bad: int, size: int
 ) -> None:
-    """decisions 0.3: one body-specific 403 among 3,000 good items."""
+    """decisions 0.3: one 403 for a specific body among 3,000 good items."""
     server = Server(lambda now, items: bad in items)
     taken, dead_letter = letters()
     limits = Limits(max_items=size, workers=workers, max_delay=0.05)
@@ -148,7 +150,7 @@ async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
         await batcher.flush(timeout=100.0)
         if (
             size == 1 and bad == 2_999
-        ):  # nothing proves that the destination takes anything: it waits for what comes next
+        ):  # nothing proves that the destination accepts items: it waits for the next ones
             assert batcher.stats().destination.state == "refused"
         for item in range(3_000, 3_010):
             receipts.append(await batcher.submit(item))
@@ -167,8 +169,8 @@ async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
 async def test_an_item_at_fault_that_was_the_last_one_leaves_no_outage_behind(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its batch's other items were accepted. With nothing left to send, no log line or metric may
-    go on about a refusal.
+    """The other items of its batch were accepted. With nothing left to send, no log line or metric
+    may keep reporting a refusal.
     """
     server = Server(lambda now, items: 99 in items)
     taken, dead_letter = letters()
@@ -187,7 +189,7 @@ async def test_an_item_at_fault_that_was_the_last_one_leaves_no_outage_behind(
 async def test_an_outage_in_the_middle_of_a_search_gives_up_no_good_item(
     fake_clock: FakeClock,
 ) -> None:
-    """Two bad items, and refusals of everything that begin and end while they are searched for."""
+    """Two bad items, and refusals of everything that begin and end during the search for them."""
     for offset in range(40):
         begins = fake_clock.now() + 0.01 + offset * 0.05
         server = Server(
@@ -210,7 +212,7 @@ async def test_an_outage_in_the_middle_of_a_search_gives_up_no_good_item(
 async def test_one_of_two_servers_that_refuses_costs_no_item(
     fake_clock: FakeClock, seed: int
 ) -> None:
-    """About every other request goes to a server whose configuration is broken."""
+    """About every second request reaches a server with a broken configuration."""
     rng = random.Random(seed)
     server = Server(lambda now, items: rng.random() < 0.5)
     taken, dead_letter = letters()
@@ -228,7 +230,7 @@ async def test_one_of_two_servers_that_refuses_costs_no_item(
 async def test_a_server_that_goes_away_in_the_middle_of_a_search_is_probed_at_its_pace(
     fake_clock: FakeClock, stops: bool
 ) -> None:
-    """A connection may be refused in no time: no probe follows another one without a pause."""
+    """A connection can be refused immediately: probes still have a pause between them."""
     calls: list[float] = []
     applied: list[int] = []
     gone = False
@@ -257,8 +259,8 @@ async def test_a_server_that_goes_away_in_the_middle_of_a_search_is_probed_at_it
 async def test_refused_items_wait_for_the_repair_and_no_other_item_waits_with_them(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A sink that answers for each item (an index that is blocked) has said which ones are refused:
-    nothing is searched, or held up.
+    """A sink with results per item (a blocked index) has named the refused ones: nothing is
+    searched or delayed.
     """
     caplog.set_level("INFO", "penstock")
     applied: dict[int, float] = {}
@@ -312,8 +314,8 @@ async def test_refused_items_are_given_up_after_the_time_that_was_asked_for(
 
 
 async def test_around_a_router_no_item_is_blamed_for_its_route(fake_clock: FakeClock) -> None:
-    """One table is missing; the other takes everything, which says nothing about the first one's
-    rows.
+    """One table is missing; the other accepts everything, which is no evidence about the first
+    one's rows.
     """
     good = Server(lambda now, items: False)
     missing = Server(lambda now, items: now < 100.0)
@@ -351,8 +353,8 @@ async def test_refused_items_can_be_given_to_the_dead_letters(fake_clock: FakeCl
 async def test_a_refusal_is_given_up_after_the_time_that_was_asked_for(
     fake_clock: FakeClock,
 ) -> None:
-    """`give_up_after` counts for refusals too; the items are rejected, since a refusal is no dead
-    letter's matter.
+    """`give_up_after` also applies to refusals; the items are rejected, because a refusal produces
+    no dead letters.
     """
     server = Server(lambda now, items: True)
     async with Batcher(
@@ -365,7 +367,7 @@ async def test_a_refusal_is_given_up_after_the_time_that_was_asked_for(
 
 
 async def test_outside_a_batcher_a_refusal_fails_at_once(fake_clock: FakeClock) -> None:
-    """A replay, a Spark task: no log tells of a wait there."""
+    """For example in a replay or a Spark task: no log would show a wait there."""
     server = Server(lambda now, items: True)
     errors = await send(stack(server, Retry()), RowBatch([1, 2]))
     assert [str(error) for error in errors.values()] == [
@@ -375,8 +377,8 @@ async def test_outside_a_batcher_a_refusal_fails_at_once(fake_clock: FakeClock) 
 
 
 async def test_keys_keep_their_order_behind_an_item_refused_alone(fake_clock: FakeClock) -> None:
-    """I4: what follows the bad item of its key comes after its verdict, and nothing of a key
-    overtakes.
+    """I4: items behind the bad item of its key follow its verdict, and no item of a key is
+    overtaken.
     """
 
     class Safe(Server):
@@ -404,7 +406,7 @@ async def test_keys_keep_their_order_behind_an_item_refused_alone(fake_clock: Fa
 
 @pytest.mark.parametrize("asked", [1e308, float("inf"), 1_795_000_000.0, 10**400, "86400"])
 async def test_a_retry_after_is_believed_up_to_a_bound(fake_clock: FakeClock, asked: Any) -> None:
-    """A Unix time, the year 9999: the sink goes on after five minutes."""
+    """With a Unix time or the year 9999, the sink continues after five minutes."""
     from penstock import ThrottledError, UnavailableError
 
     for make in (ThrottledError, UnavailableError):
@@ -438,7 +440,7 @@ async def test_a_retry_after_that_is_no_time_is_ignored(fake_clock: FakeClock, a
 
 
 async def test_giving_up_wins_over_a_retry_after(fake_clock: FakeClock) -> None:
-    """One more try at the end of `give_up_after`, and then the items leave."""
+    """One more attempt at the end of `give_up_after`; then the items fail."""
     from penstock import ThrottledError
 
     calls: list[float] = []

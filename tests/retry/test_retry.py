@@ -1,4 +1,4 @@
-"""Retry: what is sent again, when, and what becomes of it."""
+"""Retry: which items are sent again, when, and with which outcome."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Scripted:
-    """Answers call after call as told; then with success. Keeps what was asked and when."""
+    """Returns the scripted results in turn, then success. Records requests and times."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -122,7 +122,7 @@ async def test_receipts_of_delivered_items_resolve_before_the_backoff(
 
 
 async def test_each_item_counts_its_own_attempts(fake_clock: FakeClock) -> None:
-    """An item that failed late has as many tries as one that failed at once."""
+    """An item that failed late has as many attempts as one that failed at once."""
     error = TransientError("t")
     sink = Scripted({0: error, 1: error}, {0: error, 1: error}, {0: error, 1: error})
     errors = await send(stack(sink, Retry(attempts=3, backoff=fixed(1.0))), RowBatch("ab"))
@@ -131,7 +131,7 @@ async def test_each_item_counts_its_own_attempts(fake_clock: FakeClock) -> None:
 
 
 async def test_a_cut_off_try_is_not_made_again_when_told_so(fake_clock: FakeClock) -> None:
-    """At most once: `resend_unknown=False`."""
+    """Delivery at most once: `resend_unknown=False`."""
     sink = Scripted(UnknownOutcomeError("cut"))
     errors = await send(stack(sink, Retry(resend_unknown=False)), RowBatch("x"))
     assert isinstance(errors[0], UnknownOutcomeError)
@@ -139,7 +139,7 @@ async def test_a_cut_off_try_is_not_made_again_when_told_so(fake_clock: FakeCloc
 
 
 async def test_an_answer_that_does_not_fit_is_never_sent_again(fake_clock: FakeClock) -> None:
-    """B-T44: ninety answers for a hundred items."""
+    """B-T44: ninety results for a hundred items."""
     calls: list[int] = []
 
     async def short(batch: Batch[Any]) -> WriteResult:
@@ -159,14 +159,14 @@ async def test_an_answer_that_does_not_fit_is_never_sent_again(fake_clock: FakeC
 async def test_throttling_waits_at_least_as_long_as_asked_and_does_not_count(
     fake_clock: FakeClock, asked: Any
 ) -> None:
-    """batcher/4a.6, batcher/B47: a floor on the wait, and no attempt used up."""
+    """batcher/4a.6, batcher/B47: as a minimum of the wait, without a counted attempt."""
     sink = Scripted(*[ThrottledError("slow", retry_after=asked)] * 4)
     assert await send(stack(sink, Retry(attempts=1)), RowBatch("x")) == {}
     assert sink.times == [0.0, 7.0, 14.0, 21.0, 28.0]
 
 
 async def test_a_throttled_destination_is_left_alone_by_every_batch(fake_clock: FakeClock) -> None:
-    """batcher/4a.6: a pause for the whole sink, which producers hear of."""
+    """batcher/4a.6: the pause applies to the whole sink and is reported to producers."""
     sink = Scripted(ThrottledError("slow", retry_after=10.0))
     limits = Limits(max_items=1, workers=3)
     async with Batcher(stack(sink, Retry()), limits=limits) as batcher:
@@ -188,7 +188,7 @@ async def test_a_throttled_wait_grows_fourfold(fake_clock: FakeClock) -> None:
 
 
 def test_full_jitter_stays_in_its_interval() -> None:
-    """B-T16: ten thousand seeded draws; the cap holds; base 0 waits for nothing."""
+    """B-T16: ten thousand seeded draws; the maximum holds; base 0 does not wait."""
     backoff = Backoff(rng=random.Random(7))
     from penstock.retry.backoff import CallState
 
@@ -202,8 +202,8 @@ def test_full_jitter_stays_in_its_interval() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 16])
 async def test_an_outage_pushes_back_and_loses_nothing(fake_clock: FakeClock, workers: int) -> None:
-    """B-T42, B-T60: 120 s down; producers wait, one batch at a time looks, nothing is rejected, all
-    is in soon after.
+    """B-T42, B-T60: 120 s down; producers wait, one batch at a time probes, nothing is rejected,
+    everything is written soon afterwards.
     """
     calls = 0
     failed = 0
@@ -256,7 +256,7 @@ async def test_an_outage_can_be_given_up(fake_clock: FakeClock) -> None:
 
 async def test_a_probe_that_is_cancelled_is_handed_on(fake_clock: FakeClock) -> None:
     """batcher/4b.10: a cancellation is neither failure nor success, and no batch waits for a probe
-    that nobody makes.
+    that will not take place.
     """
     sink = Scripted(UnavailableError("refused"), UnavailableError("refused"))
     retried = stack(sink, Retry(backoff=fixed(3.0)))
@@ -271,8 +271,8 @@ async def test_a_probe_that_is_cancelled_is_handed_on(fake_clock: FakeClock) -> 
 async def test_shutdown_ends_a_backoff_with_an_immediate_try_and_tries_on_until_its_deadline(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4b.3, design 3.3: each wait is a quarter of what is left, and what fails to the end
-    is unsent and handed back.
+    """batcher/4b.3, design 3.3: each wait is a quarter of the remaining time; items that fail until
+    the end are unsent and returned.
     """
     sink = Scripted(*[TransientError("t")] * 99)
     async with Batcher(stack(sink, Retry(backoff=fixed(100.0)))) as batcher:
@@ -292,8 +292,8 @@ async def test_shutdown_ends_a_backoff_with_an_immediate_try_and_tries_on_until_
 
 
 async def test_a_batch_that_backs_off_gives_its_slot_to_others(fake_clock: FakeClock) -> None:
-    """batcher/B27, B-T38: two workers, one batch backing off for ten seconds; the other batches
-    flow as without it.
+    """batcher/B27, B-T38: two workers, one batch backing off for ten seconds; the other batches are
+    not delayed.
     """
 
     async def write(batch: Batch[int]) -> None:
@@ -312,7 +312,7 @@ async def test_a_batch_that_backs_off_gives_its_slot_to_others(fake_clock: FakeC
 
 
 async def test_one_worker_keeps_total_order_through_retries(fake_clock: FakeClock) -> None:
-    """design 3.3: the slot is kept where one worker promises order."""
+    """design 3.3: the slot is kept if a single worker guarantees the order."""
     sink = Scripted(TransientError("t"))
     async with Batcher(
         stack(sink, Retry(backoff=fixed(10.0))), limits=Limits(max_items=1)
@@ -333,7 +333,7 @@ async def test_one_worker_keeps_total_order_through_retries(fake_clock: FakeCloc
 async def test_a_settled_item_is_never_sent_again_and_never_ends_unknown(
     fake_clock: FakeClock, decorators: Callable[[], tuple[Any, ...]]
 ) -> None:
-    """B-T41, in every order: half of each batch settles, the rest hangs."""
+    """B-T41, in every order: half of each batch is settled, the rest hangs."""
     sent: dict[int, int] = {}
 
     async def write(batch: Batch[int]) -> None:
@@ -379,7 +379,7 @@ async def test_a_deaf_sink_behind_a_timeout_resolves_its_items_and_keeps_its_slo
 
 
 def test_unlisted_exceptions_ask_the_users_classifier_first() -> None:
-    """Composable and overridable."""
+    """Classifiers can be combined and overridden."""
     from penstock._core.classify import classified
 
     def mine(error: BaseException) -> ErrorClass | None:
@@ -413,7 +413,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 
 
 def test_a_timeout_as_long_as_the_backstop_is_refused() -> None:
-    """Decisions: equal values end a series as unknown before the retry can act."""
+    """Decisions: equal values would end a series as unknown before the retry can act."""
 
     async def write(batch: Batch[Any]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Which errors end work, and after how many tries."""
+"""The errors that end the work, and the number of attempts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_waits_double_up_to_the_longest() -> None:
 
 
 def test_durations_are_seconds_or_a_timedelta() -> None:
-    """batcher/B47: also those of a policy that no other class has checked."""
+    """batcher/B47: including those of a policy that no other class has checked."""
     minute = timedelta(minutes=1)
     policy = RetryPolicy(
         max_seconds=minute,

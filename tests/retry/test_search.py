@@ -1,4 +1,4 @@
-"""The search for an item at fault, as a pure structure: a destination, its outages, and one
+"""The search for an item at fault as a pure structure: a destination, its outages, and one
 batch.
 """
 
@@ -11,8 +11,8 @@ from penstock.retry.search import ENOUGH, QUIET, Search
 
 
 class Model:
-    """Sends what the search says, until nothing is pending. Every third try, another batch's write
-    is made.
+    """Sends the parts that the search selects until nothing is pending. Every third attempt,
+    another batch is written.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Model:
 def test_only_items_at_fault_are_blamed_and_all_others_arrive(
     size: int, bad: set[int], outage: int, begins: int, keyed: bool
 ) -> None:
-    """However an outage falls into the search; and it comes to an end."""
+    """Wherever an outage falls into the search, which always ends."""
     keys = [index % 5 for index in range(size)] if keyed else None
     model = Model(size, bad, [False] * begins + [True] * outage, others=True, keys=keys)
     for _ in range(2_000):
@@ -88,7 +88,7 @@ def test_only_items_at_fault_are_blamed_and_all_others_arrive(
 
 
 def test_one_bad_item_of_a_thousand_costs_few_writes() -> None:
-    """Two writes for each halving, and those that prove it."""
+    """Two writes for each halving, and those that prove the recovery."""
     model = Model(1_000, {700}, [], others=False, keys=None)
     while model.pending:
         model.step()
@@ -97,7 +97,7 @@ def test_one_bad_item_of_a_thousand_costs_few_writes() -> None:
 
 
 def test_the_last_item_of_a_quiet_stream_is_at_fault_after_a_minute() -> None:
-    """Its neighbours were accepted, and nothing else is sent that could prove more."""
+    """Its neighbours were accepted, and no other item is sent that could prove more."""
     model = Model(8, {7}, [], others=False, keys=None)
     while model.pending:
         model.step()
@@ -106,7 +106,7 @@ def test_the_last_item_of_a_quiet_stream_is_at_fault_after_a_minute() -> None:
 
 
 def test_an_item_that_is_alone_from_the_beginning_is_not_blamed_without_evidence() -> None:
-    """That would be an outage like any other."""
+    """It would look like any other outage."""
     model = Model(1, {0}, [], others=False, keys=None)
     for _ in range(1_000):
         model.step()

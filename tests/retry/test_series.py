@@ -1,4 +1,4 @@
-"""Decisions by cohorts of items are those that would be made item by item."""
+"""Decisions by cohorts of items are equal to decisions item by item."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = tuple(ErrorClass)
 
 
 class KindError(Exception):
-    """Has its class with it; all are equal."""
+    """An error with its own class; all are equal."""
 
     def __init__(self, kind: ErrorClass) -> None:
         self.kind = kind
@@ -90,9 +90,9 @@ class ByItem:
 @dataclass
 class Try:
     shared: bool
-    """One error for all."""
+    """One error for all items."""
     codes: list[int]
-    """Per item: no error, or one of the errors of this try."""
+    """Per item: no error, or one of the errors of this attempt."""
     kinds: list[ErrorClass]
     mismatches: bool
     sends: list[bool] | None
@@ -149,7 +149,7 @@ def test_a_series_decides_as_one_that_looks_at_each_item(
 
 
 class Failing:
-    """Answers with these errors in turn, then with success."""
+    """Fails with these errors in turn, then succeeds."""
 
     def __init__(self, *answers: dict[int, BaseException]) -> None:
         self.answers = list(answers)
@@ -196,8 +196,8 @@ async def test_equal_exceptions_of_two_classes_are_two_decisions(fake_clock: Fak
 
 
 def test_items_that_shared_their_first_errors_count_their_attempts_apart_later() -> None:
-    """Two tries fail as a whole, the third for some: these have used three attempts, the others
-    none more.
+    """Two attempts fail as a whole, the third for some items: these have used three attempts, the
+    others no more.
     """
     shared, throttle = KindError(ErrorClass.TRANSIENT), KindError(ErrorClass.UNAVAILABLE)
     whole = dict.fromkeys(range(4), shared)

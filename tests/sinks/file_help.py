@@ -74,7 +74,7 @@ def told(process: subprocess.Popen[str]) -> int:
 
 @contextmanager
 def room(most: int) -> Iterator[None]:
-    """No file of this process may exceed `most` bytes, as on a full disk."""
+    """Limit each file of this process to `most` bytes, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))

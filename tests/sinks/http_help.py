@@ -82,7 +82,7 @@ def cut() -> Step:
 
 
 def at_most(size: int) -> Step:
-    """413 for longer bodies."""
+    """Answer 413 for longer bodies."""
 
     async def step(request: Request) -> Reply:
         return Reply(413 if len(request.body) > size else 200)
@@ -98,7 +98,7 @@ class Server:
         self.steps: deque[Step] = deque()
         self.default: Step = reply()
         self.always: dict[bytes, Step] = {}
-        """Steps of the requests whose body contains a text; these are not written down."""
+        """Steps for requests whose body contains a text; these requests are not recorded."""
         self.url = "http://in-process"
         self.called = asyncio.Event()
 
@@ -138,7 +138,7 @@ class Server:
         await send({"type": "http.response.body", "body": answer.body, "more_body": answer.cut})
 
     async def _until_disconnected(self, step: Awaitable[Reply], receive: Any) -> Reply | None:
-        """The step's response, or `None` as soon as the client has disconnected."""
+        """The step's response, or `None` once the client has disconnected."""
         answering = asyncio.ensure_future(step)
         leaving = asyncio.ensure_future(receive())
         try:
@@ -162,7 +162,7 @@ def hang() -> Step:
 
 @asynccontextmanager
 async def serving(server: Server | None = None, **options: Any) -> AsyncGenerator[Server]:
-    """On loopback; `server.url` is the address. `options` are uvicorn's."""
+    """Run the server on loopback; `server.url` is the address. `options` are uvicorn's."""
     app = server or Server()
     listener = socket.create_server(("127.0.0.1", 0))
     scheme = "https" if "ssl_certfile" in options else "http"
@@ -181,7 +181,9 @@ async def serving(server: Server | None = None, **options: Any) -> AsyncGenerato
 
 
 def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:
-    """A batch outside a batcher; `maybe` are the items whose earlier attempt ended unknown."""
+    """A batch outside a batcher; `maybe` are the items whose earlier attempt has an unknown
+    outcome.
+    """
     batch = RowBatch(items)
     batch.delivery.doubt(maybe)
     return batch

@@ -25,7 +25,7 @@ _NUMBERS = itertools.count()
 
 
 class Database:
-    """A table of this test's own, and a connection beside the sink's."""
+    """A test's own table, and a connection besides the sink's."""
 
     def __init__(self, dsn: str, table: str, con: Any) -> None:
         self.dsn = dsn
@@ -58,9 +58,7 @@ async def database(
 
 
 class Role:
-    """A role that may write to a test's table, and an operator's actions on it. Dropped with
-    `role`.
-    """
+    """A role that may write to a test's table, and operator actions on it. Dropped with `role`."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -73,7 +71,7 @@ class Role:
         await self._db.con.execute(f"GRANT {rights} ON {self._db.table} TO {self.name}")
 
     async def end_sessions(self) -> None:
-        """End its sessions, and return when they are gone."""
+        """End its sessions, and return when they have ended."""
         await self._db.con.fetch(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1",
             self.name,
@@ -108,7 +106,9 @@ def column_of(kind: str, name: str = "word") -> TableColumn:
 
 
 def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:
-    """A batch outside a batcher; `maybe` are the items whose earlier attempt ended unknown."""
+    """A batch outside a batcher; `maybe` are the items whose earlier attempt has an unknown
+    outcome.
+    """
     batch = RowBatch(items)
     batch.delivery.doubt(maybe)
     return batch
@@ -121,7 +121,7 @@ async def written(
 
 
 def whole(errors: Mapping[int, BaseException], size: int) -> RefusedError:
-    """The one error of a write that was refused as a whole."""
+    """The single error of a write that was refused as a whole."""
     assert len(errors) == size
     assert len({id(error) for error in errors.values()}) == 1
     error = errors[0]
@@ -135,10 +135,11 @@ def outcomes(batch: RowBatch[Any]) -> list[Outcome]:
 
 
 class Proxy:
-    """Between a client and PostgreSQL: counts the client's statements, and cuts on request.
+    """A proxy between a client and PostgreSQL that counts the client's statements and cuts
+    connections on request.
 
     `cut_answer` is the beginning of a command tag (`COMMIT`, `COPY`): the first response with it is
-    not passed on, and both sides are cut. `cut_request` decides on the client's messages by their
+    not forwarded, and both sides are cut. `cut_request` decides on the client's messages by their
     type and body, before the server sees them.
     """
 

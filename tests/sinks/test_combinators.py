@@ -100,7 +100,7 @@ async def test_best_effort_never_fails_an_item_and_is_counted(
 async def test_best_effort_has_one_last_try_when_the_required_ones_are_done(
     fake_clock: FakeClock,
 ) -> None:
-    """design 3.3: its outage delays no other branch."""
+    """design 3.3: its outage does not delay other branches."""
     extra: ScriptedSink[str] = ScriptedSink(default=fail(UnavailableError("down")))
     fan = FanOut(
         stack(ScriptedSink(default=slow(3.0))),
@@ -136,7 +136,7 @@ async def test_the_modes(fake_clock: FakeClock, mode: Any, calls: list[int], res
 
 
 async def test_in_sequence_only_what_has_failed_stops(fake_clock: FakeClock) -> None:
-    """batcher/B42, item by item."""
+    """batcher/B42: per item."""
     first: ScriptedSink[str] = ScriptedSink([partial({1: PermanentError("b")})])
     second: ScriptedSink[str] = ScriptedSink()
     assert await outcomes(FanOut(first, second, mode="sequential"), "abc") == [
@@ -189,8 +189,8 @@ async def test_a_deaf_branch(fake_clock: FakeClock) -> None:
 
 
 async def test_a_shutdown_cuts_every_branch(fake_clock: FakeClock) -> None:
-    """B-T57: if one branch has the item and the other hangs, it is unknown; if both only waited, it
-    is unsent and returned.
+    """B-T57: if one branch has the item and the other hangs, it is unknown; if both were only
+    waiting, it is unsent and returned.
     """
     assert await outcomes(
         FanOut(ScriptedSink(), ScriptedSink([hang()])), "a", deadline=1.0, max_items=1
@@ -216,7 +216,7 @@ async def test_branches_have_write_keys_of_their_own(fake_clock: FakeClock) -> N
 
 
 def test_a_retry_around_a_fan_out_is_refused() -> None:
-    """B-T53: with the right shape in the message."""
+    """B-T53: the message shows the right arrangement."""
     shapes: list[Any] = [FanOut(MemorySink()), stack(FanOut(MemorySink()), Timeout(1.0))]
     for inner in shapes:
         with pytest.raises(
@@ -226,7 +226,7 @@ def test_a_retry_around_a_fan_out_is_refused() -> None:
 
 
 def test_bad_arguments() -> None:
-    """Each names the argument and the rule."""
+    """Each error names the argument and the rule."""
     with pytest.raises(ConfigError, match="at least one required sink"):
         FanOut()
     with pytest.raises(ConfigError, match="mode='both'"):
@@ -245,7 +245,7 @@ def test_bad_arguments() -> None:
 
 
 async def test_each_item_goes_its_way_in_order(fake_clock: FakeClock) -> None:
-    """An item without a route, and one for which `choose` raises, fail alone."""
+    """An item without a route and one for which `choose` raises fail alone."""
     upper, lower = MemorySink[Any](), MemorySink[Any]()
 
     def choose(item: Any) -> str:
@@ -318,7 +318,7 @@ async def test_items_of_one_key_become_one_row(fake_clock: FakeClock) -> None:
 async def test_all_take_the_outcome_of_their_row_also_when_it_is_tried_again(
     fake_clock: FakeClock, outside: bool
 ) -> None:
-    """B-T52: retried outside or inside, dead-lettered; the same row has the same write key."""
+    """B-T52: retried outside or inside, or dead-lettered; the same row has the same write key."""
     letters: MemorySink[Any] = MemorySink()
     y_fails: Any = partial({1: TransientError("y"), 2: PermanentError("z")})
     inner: ScriptedSink[Any] = ScriptedSink([y_fails, fail(TransientError("y again"))])

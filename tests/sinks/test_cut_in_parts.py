@@ -1,4 +1,6 @@
-"""The outcomes of items whose write is cut while it is in parts, or on its way to the dead letters."""
+"""The outcomes of items whose write is cut while it is split into parts, or while it writes dead
+letters.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ FOUR = Limits(max_items=4)
 
 
 async def outcomes(sink: Sink[str], *, deadline: float | None = None) -> list[Outcome]:
-    """The outcomes of the items a, b, c and d, together in one batch; shut down at `deadline` if it
-    is given.
+    """The outcomes of the items a, b, c and d in one batch; shut down at `deadline` if it is
+    given.
     """
     async with Batcher(sink, limits=FOUR) as batcher:
         receipts = [await batcher.submit(item) for item in "abcd"]
@@ -52,9 +54,7 @@ def refused() -> Any:
 async def test_what_isolate_has_not_told_apart_yet_is_unsent_when_it_is_cut(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T57: the batch was refused as a whole, which does not concern its good items; they are
-    returned.
-    """
+    """B-T57: the refusal of the whole batch does not concern its good items; they are returned."""
     sink: ScriptedSink[str] = ScriptedSink([refused(), hang()])
     ends = await outcomes(stack(sink, Isolate()), deadline=1.0)
     assert ends == [Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.UNSENT, Outcome.UNSENT]
@@ -98,7 +98,7 @@ async def test_a_timeout_around_parts_sends_those_again_whose_turn_had_not_come(
 async def test_parts_whose_turn_had_not_come_are_unsent_at_the_deadline(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T57: so are items that may be retried, but not refused ones."""
+    """B-T57: so are retryable items, but not refused ones."""
     sink: ScriptedSink[str] = ScriptedSink([refused(), fail(), hang()])
     ends = await outcomes(stack(sink, Split(1), Retry()), deadline=1.0)
     assert ends == [Outcome.REJECTED, Outcome.UNSENT, Outcome.UNKNOWN, Outcome.UNSENT]
@@ -107,7 +107,7 @@ async def test_parts_whose_turn_had_not_come_are_unsent_at_the_deadline(
 async def test_a_target_whose_turn_had_not_come_is_unsent_while_another_is_at_the_destination(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T57: a batch for two targets, one of which has exhausted its rate."""
+    """B-T57: a batch for two targets, one of which has used up its rate."""
     sink: ScriptedSink[str] = ScriptedSink([ok(), hang()])
     limited = stack(sink, RateLimit(0.01, burst=1, key=lambda item: item[0]), Retry())
     async with Batcher(limited, limits=Limits(max_items=2)) as batcher:
@@ -126,7 +126,7 @@ async def test_a_target_whose_turn_had_not_come_is_unsent_while_another_is_at_th
 async def test_a_record_that_a_deaf_target_never_confirmed_is_no_delivery(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T58, B-T59: the item is rejected, although the target stores it in the end."""
+    """B-T58, B-T59: the item is rejected, although the target stores it later."""
     letters: ScriptedSink[Any] = ScriptedSink([ignore_cancel(20.0)])
     sink: ScriptedSink[str] = ScriptedSink([partial({1: PermanentError("bad")})])
     ends = await outcomes(stack(sink, DeadLetter(stack(letters, Timeout(5.0), Retry()))))
@@ -137,8 +137,8 @@ async def test_a_record_that_a_deaf_target_never_confirmed_is_no_delivery(
 async def test_after_a_cut_that_a_sink_has_swallowed_the_next_part_is_not_sent(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T58: its answer before the verdict of its items counts; the rest waits for the next
-    attempt.
+    """B-T58: its result before its items have outcomes counts; the remaining items wait for the
+    next attempt.
     """
     sink: ScriptedSink[str] = ScriptedSink([ignore_cancel(5.05)])
     ends = await outcomes(
@@ -153,7 +153,7 @@ async def test_after_a_cut_that_a_sink_has_swallowed_the_next_part_is_not_sent(
 async def test_a_part_that_was_tried_before_the_cut_has_used_up_its_try(
     fake_clock: FakeClock, error: Exception
 ) -> None:
-    """B-T15, B-T57: it keeps its own error; at most once holds."""
+    """B-T15, B-T57: it keeps its own error; the guarantee of at most once holds."""
     sink: ScriptedSink[str] = ScriptedSink([fail(error), hang()])
     retry = Retry(attempts=1, resend_unknown=False, backoff=tenacity.wait_fixed(1.0))
     ends = await outcomes(stack(sink, Split(2), Timeout(5.0), retry))

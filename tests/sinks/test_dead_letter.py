@@ -1,4 +1,4 @@
-"""Dead letters: which items become one, what is recorded, and what happens when the target fails."""
+"""Dead letters: which items become one, what is recorded, and the effect of a failing target."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_record_that_cannot_be_written_is_loud_and_leaves_the_item_rejec
 
 
 async def test_a_record_that_cannot_be_made_concerns_its_item_only(fake_clock: FakeClock) -> None:
-    """A user's `record` function that raises for one of them."""
+    """A user's `record` function raises for one of them."""
     letters: MemorySink[Any] = MemorySink()
 
     def row(record: DeadLetterRecord[str]) -> tuple[str, str]:
@@ -185,7 +185,7 @@ async def test_a_target_that_is_a_stack_or_the_same_sink(fake_clock: FakeClock) 
 
 
 async def test_the_flush_timeout_counts_anew_for_the_target(fake_clock: FakeClock) -> None:
-    """design 4: a new stretch begins with each send to a dead-letter target."""
+    """design 4: a new timeout begins with each send to a dead-letter target."""
 
     async def after(seconds: float, error: Exception | None) -> None:
         await asyncio.sleep(seconds)
@@ -208,7 +208,7 @@ async def test_the_flush_timeout_counts_anew_for_the_target(fake_clock: FakeCloc
 async def test_a_good_stream_is_not_emptied_into_a_file(
     fake_clock: FakeClock, settings: dict[str, Any], why: str
 ) -> None:
-    """Beyond the limit the batcher stops, and pending items are returned."""
+    """Above the limit the batcher stops, and pending items are returned."""
     letters: MemorySink[Any] = MemorySink()
     sink: Any = stack(
         ScriptedSink([ok(), *[fail(PermanentError("schema"))] * 9]), DeadLetter(letters, **settings)
@@ -229,7 +229,7 @@ async def test_a_good_stream_is_not_emptied_into_a_file(
 
 
 def test_bad_arguments() -> None:
-    """Each names the argument and the rule."""
+    """Each error names the argument and the rule."""
     for settings, message in [
         ({"max_ratio": 1.5}, "max_ratio=1.5: must be a share"),
         ({"max_consecutive": 0}, "max_consecutive=0"),
@@ -243,7 +243,7 @@ def test_bad_arguments() -> None:
 
 
 class Unshown(Exception):
-    """Its `str()` raises."""
+    """An item whose `str()` raises."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -267,10 +267,10 @@ async def test_an_error_whose_text_cannot_be_shown_makes_its_letter_and_hurts_no
 async def test_a_text_that_utf_8_has_no_form_for_makes_its_letter(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in the name of a file: a store that encodes the record would refuse it."""
+    """For example in a file name: a store that encodes the record would refuse it."""
     caplog.set_level(
         logging.CRITICAL, "penstock"
-    )  # the traceback holds it as well, and so would pytest's own report
+    )  # the traceback contains it too, and so would pytest's own report
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     assert await outcomes(
         stack(ScriptedSink([fail(OSError("\udce4 is gone"))]), DeadLetter(letters)), "a"
@@ -328,7 +328,7 @@ async def test_a_classifier_that_raises_for_one_error_hurts_no_neighbour(
 
 
 class Detailed(Exception):
-    """Like a database's error: its message quotes the row, and so does its detail."""
+    """Like a database error: its message quotes the row, and so does its detail."""
 
     sqlstate = "22P02"
     column_name = "amount"
@@ -377,7 +377,7 @@ LOST_ANSWER = UnknownOutcomeError("the answer to COMMIT was lost")
 async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
     fake_clock: FakeClock, then: Exception, *, take_unknown: bool
 ) -> None:
-    """design 3.4: however its last attempt ended, it may be in the destination."""
+    """design 3.4: however its last attempt ended, the item may be in the destination."""
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     inner: ScriptedSink[str] = ScriptedSink([fail(LOST_ANSWER)], default=partial({0: then}))
     sink: Any = stack(

@@ -38,7 +38,7 @@ _NUMBERS = itertools.count()
 
 
 class Index:
-    """An index of the test's own."""
+    """A test's own index."""
 
     def __init__(self, url: str, name: str, client: httpx.AsyncClient) -> None:
         self.url = url
@@ -50,7 +50,7 @@ class Index:
         return ElasticsearchSink(self.url, **chosen)
 
     async def documents(self) -> dict[str, Any]:
-        """Every document by its id."""
+        """All documents by id."""
         await self.client.post(f"/{self.name}/_refresh")
         answer = await self.client.post(
             f"/{self.name}/_search", json={"size": 10_000, "version": True}
@@ -112,7 +112,7 @@ async def test_sending_again_without_ids_stores_nothing_twice(
 async def test_each_operation_does_what_its_name_says(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
-    """batcher/B41: index, create, update, delete, upsert in one request, an outcome each."""
+    """batcher/B41: index, create, update, delete, upsert in one request, with one outcome each."""
     actions = [
         ("create", "a", {"n": 1}, "created"),
         ("create", "a", {"n": 2}, PermanentError),
@@ -208,7 +208,7 @@ async def test_routing_and_a_pipeline(
 async def test_an_index_per_item_and_one_that_cannot_be(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
-    """Bad input: an unknown or impossible index is an error of its item alone."""
+    """An unknown or impossible index is an error of its item alone."""
     async with index(embedded_opensearch) as first, index(embedded_opensearch) as second:
         names = [first.name, second.name, "NOT-AN-INDEX", first.name]
         sink = first.sink(index=lambda item: names[item["n"]], id="id")

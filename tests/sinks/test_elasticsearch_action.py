@@ -1,5 +1,5 @@
-"""Items as bulk lines: every operation, and faults of an item, which are found before the server
-refuses the whole request for them.
+"""Items as bulk lines: every operation, and faulty items, which are detected before the server
+would refuse the whole request.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def test_fields_of_objects_are_read_by_attribute() -> None:
 async def test_an_item_that_the_server_would_refuse_the_request_for_fails_alone(
     real_clock: LoopClock, arguments: dict[str, Any], item: Any
 ) -> None:
-    """B-T26: one bad item is an error for it alone; its neighbours are sent."""
+    """B-T26: a bad item fails alone; its neighbours are sent."""
     server = Server()
     server.default = answering({"status": 201})
     neighbour = {"id": "fine", "a": 1}
@@ -245,8 +245,8 @@ VERSIONED: dict[str, Any] = {"id": "id", "version": lambda _: 1}
 async def test_an_items_status_has_its_outcome(
     real_clock: LoopClock, arguments: dict[str, Any], said: Any, first: Any, maybe: Any
 ) -> None:
-    """B-T26, batcher/4b.11, batcher/4a.4: item by item; a conflict is a duplicate only if an
-    earlier attempt must have caused it.
+    """B-T26, batcher/4b.11, batcher/4a.4: per item; a conflict is a duplicate only if an earlier
+    attempt must have caused it.
     """
     server = Server()
     server.default = answering(said, {"status": 200}, retry_after="4")

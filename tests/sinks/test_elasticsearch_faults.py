@@ -1,5 +1,5 @@
-"""Faults of a cluster that look like those of documents, as a real server reports them: no document
-is given up because of one. And documents in the failure store of a data stream.
+"""Cluster faults that a real server reports like document faults: no document is given up because
+of them. Also documents in the failure store of a data stream.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def test_a_pipeline_that_is_missing_for_a_while_loses_nothing(
 async def test_a_cluster_without_room_for_another_index_loses_nothing(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
-    """As at midnight, with an index for each day."""
+    """As at midnight, with one index per day."""
     async with index(embedded_opensearch) as there:
 
         async def limit(shards: int | None) -> None:
@@ -126,7 +126,7 @@ async def test_an_index_whose_shard_is_on_no_node_loses_nothing(
 async def test_a_document_in_the_failure_store_has_failed(
     real_clock: LoopClock, operation: str
 ) -> None:
-    """Elasticsearch from 8.19 on answers 201 for it."""
+    """Elasticsearch 8.19 and later answers 201 for it."""
     stored = {"_id": "1", "_version": 1, "result": "created", "status": 201}
     said = (stored, {**stored, "failure_store": "used"}, stored)
     async with saying(answer_of(*said, operation=operation, errors=False)) as sink:

@@ -1,5 +1,5 @@
 """A missing, closed or blocked index is an outage whose error names the setting; a faulty document
-stays its item's fault.
+remains an item's fault.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ async def test_an_item_that_its_index_refuses_names_index_and_setting(
     real_clock: LoopClock, operation: str, said: Any, repair: str
 ) -> None:
     """Each item has its own error; its neighbour is delivered. A delete after an unknown attempt is
-    not a duplicate then.
+    not a duplicate in this case.
     """
     async with saying(
         answer_of(said, said, {"status": 200}, operation=operation), operation=operation, id="id"
@@ -169,7 +169,7 @@ async def test_an_error_of_the_document_stays_its_items(
 async def test_the_items_statuses_are_believed_and_not_the_summary(
     real_clock: LoopClock, errors: object
 ) -> None:
-    """A server, or a proxy, that returns `errors: false` although items failed."""
+    """A server or a proxy may return `errors: false` although items failed."""
     said = [
         {"status": 201},
         failed(400, "mapper_parsing_exception"),
@@ -223,8 +223,8 @@ async def test_a_summary_of_errors_without_any_is_not_believed_either(
 async def test_an_entry_that_cannot_be_understood_leaves_its_item_unknown(
     real_clock: LoopClock, entry: object
 ) -> None:
-    """It may have been applied; its neighbours keep their own outcomes, and it is not sent again by
-    itself.
+    """It may have been applied; its neighbours keep their own outcomes, and it is not resent
+    automatically.
     """
     server = Server()
     server.default = reply(
@@ -413,7 +413,7 @@ async def deliver(
     sink: ElasticsearchSink, repair: Callable[[], Awaitable[object]]
 ) -> list[BaseException]:
     """Deliver 200 items through a destination that refuses at first; return the errors. No item may
-    be lost because of it.
+    be lost because of the refusals.
     """
     letters: MemorySink[Any] = MemorySink()
     repairing = Repairing(sink, repair)
@@ -466,7 +466,7 @@ async def test_an_index_that_is_blocked_for_a_while_loses_nothing(
 async def test_an_index_that_is_missing_for_a_while_loses_nothing(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
-    """With auto-creation off for its name. A document that is missing stays its item's fault
+    """Its name is excluded from auto-creation. A missing document remains its item's fault
     meanwhile.
     """
     async with index(embedded_opensearch) as there:
@@ -535,7 +535,7 @@ async def test_a_wrong_path_or_parameter_is_refused_by_a_real_server(
 async def test_a_cluster_that_is_read_only_is_refused_as_a_whole(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
-    """A real 403, for the whole request."""
+    """A real 403 response for the whole request."""
     async with index(embedded_opensearch) as there, there.sink(id="id") as sink:
         await there.client.put(
             "/_cluster/settings", json={"persistent": {"cluster.blocks.read_only": True}}

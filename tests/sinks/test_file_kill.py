@@ -35,7 +35,7 @@ async def test_a_process_that_dies_within_a_write_leaves_nothing_that_cannot_be_
     compression: str | None,
     most: int,
 ) -> None:
-    """The system kills the writer when its file is `most` bytes long, so only the first bytes of a
+    """The system kills the writer once its file is `most` bytes long, so only the first bytes of a
     write are stored.
     """
     path = tmp_path / ("a.jsonl" if compression is None else "a.jsonl.zst")
@@ -64,7 +64,7 @@ async def test_a_process_that_dies_within_a_write_leaves_nothing_that_cannot_be_
 async def test_every_line_that_was_delivered_outlives_kill_9(
     real_clock: LoopClock, tmp_path: Path, compression: str | None
 ) -> None:
-    """Killed again and again, at any step, after its 1st, 2nd, ... batch had been acknowledged."""
+    """Killed repeatedly, at any step, after its 1st, 2nd, ... batch was acknowledged."""
     path = tmp_path / ("a.jsonl" if compression is None else "a.jsonl.zst")
     whole = 0
     for round_ in range(1, 6):
@@ -81,7 +81,7 @@ async def test_every_line_that_was_delivered_outlives_kill_9(
 
 
 async def test_one_process_at_a_time(real_clock: LoopClock, tmp_path: Path) -> None:
-    """Also while the file is rotated; the lock ends with a killed process."""
+    """Also while the file is rotated; the lock of a killed process is released."""
     path = tmp_path / "a.jsonl"
     sink = FileSink(path)
     with writer(path, rotate_bytes=10_000) as process:
@@ -104,7 +104,9 @@ async def test_one_process_at_a_time(real_clock: LoopClock, tmp_path: Path) -> N
 async def test_a_lock_file_that_is_removed_admits_no_second_writer(
     real_clock: LoopClock, tmp_path: Path
 ) -> None:
-    """As by a program that removes old files. Of two writers, one would undo lines of the other."""
+    """For example by a program that removes old files. With two writers, one would undo lines of
+    the other.
+    """
     path, lock = tmp_path / "a.jsonl", tmp_path / "a.jsonl.lock"
     async with FileSink(path) as sink:
         lock.unlink()
@@ -126,7 +128,7 @@ async def test_a_lock_file_that_is_removed_admits_no_second_writer(
 async def test_a_folder_that_is_renamed_takes_its_lock_with_it(
     real_clock: LoopClock, tmp_path: Path
 ) -> None:
-    """The new folder has a new file, which is locked."""
+    """The folder that takes its place has a new lock file, which is locked."""
     folder = tmp_path / "logs"
     folder.mkdir()
     async with FileSink(folder / "a.jsonl") as sink:

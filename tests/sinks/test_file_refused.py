@@ -1,5 +1,5 @@
 """Faults that refuse every item of a file: a full disk, a missing permission, a read-only file
-system. With real ones.
+system. All are real ones.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def without_room(tmp_path: Path) -> Iterator[Path]:
-    """A file system without room for another file."""
+    """A file system without space for another file."""
     with mounted(tmp_path / "full", f"size={PAGE},nr_inodes=1") as folder:
         yield folder
 
 
 @contextmanager
 def user(number: int) -> Iterator[str]:
-    """Permissions do not restrict root, so act as another user: for the whole process, as its
-    threads share it.
+    """Act as another user, because permissions do not restrict root; for the whole process, because
+    its threads share the user.
     """
     if os.geteuid() != 0:
         pytest.skip("only root may act as another user")
@@ -156,7 +156,7 @@ async def test_a_disk_that_is_full_at_opening_is_refused_at_once(
 async def test_a_torn_line_stays_where_it_is_while_the_disk_is_full(
     fake_clock: FakeClock, small: Path
 ) -> None:
-    """It cannot be moved aside; repeated openings leave no pieces of it."""
+    """It cannot be moved aside; repeated openings leave no pieces of it behind."""
     path, aside = small / "a", small / "a.torn"
     torn = b"t" * (4 * PAGE)
     path.write_bytes(b'"whole"\n' + torn)
@@ -221,7 +221,7 @@ async def test_a_folder_without_permission_is_refused_and_named(
 async def test_a_permission_that_is_taken_away_is_refused_until_it_is_back(
     fake_clock: FakeClock, open_to_all: Path
 ) -> None:
-    """logrotate's `create` with the wrong owner."""
+    """For example by logrotate's `create` with the wrong owner."""
     path = open_to_all / "a"
     with user(NOBODY):
         async with FileSink(path) as sink:
@@ -252,7 +252,7 @@ async def test_a_file_that_must_not_grow_is_refused(fake_clock: FakeClock, tmp_p
 async def test_a_process_without_free_descriptors_is_unavailable(
     fake_clock: FakeClock, tmp_path: Path
 ) -> None:
-    """They become free by themselves, without an operator."""
+    """Descriptors become free again without an operator."""
     path = tmp_path / "a"
     async with FileSink(path) as sink:
         path.unlink()

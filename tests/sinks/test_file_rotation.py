@@ -50,7 +50,7 @@ async def test_a_new_file_begins_before_one_is_too_long(
 async def test_a_new_file_begins_with_every_full_period(
     fake_clock: FakeClock, tmp_path: Path
 ) -> None:
-    """Also when the file is from before this process; an empty file is not rotated."""
+    """Also if the file is older than this process; an empty file is not rotated."""
     path, wall = tmp_path / "a.jsonl", fake_clock.wall_time()
     path.write_text('"yesterday"\n')
     os.utime(path, (wall - 86_400, wall - 86_400))
@@ -86,7 +86,7 @@ async def test_no_rotated_file_is_written_over(fake_clock: FakeClock, tmp_path: 
 async def test_rotated_files_stay_in_order_although_the_clock_was_set_back(
     fake_clock: FakeClock, tmp_path: Path
 ) -> None:
-    """The file with the highest time is from before."""
+    """The file with the latest time is from before the change."""
     path = tmp_path / "a.jsonl"
     for name, item in (("a-20990101T000000Z", "first"), ("a-20990101T000000Z-1", "second")):
         (tmp_path / f"{name}.jsonl").write_text(f'"{item}"\n')

@@ -1,7 +1,7 @@
-"""Other programs truncate, rename and remove the file, at every step of an append, also while the
-disk is full.
+"""Other programs truncate, rename and remove the file at every step of an append, also on a full
+disk.
 
-The functions of `os` that the sink calls are counted, and before the nth of them the file really is
+The functions of `os` that the sink calls are counted, and before call number n the file is really
 truncated, renamed or removed.
 """
 
@@ -71,7 +71,7 @@ class Meddler:
         return called
 
     def copytruncate(self) -> None:
-        """As a process of its own, it does not respect `room`, and holds no lock."""
+        """Copy and truncate the file. As a separate process it ignores `room` and the lock."""
         if self.path.exists():
             self.copies.append(self.path.read_bytes())
             os.truncate(self.path, 0)
@@ -98,7 +98,7 @@ def text(content: bytes, path: Path) -> bytes:
 
 
 def items(content: bytes, path: Path) -> list[str]:
-    """The names of the items in a file, every line of which must be readable."""
+    """The items in a file, every line of which must be readable."""
     assert b"\0" not in content or path.suffix == ".zst"
     found = text(content, path).split(b"\n")
     assert not found[-1], found
@@ -106,9 +106,7 @@ def items(content: bytes, path: Path) -> list[str]:
 
 
 def items_of_copy(content: bytes, path: Path) -> list[str]:
-    """The names of the items in a copy: like any file that is being written, it may hold a piece of
-    a line or frame.
-    """
+    """The items in a copy: like any file in use, it may contain an incomplete line or frame."""
     try:
         found = text(content, path).split(b"\n")
     except zstandard.ZstdError:
@@ -129,12 +127,12 @@ async def run(
     full: bool,
     rotates: bool,
 ) -> int:
-    """Write some batches with a meddler; check that every delivered item is there, every refused
-    one is not, and every line can be read.
+    """Write some batches with a meddler; check that every delivered item is stored, no refused one
+    is, and every line is readable.
     """
     meddler = Meddler(path, how, at)
     delivered: dict[str, int] = {}
-    """And how many files had been removed by then."""
+    """The number of files removed so far."""
     refused: list[str] = []
     sink = FileSink(
         path,
@@ -182,7 +180,7 @@ IN_THE_SUITE = {
     for number, how in enumerate(WAYS)
     for packed, name in enumerate(NAMES)
 }
-"""Every pair of two circumstances; all of them together are for the soak."""
+"""Every pair of two circumstances; the soak tests all combinations."""
 CIRCUMSTANCES = [
     pytest.param(*each, marks=() if each in IN_THE_SUITE else pytest.mark.soak)
     for each in product(WAYS, NAMES, (False, True), (False, True))
@@ -236,7 +234,7 @@ async def test_a_truncated_file_goes_on_from_its_beginning_and_says_what_may_be_
 async def test_a_full_disk_behind_a_truncation_leaves_no_nuls(
     fake_clock: FakeClock, tmp_path: Path
 ) -> None:
-    """A failed append used to be taken back to the size before the truncation."""
+    """A failed append must not be undone to the size before the truncation."""
     path = tmp_path / "a"
     async with FileSink(path) as sink:
         assert await written(sink, ["x" * 300]) == {}
@@ -263,7 +261,9 @@ async def test_a_line_that_was_cut_by_another_program_is_moved_aside(
 async def test_lines_that_may_be_lost_in_a_truncation_are_unknown(
     fake_clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It happens between the append and its end: they may be in the copy, or lost."""
+    """The truncation happens between the append and its end: the lines may be in the copy, or
+    lost.
+    """
     path, really = tmp_path / "a", os.fsync
 
     def fsync(file: int) -> None:

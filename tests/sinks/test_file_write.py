@@ -153,7 +153,7 @@ async def test_a_cut_write_ends_with_its_thread_and_none_starts_beside_it(
 async def test_a_batch_is_on_the_disk_when_the_policy_says_so(
     fake_clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Any
 ) -> None:
-    """Tested by the calls alone: only a power cut would show it."""
+    """Only the calls are checked: the effect would need a power failure."""
     synced: list[int] = []
     really = os.fsync
 
@@ -345,7 +345,7 @@ async def test_a_description_is_closed_and_travels(fake_clock: FakeClock, tmp_pa
 async def test_each_process_may_have_a_file_of_its_own(
     fake_clock: FakeClock, tmp_path: Path
 ) -> None:
-    """As Spark's workers need it: they share a description, and must not share a file."""
+    """As Spark workers need it: they share a description but must not share a file."""
     sink = FileSink(tmp_path / "dead.jsonl", per_process=True)
     async with sink:
         await written(sink, range(3))

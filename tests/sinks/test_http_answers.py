@@ -1,5 +1,5 @@
-"""Any data after the headers of a success: it never looks like a request that was not applied, and
-its memory is bounded.
+"""Arbitrary data after the headers of a success: it never looks like an unapplied request, and its
+memory is bounded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ STRANGE = [
 
 
 def every_one(response: HttpResponse, batch: Batch[Any]) -> None:
-    """Trust the status, after reading the response."""
+    """A `parse` function that reads the response and trusts the status."""
 
 
 @pytest.mark.parametrize("headers", STRANGE)
@@ -65,8 +65,8 @@ def every_one(response: HttpResponse, batch: Batch[Any]) -> None:
 async def test_no_header_turns_a_success_into_a_failure(
     real_clock: LoopClock, headers: dict[str, str], parse: Any
 ) -> None:
-    """A date that overflows was an unlisted error after the success, and the items were sent three
-    times.
+    """A date that overflows once raised an unlisted error after the success, and the items were
+    sent three times.
     """
     async with serving() as server:
         server.default = reply(200, {"fine": True}, **headers)
@@ -111,7 +111,7 @@ BROKEN: list[tuple[str, bytes, dict[str, str]]] = [
 async def test_an_answer_that_cannot_be_read_leaves_every_item_unknown(
     real_clock: LoopClock, make: str, _what: str, body: bytes, headers: dict[str, str]
 ) -> None:
-    """Nothing is sent again by itself, as the request was a success."""
+    """Nothing is resent automatically, because the request was a success."""
 
     def parse(response: HttpResponse, batch: Batch[Any]) -> None:
         json.loads(response.body)
@@ -150,7 +150,7 @@ async def test_an_answer_that_breaks_off_leaves_every_item_unknown(real_clock: L
 
 
 async def test_a_refusal_that_breaks_off_is_still_a_refusal(real_clock: LoopClock) -> None:
-    """The status decides, and the read error is its cause."""
+    """The status decides, and the read error is the cause."""
 
     async def step(_: Request) -> Reply:
         return Reply(400, b"a reason that", cut=True)
@@ -164,7 +164,7 @@ async def test_a_refusal_that_breaks_off_is_still_a_refusal(real_clock: LoopCloc
 
 
 class OddClient(httpx.AsyncClient):
-    """A response whose body raises what no client should raise."""
+    """A response whose body raises an unusual exception."""
 
     error: BaseException = LookupError("what is this")
 
@@ -263,7 +263,7 @@ async def test_a_response_hook_may_read_the_answer_first(real_clock: LoopClock) 
 
 
 def bomb(megabytes: int) -> bytes:
-    """A thousandth of its decompressed size."""
+    """Data that decompress to a thousand times their size."""
     stream = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     return b"".join(
         [*(stream.compress(bytes(1024 * 1024)) for _ in range(megabytes)), stream.flush()]
@@ -325,9 +325,7 @@ async def test_an_answer_of_exactly_the_limit_is_read(real_clock: LoopClock) -> 
 async def test_an_answer_without_an_end_is_cut_off_and_its_connection_closed(
     real_clock: LoopClock, status: int
 ) -> None:
-    """A success without `parse` is read as far as the limit, another status for its beginning
-    only.
-    """
+    """A success without `parse` is read up to the limit, any other status only at its beginning."""
     async with (
         serving() as server,
         HttpSink(server.url, max_answer_bytes=1_000_000, pool_size=1) as sink,
@@ -362,7 +360,7 @@ async def test_a_refusal_that_is_a_bomb_costs_little(real_clock: LoopClock) -> N
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 300_000])
 @pytest.mark.parametrize("chunk", [1_000, 1_000_000])
 def test_compressed_data_is_the_same_after_pieces(wbits: int, size: int, chunk: int) -> None:
-    """Several members one after the other, however they arrive; never more than 64 KiB at once."""
+    """Several members in sequence, however they arrive; never more than 64 KiB at once."""
     data = bytes(number * number % 251 for number in range(size))
     stream = zlib.compressobj(wbits=wbits)
     member = stream.compress(data) + stream.flush()

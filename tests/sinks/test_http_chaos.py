@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock import Batch, LoopClock
 
 BAD = 997
-"""Every so many-th item is one that the server never takes."""
+"""The server always refuses one of this many items."""
 MOODS = {
     "fine": 50,
     "partial": 20,
@@ -45,7 +45,9 @@ ERRORS = {400: PermanentError, 429: ThrottledError, 500: TransientError}
 
 
 class WorstDay:
-    """`taken` are the applied items, `seen` those that the client was told of and understood."""
+    """A server with all faults: `taken` are the applied items, `seen` those whose success the
+    client has read.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -78,7 +80,7 @@ class WorstDay:
         return Reply(207, json.dumps(statuses).encode(), {"retry-after": "0.001"})
 
     def _mood(self) -> str:
-        """Each once, then by their weights."""
+        """Each fault once, then by weight."""
         untried = [mood for mood in MOODS if mood not in self.moods]
         (mood,) = untried[:1] or self.rng.choices(list(MOODS), weights=list(MOODS.values()))
         self.moods[mood] += 1
@@ -106,8 +108,8 @@ class WorstDay:
 
 
 async def live_through(count: int, seed: int) -> None:
-    """Every item through that day; the errors of the bad ones are logged by the batcher, and
-    nothing else.
+    """Write every item to that server; the batcher logs the errors of the bad ones, and nothing
+    else.
     """
     day = WorstDay(seed)
     server = Server()
@@ -138,7 +140,7 @@ async def live_through(count: int, seed: int) -> None:
 async def test_every_delivered_item_is_there_and_none_is_sent_after_its_success_was_seen(
     real_clock: LoopClock, seed: int
 ) -> None:
-    """B-T18, B-T41, batcher/4a.5: at a size for every test run."""
+    """B-T18, B-T41, batcher/4a.5: with few items, in every test run."""
     await live_through(8_000, seed)
 
 

@@ -1,4 +1,4 @@
-"""Bad arguments are reported at once, secrets never, and a description can be pickled."""
+"""Bad arguments are reported at once, secrets are never shown, and a description can be pickled."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ STATUSES = [
 
 @pytest.mark.parametrize(("status", "expected"), STATUSES)
 def test_a_status_has_its_class(status: int, expected: ErrorClass) -> None:
-    """B-T17, B25: HTTP by status; 503 makes producers wait, and a gateway's timeout leaves the
-    outcome of the request unknown.
+    """B-T17, B25: by status; 503 makes producers wait, and a gateway timeout leaves the outcome of
+    the request unknown.
     """
     assert classify_http(HttpStatusError(status, "http://x/", "")) is expected
     raised = for_status(status, "http://x/", "", None)
@@ -102,7 +102,7 @@ def test_a_clients_error_has_its_class_by_name(
     ],
 )
 def test_other_errors(error: Exception, expected: ErrorClass | None) -> None:
-    """B-T17: the network's own errors; what is not HTTP's is left to others."""
+    """B-T17: network errors; others are left to other classifiers."""
     assert classify_http(error) is expected
 
 
@@ -200,7 +200,7 @@ def test_an_error_whose_text_cannot_be_shown_is_shown_all_the_same() -> None:
 
 
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
-WALL = 1445412450.0  # 30 s before
+WALL = 1445412450.0  # 30 s earlier
 YEAR = 366 * 86_400.0
 
 
@@ -246,5 +246,5 @@ YEAR = 366 * 86_400.0
 def test_retry_after_is_read_as_seconds_and_as_a_date(
     headers: dict[str, str], expected: float | None
 ) -> None:
-    """batcher/4a.6: both forms; a date counts from the server's own `Date`."""
+    """batcher/4a.6: both forms; a date is relative to the server's own `Date`."""
     assert seconds_of(headers, WALL) == expected

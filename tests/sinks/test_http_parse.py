@@ -1,5 +1,5 @@
-"""Results of a `parse` function: those that do not fit the request leave its items unknown, and
-touch no others.
+"""Results of a `parse` function: those that do not match the request leave its items unknown and
+affect no others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Responses that refuse everything: an outage with the repair in its error, and no item's fault."""
+"""Responses that refuse everything: an outage with the repair in its error, not an item's fault."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ async def test_an_answer_about_the_body_stays_the_items_fault(
 async def test_a_refusal_of_one_request_leaves_the_others_their_own_outcomes(
     real_clock: LoopClock,
 ) -> None:
-    """Five requests: delivered, refused, rejected, refused, delivered. Each refused request has one
-    error of its own.
+    """Five requests: delivered, refused, rejected, refused, delivered. Each refused request has its
+    own error.
     """
     async with serving() as server, HttpSink(server.url, max_bytes=70) as sink:
         server.steps.extend([reply(), reply(403), reply(400), reply(403), reply()])
@@ -136,8 +136,8 @@ async def test_a_refused_request_is_not_unknown_when_a_later_one_is_cut_off(
 
 
 async def test_an_outage_of_authorization_costs_no_item(real_clock: LoopClock) -> None:
-    """A login that a real server refuses for a while: no dead letters, and the server's own count
-    shows that all items arrived once.
+    """A real server refuses a login for some time: no dead letters, and the server's count shows
+    that all items arrived once.
     """
     taken: list[Any] = []
     refused = 0
@@ -203,7 +203,7 @@ async def test_a_function_for_credentials_may_say_itself_what_its_failure_means(
 
 
 async def test_a_redirect_to_nowhere_is_a_refusal_all_the_same(real_clock: LoopClock) -> None:
-    """Also where the client cannot read its `Location`."""
+    """Also if the client cannot parse its `Location`."""
     assert target_of("http://[::1") is None
     async with serving() as server, HttpSink(server.url) as sink:
         for location in ("/%00", "?", "x" * 5_000):
@@ -212,7 +212,7 @@ async def test_a_redirect_to_nowhere_is_a_refusal_all_the_same(real_clock: LoopC
 
 
 async def test_a_proxy_that_wants_a_login_refuses_everything(real_clock: LoopClock) -> None:
-    """It responds 407 to a plain request and to a tunnel."""
+    """It answers 407 to a plain request and to a tunnel."""
     async with serving() as server:
         server.default = reply(407)
         for scheme in ("http", "https"):

@@ -1,6 +1,4 @@
-"""A server that quotes the request: no message, repr or log line shows a secret, in whatever form
-it arrives.
-"""
+"""A server that quotes the request: no message, repr or log line shows a secret in any form."""
 
 from __future__ import annotations
 
@@ -90,7 +88,7 @@ def test_values_of_the_query_of_headers_and_of_cookies_are_replaced(form: str) -
 
 
 def test_a_short_secret_is_replaced_as_a_word() -> None:
-    """Inside words it would make the message unreadable."""
+    """Replacing it inside words would make the message unreadable."""
     secrets = Secrets(
         {**basic("app", "it"), "x-tag": "blue", "x-number": "1"},
         "http://h/?k=wait&v=2&refresh=true&filter_path=items",
@@ -128,8 +126,8 @@ def test_the_beginning_of_a_secret_at_the_end_of_a_text_that_was_cut_is_left_out
 
 
 def quoting(status: int, *, per_item: bool = False) -> Any:
-    """A server that quotes the request line and every header, and the user and password in
-    clear.
+    """A server that quotes the request line and every header, and user and password in plain
+    text.
     """
 
     async def step(request: Request) -> Reply:
@@ -163,8 +161,8 @@ def quoting(status: int, *, per_item: bool = False) -> Any:
 async def test_a_server_that_quotes_everything_gives_nothing_away(
     real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Through a batcher with retries and dead letters, for every class of status, whole requests
-    and single items.
+    """Through a batcher with retries and dead letters, for every class of status, for whole
+    requests and single items.
     """
     caplog.set_level(logging.DEBUG, logger="penstock")
     shown: list[object] = []
@@ -204,7 +202,7 @@ async def test_a_server_that_quotes_everything_gives_nothing_away(
 
 
 async def test_a_parse_function_can_redact_what_it_quotes(real_clock: LoopClock) -> None:
-    """And its exceptions are redacted for it."""
+    """Its exceptions are redacted automatically."""
 
     def parse(response: HttpResponse, batch: Batch[Any]) -> WriteResult:
         text = response.body.decode()

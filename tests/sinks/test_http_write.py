@@ -1,4 +1,4 @@
-"""`HttpSink` against a server on loopback: the requests, and the outcome of every item."""
+"""`HttpSink` and a server on loopback: the requests, and the outcome of every item."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_line_per_item(real_clock: LoopClock) -> None:
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 @pytest.mark.parametrize("word", ["short", "long " * 20_000])
 async def test_bodies_are_compressed(real_clock: LoopClock, compression: Any, word: str) -> None:
-    """B-T26: short ones at once, long ones in a thread; what arrives is the same."""
+    """B-T26: short ones inline, long ones in a thread; the received data are the same."""
     items = [{"word": word}] * 2
     async with (
         serving() as server,
@@ -114,8 +114,8 @@ async def test_the_users_own_encoder_body_headers_and_method(real_clock: LoopClo
 async def test_a_long_batch_goes_as_several_requests(
     real_clock: LoopClock, compression: Any
 ) -> None:
-    """B-T26, batcher/4a.3: the ceiling is on uncompressed bytes; an item above it by itself is an
-    error for it alone.
+    """B-T26, batcher/4a.3: the ceiling applies to uncompressed bytes; an item above it fails
+    alone.
     """
     items = [*ITEMS[:5], {"word": "x" * 200}, *ITEMS[5:], float("nan")]
     async with (
@@ -142,8 +142,8 @@ async def test_nothing_is_sent_of_a_batch_of_bad_items(real_clock: LoopClock) ->
 
 
 async def test_too_large_for_the_server_is_cut_in_two(real_clock: LoopClock) -> None:
-    """batcher/4b.5: 413 splits; an item that is too large alone fails alone, and its neighbours are
-    delivered in order.
+    """batcher/4b.5: the batch is split after a 413; an item that is too large fails alone, and its
+    neighbours are delivered in order.
     """
     items = [*ITEMS[:3], {"word": "x" * 200}, *ITEMS[3:]]
     async with serving() as server, HttpSink(server.url) as sink:
@@ -162,7 +162,7 @@ async def test_too_large_for_the_server_is_cut_in_two(real_clock: LoopClock) -> 
 
 
 def odd_ones_fail(response: HttpResponse, batch: Batch[Any]) -> WriteResult:
-    """A server that responds with a status per item."""
+    """A server that responds with one status per item."""
     statuses = json.loads(response.body)
     errors = {
         409: PermanentError("there"),
@@ -173,7 +173,7 @@ def odd_ones_fail(response: HttpResponse, batch: Batch[Any]) -> WriteResult:
 
 
 async def test_outcomes_of_items_that_nothing_reads_are_unknown(real_clock: LoopClock) -> None:
-    """A 207 says that some items may have failed. Without `parse` none of them is delivered."""
+    """A 207 means that some items may have failed. Without `parse` none of them is delivered."""
     async with serving() as server, HttpSink(server.url) as sink:
         server.steps.append(reply(207, [201, 500]))
         batch = batch_of("ab")
@@ -184,7 +184,9 @@ async def test_outcomes_of_items_that_nothing_reads_are_unknown(real_clock: Loop
 
 
 async def test_a_servers_answer_for_each_item_is_routed(real_clock: LoopClock) -> None:
-    """B-T26, batcher/B41: by position, through the parser; `Retry-After` reaches single items."""
+    """B-T26, batcher/B41: by position, through the parser; `Retry-After` applies to single
+    items.
+    """
     async with serving() as server, HttpSink(server.url, parse=odd_ones_fail) as sink:
         server.steps.append(reply(207, [200, 409, 208, 429], Retry_After="7"))
         batch = batch_of("abcd")
@@ -250,7 +252,7 @@ async def test_a_parser_may_fail_the_whole_request(real_clock: LoopClock) -> Non
 
 
 async def test_the_key_is_the_same_for_the_same_items_and_no_others(real_clock: LoopClock) -> None:
-    """B-T39: two disjoint picks have keys of their own; the same pick again has the same key."""
+    """B-T39: two disjoint picks have different keys; the same pick again has the same key."""
     async with (
         serving() as server,
         HttpSink(server.url, idempotency_header="Idempotency-Key") as sink,
@@ -306,7 +308,7 @@ async def test_each_way_to_log_in(real_clock: LoopClock) -> None:
 
 
 async def test_a_throttled_write_sends_nothing_more(real_clock: LoopClock) -> None:
-    """batcher/4a.6: the rest of the batch waits too, without a request or an attempt."""
+    """batcher/4a.6: the rest of the batch waits, too, without a request or an attempt."""
     async with serving() as server, HttpSink(server.url, max_bytes=70) as sink:
         server.steps.extend([reply(), reply(429, retry_after="3")])
         batch = batch_of(ITEMS)
@@ -334,9 +336,7 @@ async def test_another_failure_keeps_no_other_request_from_being_sent(
 async def test_what_a_request_delivered_is_settled_before_the_next_one(
     real_clock: LoopClock,
 ) -> None:
-    """B-T41, batcher/4a.5: a cut during the second request leaves the first one's items
-    delivered.
-    """
+    """B-T41, batcher/4a.5: if the second request is cut, the first one's items stay delivered."""
     async with (
         serving() as server,
         HttpSink(server.url, max_bytes=70, parse=lambda _response, _batch: None) as sink,
@@ -361,7 +361,7 @@ async def test_only_rejected_items_are_sent_again(real_clock: LoopClock) -> None
 
 
 async def test_retry_after_is_waited_for(fake_clock: FakeClock) -> None:
-    """batcher/4a.6: a minimum for the wait, in seconds and as a date."""
+    """batcher/4a.6: as a minimum for the wait, in seconds and as a date."""
     server = Server()
     server.steps.extend(
         [
@@ -392,9 +392,7 @@ async def test_a_connection_that_is_closed_leaves_the_outcome_unknown(
 
 
 async def test_silence_leaves_the_outcome_unknown(real_clock: LoopClock) -> None:
-    """batcher/B25 and the rule for unknown outcomes: after the request was sent, a timeout leaves
-    its outcome open.
-    """
+    """batcher/B25: a timeout after the request was sent leaves its outcome open."""
     async with serving() as server, HttpSink(server.url, timeout=0.05) as sink:
         server.steps.append(hang())
         errors = await send(sink, batch_of(ITEMS))
@@ -437,8 +435,8 @@ async def test_tls_with_a_context_of_ones_own_and_a_certificate_that_is_wrong(
     trusted: bool,
     told: str | None,
 ) -> None:
-    """TLS options pass through; what is wrong with a certificate is told, nothing is sent, and no
-    item is refused for it.
+    """TLS options are passed through; the error names the fault of a certificate, nothing is sent,
+    and no item is refused because of it.
     """
     authority = trustme.CA()
     certificate = authority.issue_cert(
@@ -546,7 +544,7 @@ async def test_a_cancelled_write_leaves_the_next_one_a_connection(real_clock: Lo
 async def test_a_write_cancelled_at_any_moment_gives_its_connection_back(
     real_clock: LoopClock,
 ) -> None:
-    """One connection, cancelled after every number of loop iterations of a write."""
+    """One connection; the write is cancelled after every number of loop iterations."""
     async with serving() as server, HttpSink(server.url, pool_size=1, timeout=5.0) as sink:
         ended = False
         for turns in range(200):
@@ -563,7 +561,9 @@ async def test_a_write_cancelled_at_any_moment_gives_its_connection_back(
 
 
 async def test_a_stack_over_http_delivers_everything(fake_clock: FakeClock) -> None:
-    """The usual stack: a hiccup, an outage and a throttle, and nothing is lost or sent twice."""
+    """The usual stack: a transient error, an outage and a throttle, and no item is lost or sent
+    twice.
+    """
     server = Server()
     server.steps.extend([reply(500), reply(503), reply(429)])
     taken: list[Any] = []

@@ -1,4 +1,4 @@
-"""Isolate: the bad items of a batch that was refused as a whole, found in few writes."""
+"""`Isolate`: finding the bad items of a batch that was refused as a whole, in few writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SIZE = 1_000
 
 
 class AllOrNothing:
-    """Applies a batch, or refuses it because of its bad items without naming them."""
+    """Applies a batch, or refuses all of it because of its bad items without naming them."""
 
     def __init__(self, bad: set[int]) -> None:
         self.bad = bad
@@ -82,7 +82,7 @@ def test_one_bad_item_among_a_thousand_wherever_it_is() -> None:
 
 @given(st.data())
 def test_scattered_bad_items_stay_within_the_bound(data: st.DataObject) -> None:
-    """batcher/4b.5: for every number of them, and three among a thousand in 55 writes."""
+    """batcher/4b.5: for every number of them; three among a thousand take at most 55 writes."""
     size = data.draw(st.sampled_from([2, 3, 7, 64, 100, SIZE]))
     bad = data.draw(
         st.sets(
@@ -192,7 +192,7 @@ async def test_the_users_classifier_is_asked_first(fake_clock: FakeClock) -> Non
 
 
 async def test_each_part_has_a_write_key_of_its_own(fake_clock: FakeClock) -> None:
-    """B-T39: a deduplicating destination mistakes none for another."""
+    """B-T39: a deduplicating destination does not confuse the parts."""
     sink = ScriptedSink[int]([fail(PermanentError("one of four"))])
     await send(stack(sink, Isolate()), RowBatch(range(4)))
     assert len({call.write_key for call in sink.calls}) == 3
@@ -232,7 +232,7 @@ async def test_workers_isolate_side_by_side(fake_clock: FakeClock) -> None:
 
 
 def test_around_a_fan_out_it_is_refused() -> None:
-    """A branch that has applied a part would get it again."""
+    """A branch that has already applied a part would receive it again."""
     sink: FanOut[int] = FanOut(FakeSink[int](), FakeSink[int]())
     with pytest.raises(ConfigError, match=r"Isolate around.*in each branch"):
         stack(sink, Isolate())

@@ -1,4 +1,4 @@
-"""The table of the page on the order of decorators, row by row."""
+"""The table on the page about the order of decorators, row by row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "decorators.md"
 
 
 class Destination:
-    """Works, except for one kind of event."""
+    """A destination that works except for one kind of fault."""
 
     def __init__(self, event: str, clock: FakeClock) -> None:
         self.event = event
@@ -140,5 +140,5 @@ def table() -> str:
 
 @pytest.mark.filterwarnings("error", "ignore:a DeadLetter inside a Retry")
 def test_the_page_tells_what_happens() -> None:
-    """B-T21, B31: any order works, and has the documented effects."""
+    """B-T21, B31: any order works, with the documented effects."""
     assert table() in PAGE.read_text()

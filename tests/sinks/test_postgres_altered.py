@@ -108,7 +108,7 @@ async def test_rows_that_wait_for_an_alteration_are_encoded_by_the_types_after_i
 async def test_columns_are_not_taken_for_others_of_the_same_width(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
 ) -> None:
-    """In binary `COPY` the bytes of an integer are valid for a real as well, and no error would
+    """In binary `COPY` the bytes of an integer are also valid for a real, and no error would
     occur.
     """
     async with (
@@ -165,7 +165,7 @@ async def test_a_column_that_the_server_computes_now_refuses_the_batch(
 async def test_a_row_is_not_blamed_while_the_table_cannot_be_looked_at(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Its schema is hidden, or the functions that report rights are."""
+    """Its schema is hidden, or the functions that report permissions are."""
     async with (
         database(embedded_postgres.dsn) as db,
         role(db) as writer,

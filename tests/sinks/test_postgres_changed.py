@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RelativeDelta:
-    """Such as of dateutil: asyncpg reads the last three fields."""
+    """For example of dateutil: asyncpg reads the last three fields."""
 
     months: int = 0
     hours: int = 0
@@ -68,7 +68,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("span", RelativeDelta(months=1), "months of a RelativeDelta"),
     ("span", RelativeDelta(hours=30), "hours of a RelativeDelta"),
 ]
-"""Columns, values that would be changed there, and the words of their errors."""
+"""Columns, values that would be changed there, and texts in their errors."""
 GOOD: list[tuple[str, Any, str]] = [
     ("day", DAY, "2026-01-02"),
     ("day", dt.datetime(2026, 1, 2), "2026-01-02"),
@@ -162,7 +162,7 @@ async def test_arrays_and_ranges_are_checked_by_their_elements(
 async def test_a_date_takes_no_time_of_day_from_a_column_of_timestamps(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, extra: str, mode: str
 ) -> None:
-    """The zone of the record batch says when its days begin."""
+    """The zone of the record batch determines when its days begin."""
     midnight = dt.datetime(2026, 1, 2)
     instant = dt.datetime(2026, 1, 1, 15, tzinfo=dt.UTC)  # midnight in Tokyo
     given = pa.record_batch(
@@ -190,7 +190,7 @@ async def test_a_date_takes_no_time_of_day_from_a_column_of_timestamps(
 async def test_a_column_that_takes_times_by_now_has_them(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """No row fails by the type that its column had when the sink was opened."""
+    """No row fails because of the type that its column had when the sink was opened."""
     async with database(embedded_postgres.dsn, "id int, word date") as db:
         for way in ("parameters", "arrays", "COPY"):
             await db.con.execute(
@@ -214,8 +214,8 @@ async def test_rows_that_are_packed_are_checked_before_asyncpg_sends_them(
     place: int,
     changes: dict[str, Any],
 ) -> None:
-    """The first batch is declined by our encoder, and the second one not given to it; `at` makes it
-    the faster one.
+    """Our encoder, chosen because of the column `at`, declines the first batch and is not given the
+    second.
     """
     shape = "id int PRIMARY KEY, at timestamptz, day date, hour time"
     good = {"at": AT.replace(tzinfo=dt.UTC), "day": DAY, "hour": HOUR}

@@ -110,7 +110,7 @@ def as_asyncpg(kind: str, value: Any) -> Any:
 def test_every_type_comes_back(
     embedded_postgres: EmbeddedPostgres, kind: str, arrow: Any, values: list[Any], nulls: bool
 ) -> None:
-    """P-T19: with nulls and without, from slices too."""
+    """P-T19: with and without nulls, from slices too."""
     given = [None, *values, None, values[0]] if nulls else values
     column = pa.array([values[0], *given], arrow).slice(1)
     found = asyncio.run(round_trip(embedded_postgres.dsn, kind, column))
@@ -212,7 +212,7 @@ def test_columns_reach_the_table(embedded_postgres: EmbeddedPostgres, mode: str)
 
 
 def test_conflicts_of_columns(embedded_postgres: EmbeddedPostgres) -> None:
-    """As with rows: the last row of a key counts, an update replaces, an error names the row."""
+    """As with rows: the last row of a key is stored, an update replaces, an error names the row."""
     first, again = batch_of([1, 2, 1], ["a", "b", "c"]), batch_of([2, 3], ["B", "C"])
     assert asyncio.run(written(embedded_postgres.dsn, first, again, on_conflict="update"))[1] == [
         (1, "c"),

@@ -1,4 +1,4 @@
-"""`COPY` compares the types of the table with those that the rows were made for, by itself."""
+"""`COPY` itself compares the table's types with those that the rows were encoded for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS: dict[str, Any] = {
     "plot": (1, 2),
     "uuid": None,
 }
-"""Types whose values are sent as they are, one value of each."""
+"""Types whose values are sent unchanged, with one value each."""
 TYPES = """
     DROP TYPE IF EXISTS shade, plot CASCADE; DROP DOMAIN IF EXISTS amount CASCADE;
     CREATE TYPE shade AS ENUM ('dark'); CREATE DOMAIN amount AS bigint CHECK (VALUE > 0);
@@ -93,7 +93,7 @@ async def test_values_are_not_taken_for_others_of_the_same_width(
     after: str,
     stored: Any,
 ) -> None:
-    """The second batch meets the new type, the third one knows it."""
+    """The second batch encounters the new type, the third one uses it."""
     async with (
         database(embedded_postgres.dsn, f"id int, word {before}") as db,
         db.sink(statement="copy", pool_size=1) as sink,

@@ -128,7 +128,7 @@ def test_a_servers_error_is_classed_by_its_sqlstate(state: str, expected: ErrorC
 def test_other_errors_are_classed_by_what_broke(
     error: BaseException, expected: ErrorClass | None
 ) -> None:
-    """B-T17, batcher/B25."""
+    """B-T17, batcher/B25: by the broken part."""
     assert classify_postgres(error) is expected
 
 
@@ -147,8 +147,8 @@ def test_other_errors_are_classed_by_what_broke(
 def test_a_code_of_two_meanings_is_judged_by_what_else_the_server_says(
     state: str, fields: dict[str, str], expected: ErrorClass
 ) -> None:
-    """A pooler uses 08P01 for anything that keeps it from serving; row-level security has the code
-    of a missing right.
+    """A pooler uses 08P01 for any reason not to serve; row-level security has the code of a missing
+    permission.
     """
     assert classify_postgres(server_error(state, **fields)) is expected
 

@@ -106,8 +106,8 @@ async def test_objects_become_json_on_every_way(
 async def test_a_value_without_json_fails_alone_and_logs_hold_no_value(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, statement: Any
 ) -> None:
-    """NaN, an object of a plain class, lone surrogates, bytes; NUL, which jsonb cannot hold; and a
-    text that is no JSON.
+    """NaN, an object of a plain class, lone surrogates, bytes; NUL, which jsonb cannot store; and a
+    text that is not JSON.
     """
     bad: dict[int, Any] = {
         1: {"secret": float("nan")},
@@ -207,7 +207,7 @@ async def _as_given(con: asyncpg.Connection[Any]) -> None:
 
 
 async def _nothing(con: asyncpg.Connection[Any]) -> None:
-    """A hook that sets no codec of JSON."""
+    """A hook that sets no JSON codec."""
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ async def test_a_codec_of_the_users_encodes_by_itself(
     stored: Any,
     by_pool: bool,
 ) -> None:
-    """Never twice, in whatever format it encodes, also when the table is read again because of a
-    bad row; `doc` keeps asyncpg's own codec.
+    """Values are not encoded twice, in whatever format the codec encodes, also if the table is read
+    again because of a bad row; `doc` keeps asyncpg's own codec.
     """
     dsn = embedded_postgres.dsn
     options: dict[str, Any] = {"dsn": dsn, "connect_options": {"init": hook}}

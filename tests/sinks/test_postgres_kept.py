@@ -1,4 +1,4 @@
-"""Connections that stay with the sink from one write to the next."""
+"""Connections that the sink keeps from one write to the next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def connections_of(sink: PostgresSink) -> Connections:
 
 
 async def sessions(db: Database) -> list[int]:
-    """The server's process that wrote each row, in order."""
+    """The server process that wrote each row, in order."""
     return [row[0] for row in await db.con.fetch(f"SELECT session FROM {db.table} ORDER BY id")]
 
 
@@ -84,7 +84,7 @@ async def test_hooks_for_each_loan_run_for_each_loan(
 async def test_a_pool_of_the_applications_has_its_connections_back_after_each_write(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The application's own code would wait for an idle connection of the sink."""
+    """Otherwise the application's own code would wait for an idle connection of the sink."""
     async with (
         database(embedded_postgres.dsn, COLUMNS) as db,
         asyncpg.create_pool(db.dsn, min_size=0, max_size=1) as pool,
@@ -125,7 +125,7 @@ async def test_a_connection_that_broke_while_it_was_idle_is_replaced(
 async def test_a_refusal_replaces_the_kept_connections_as_well(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """A session keeps the role's rights and settings that it began with."""
+    """A session keeps the permissions and settings that its role had at the start."""
     async with (
         database(embedded_postgres.dsn, COLUMNS) as db,
         role(db) as writer,
@@ -151,7 +151,7 @@ async def test_a_refusal_replaces_the_kept_connections_as_well(
 async def test_more_writers_than_connections_are_served_in_order(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """One writer that writes without a pause keeps none of the others waiting."""
+    """A writer without pauses delays none of the others."""
     async with (
         database(embedded_postgres.dsn, "id serial, word text") as db,
         db.sink(("word",), pool_size=1) as sink,

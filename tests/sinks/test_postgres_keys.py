@@ -53,7 +53,7 @@ def batch_of(rows: list[Any], *, columns: bool) -> Any:
 
 
 def expected(rows: list[Any], bad: set[int]) -> tuple[set[int], set[int]]:
-    """The stored rows, and those left out behind others."""
+    """The stored rows, and the rows left out behind others."""
     first = {key: min((n for n in bad if rows[n][1] == key), default=len(rows)) for key in "abc"}
     stored = {n for n, row in enumerate(rows) if n < first[row[1]]}
     return stored, set(range(len(rows))) - stored - set(first.values())
@@ -146,7 +146,7 @@ def test_any_mixture_of_faults_leaves_whole_prefixes(
 async def test_a_row_that_was_left_out_is_no_conflict_for_a_later_one(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, more: int
 ) -> None:
-    """P-T11: a row behind a failed one of its key is not stored, so another key may have its id."""
+    """P-T11: a row behind a failed one of its key is not stored, so another key may use its id."""
     rows = [(1, "a", "fine", 7), (2, "a", "fine", 1), (2, "b", "fine", 1), (2, "b", "fine", 1)]
     rows += [(n, "c", "fine", 1) for n in range(10, 10 + more)]
     async with (

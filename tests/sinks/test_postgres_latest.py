@@ -33,7 +33,7 @@ KEYS = st.lists(
 )
 
 
-@settings(deadline=None)  # pyarrow is imported within
+@settings(deadline=None)  # pyarrow is imported inside
 @given(KEYS)
 def test_the_last_row_of_a_key_stays_and_what_holds_null_has_no_equal(
     rows: list[tuple[Any, Any, Any]],
@@ -95,8 +95,8 @@ async def table_after(
 def test_columns_leave_the_table_that_rows_leave(
     embedded_postgres: EmbeddedPostgres, kind: str, options: dict[str, Any], bad: bool
 ) -> None:
-    """P-T9, P-T10: with several versions of a key in a batch, and rows that the table refuses among
-    them.
+    """P-T9, P-T10: with several versions of a key in a batch, including rows that the table
+    refuses.
     """
     dice = random.Random(4)
     by_rows: list[Batch[Any]] = []

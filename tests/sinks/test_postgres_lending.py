@@ -1,4 +1,4 @@
-"""The order in which connections are lent. Numbers stand for connections."""
+"""The order in which connections are lent. Numbers represent connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOANS = 1000
 
 
 async def lent(lending: Lending[int], con: int) -> None:
-    """Acquire a connection by a permit."""
+    """Acquire a connection with a permit."""
     assert await lending.turn() is None
     lending.acquired(con)
 
@@ -43,7 +43,7 @@ async def test_the_connection_returned_last_is_lent_first(fake_clock: FakeClock)
 async def test_a_returned_connection_passes_to_the_first_waiter_and_to_no_later_request(
     fake_clock: FakeClock,
 ) -> None:
-    """The writer that returns it requests the next one at once, and is the last in the queue."""
+    """The returning writer requests the next connection at once, and is the last in the queue."""
     lending = Lending[int](1, LOANS)
     await lent(lending, 1)
     first, second = await asking(lending, 2)

@@ -1,4 +1,4 @@
-"""Values that are lists without being arrays: points, paths, ranges and multiranges."""
+"""Values that are lists but not arrays: points, paths, ranges and multiranges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUES: dict[str, tuple[Any, str]] = {
 async def test_a_list_that_is_no_array_is_stored_by_a_batch_of_any_size(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, kind: str
 ) -> None:
-    """An array of lists would be an array of two dimensions."""
+    """An array of lists would be a two-dimensional array."""
     value, stored = VALUES[kind]
     async with database(embedded_postgres.dsn, f"id int PRIMARY KEY, word {kind}") as db:
         async with db.sink(on_conflict="update") as sink:

@@ -1,4 +1,4 @@
-"""Faults are reported when the sink is opened, by name, and never with the password."""
+"""Faults are reported by name when the sink is opened, without the password."""
 
 from __future__ import annotations
 

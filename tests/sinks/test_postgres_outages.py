@@ -1,4 +1,4 @@
-"""A server that refuses every row for a while causes no loss: the stack waits for the repair, and
+"""A server that refuses every row for some time causes no loss: the stack waits for the repair and
 then delivers.
 """
 
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 
 class Watched(WrappingSink[Any]):
-    """Passes everything on, and signals refusals, or another kind of error, after `count` of them."""
+    """Forwards everything, and signals refusals, or another kind of error, after `count` of
+    them.
+    """
 
     def __init__(self, inner: Any, kind: type[Exception] = RefusedError, count: int = 1) -> None:
         super().__init__(inner)
@@ -89,9 +91,7 @@ async def _add_column(db: Database, writer: Role) -> None:
 
 
 async def _take_aside(db: Database, writer: Role) -> None:
-    """The rows are moved aside, so that a table of the same name begins empty, with a key of its
-    own.
-    """
+    """Move the rows aside, so that an empty table with its own key takes the name."""
     await db.con.execute(
         f"CREATE TABLE {db.table}_aside AS SELECT * FROM {db.table}; DROP TABLE {db.table}"
     )
@@ -132,7 +132,7 @@ async def _show_schema(db: Database, writer: Role) -> None:
 
 
 async def _need_more(db: Database, writer: Role) -> None:
-    """A migration adds a column that the sink does not write."""
+    """Add a column that the sink does not write, as in a migration."""
     await db.con.execute(
         f"ALTER TABLE {db.table} ADD COLUMN more int NOT NULL DEFAULT 0; ALTER TABLE "
         f"{db.table} ALTER COLUMN more DROP DEFAULT"
@@ -195,7 +195,7 @@ def good(count: int, start: int = 0) -> list[tuple[int, str]]:
 async def test_an_outage_of_refusals_costs_no_good_row_and_names_its_repair(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, outage: str, way: str
 ) -> None:
-    """batcher/B25: 2,000 of 3,000 rows meet it, on the same open sink before and after."""
+    """batcher/B25: 2,000 of 3,000 rows encounter it, on the same open sink before and after."""
     begin, end, repair = OUTAGES[outage]
     size, options = WAYS[way]
     async with database(embedded_postgres.dsn) as db, role(db) as writer:
@@ -300,7 +300,7 @@ async def test_a_tenant_of_bad_rows_is_refused_whole_while_its_neighbours_go_in(
 async def test_a_migration_that_locks_the_table_uses_up_no_attempts(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, limit: str, way: str
 ) -> None:
-    """Each attempt ends by the server's limit; there are more of them than `attempts`."""
+    """Each attempt ends at the server's limit; there are more attempts than `attempts`."""
     size, options = WAYS[way]
     limited: dict[str, Any] = {**options, "connect_options": {"server_settings": {limit: "50"}}}
     async with database(embedded_postgres.dsn) as db:

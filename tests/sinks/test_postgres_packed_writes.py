@@ -1,4 +1,4 @@
-"""Batches whose rows Penstock packs: what is stored, what is refused, and when asyncpg encodes
+"""Batches whose rows Penstock packs: which are stored or refused, and when asyncpg encodes
 instead.
 """
 
@@ -22,7 +22,7 @@ COLUMNS = ("id", "word", "moment")
 TABLE = "id bigint PRIMARY KEY, word varchar(9), moment timestamptz"
 NOW = dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)
 LOCAL = NOW.replace(tzinfo=None)
-"""A moment without a time zone, which asyncpg takes for local time."""
+"""A time without a zone, which asyncpg takes as local time."""
 MANY = 5000
 """Rows of several pieces."""
 
@@ -35,7 +35,7 @@ def rows(count: int, start: int = 0) -> list[tuple[Any, ...]]:
 
 
 class Watched(asyncpg.Connection):
-    """A connection that notes how each COPY is encoded."""
+    """A connection that records how each COPY is encoded."""
 
     copies: list[str]
 
@@ -250,7 +250,7 @@ async def test_a_connection_lost_among_the_pieces_stores_nothing(
 async def test_a_column_that_was_altered_is_not_packed_by_its_old_type(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The eight bytes of a timestamp would be a valid number as well."""
+    """The eight bytes of a timestamp would also be a valid number."""
     async with (
         database(embedded_postgres.dsn, "id bigint, word text, moment timestamptz") as db,
         db.sink(COLUMNS, copy_threshold=50) as sink,

@@ -1,4 +1,4 @@
-"""Rows packed by Penstock are stored as by asyncpg, byte by byte; every other value is left to
+"""Rows packed by Penstock are stored as by asyncpg, byte by byte; all other values are left to
 asyncpg.
 """
 
@@ -197,7 +197,7 @@ def test_values_are_stored_as_asyncpg_stores_them(pair: Pair, kind: str, data: A
 
 @pytest.mark.parametrize("kind", DECLARED)
 def test_a_value_is_packed_only_if_asyncpg_stores_the_same(pair: Pair, kind: str) -> None:
-    """The server refuses some of the others, and no two of them are packed alike."""
+    """The server refuses some of the others, and no two values are packed alike."""
     encoder = row_encoder((kind,))
     assert encoder is not None
     taken: list[Any] = []

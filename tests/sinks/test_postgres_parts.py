@@ -1,5 +1,5 @@
-"""Values that asyncpg would change inside of other values: in arrays of a domain, in fields of a
-composite, in bounds of ranges of the user's own. Compared by the server's own SELECT.
+"""Values that asyncpg would change inside other values: in arrays of a domain, in fields of a
+composite, in bounds of user-defined ranges. Compared by the server's own SELECT.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def test_the_field_of_a_composite_is_named(
 async def test_a_field_that_takes_times_by_now_has_them(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
 ) -> None:
-    """No row fails by the type that the field had when the sink was opened."""
+    """No row fails because of the type that the field had when the sink was opened."""
     async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word int") as db:
         await db.con.execute(
             "DROP TYPE IF EXISTS altered CASCADE; CREATE TYPE altered AS (name text, at date);"

@@ -1,4 +1,6 @@
-"""Bad rows fail alone, whatever their fault, and finding them needs a bounded number of statements."""
+"""Bad rows fail alone, whatever their fault, and isolating them needs a bounded number of
+statements.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,7 @@ async def test_three_scattered_bad_rows_cost_three_writes_a_staging_and_a_siftin
 async def test_any_number_of_bad_rows_costs_no_more(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, count: int
 ) -> None:
-    """batcher/4b.5: the bound is five statements, where one COPY per bad row would be `count`."""
+    """batcher/4b.5: the bound is five statements; one COPY per bad row would be `count`."""
     bad = list(range(0, 1000, 1000 // count))
     used = await statements_for(embedded_postgres, with_bad(1000, bad), bad)
     assert used == [*["COPY"] * 4, "DO"]
@@ -147,7 +149,7 @@ async def test_rows_that_cannot_be_encoded_are_all_found_at_once(
 async def test_rows_that_cannot_be_encoded_leave_no_lock_behind(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """A statement that asyncpg has prepared and never sent must not lock the table."""
+    """A statement that asyncpg has prepared but never sent must not lock the table."""
     async with database(embedded_postgres.dsn) as db, db.sink() as sink:
         assert len(await written(sink, [(1, 2), (2, 3)])) == 2
         await db.con.execute(f"SET lock_timeout = '1s'; TRUNCATE {db.table}")
@@ -217,7 +219,7 @@ async def test_an_unknown_enum_label_fails_alone(
 async def test_an_error_that_is_no_rows_fault_is_not_sifted(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Bisect only on permanent errors of rows: a statement that may not be made fails as a whole
+    """Only permanent errors of rows are bisected: a statement without permission fails as a whole
     (batcher/4b.5).
     """
     async with database(embedded_postgres.dsn) as db:
@@ -296,7 +298,7 @@ def test_every_item_is_answered_as_the_table_shows(
     mode: str,
 ) -> None:
     """batcher/4b.5, batcher/4b.11: in any mixture good rows are stored, bad rows are not, and a
-    conflict is classed by its history.
+    conflict is classified by its history.
     """
     ddl = "id int PRIMARY KEY, word varchar(10) NOT NULL CHECK (word <> 'bad')"
 

@@ -1,5 +1,5 @@
-"""Which errors of a server refuse every row, which refuse one, and which repair the operator is
-told.
+"""Server errors that refuse every row, errors that refuse one row, and the repair in their
+messages.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ async def test_what_a_trigger_raises_for_one_row_is_that_rows_fault(
 async def test_rows_that_failed_before_an_outage_ended_are_tried_again(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The trigger's third use finds its missing table again: in the middle of the sifting."""
+    """The trigger's third call finds its missing table again, during the sifting."""
     async with database(embedded_postgres.dsn) as db, db.sink() as sink:
         await db.con.execute(f"""
             CREATE SEQUENCE {db.table}_uses;
@@ -168,7 +168,9 @@ async def test_rows_that_failed_before_an_outage_ended_are_tried_again(
 async def test_a_trigger_that_fails_for_every_row_refuses_the_batch(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The role lacks a right on a table that the trigger writes to, or that table is missing."""
+    """The role lacks a permission on a table that the trigger writes to, or that table is
+    missing.
+    """
     async with database(embedded_postgres.dsn) as db, role(db) as writer:
         await db.con.execute(f"""
             CREATE TABLE {db.table}_audit (id int);
@@ -244,7 +246,7 @@ async def test_where_the_server_cannot_be_asked_no_row_is_blamed(
 async def test_a_dropped_role_that_is_made_again_writes_by_new_sessions(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Open sessions keep the oid of the dropped role, and have no rights any more."""
+    """Open sessions keep the oid of the dropped role and have lost their permissions."""
     async with (
         database(embedded_postgres.dsn) as db,
         role(db) as writer,
@@ -268,7 +270,7 @@ async def test_a_login_that_is_refused_fails_the_opening_and_waits_in_an_open_si
         async with db.sink(dsn=writer.dsn) as sink:
             await db.con.execute(f"ALTER ROLE {writer.name} NOLOGIN")
             await writer.end_sessions()
-            await written(sink, [(1, "x")])  # may be what notices that the connection is gone
+            await written(sink, [(1, "x")])  # may be the one that detects the closed connection
             error = whole(await written(sink, [(1, "x")]), 1)
             assert sink.classify(error) is not None
             with pytest.raises(ConfigError) as caught:
@@ -298,7 +300,7 @@ async def test_a_database_that_is_gone_is_refused_by_name(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = "
                 "'gone'"
             )
-            await written(sink, [(1, "x")])  # may be what notices that the connection is gone
+            await written(sink, [(1, "x")])  # may be the one that detects the closed connection
             whole(await written(sink, [(1, "x")]), 1)
             await db.con.execute("DROP DATABASE gone")
             assert "create the database" in whole(await written(sink, [(1, "x")]), 1).repair
@@ -369,7 +371,7 @@ async def test_a_log_shows_no_value_of_a_row_and_the_error_keeps_all_of_it(
 async def test_a_text_that_is_too_long_for_a_name_refuses_its_row_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int
 ) -> None:
-    """42622 is in the class of missing tables, and yet concerns a value."""
+    """42622 is in the class of missing tables, but concerns a value."""
     async with database(embedded_postgres.dsn, "id int, word name") as db, db.sink() as sink:
         errors = await written(sink, [(number, "x" * 64) for number in range(size)])
         assert [type(errors[number]) for number in range(size)] == [PermanentError] * size

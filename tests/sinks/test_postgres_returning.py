@@ -28,7 +28,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 async def answered(sink: PostgresSink, batch: RowBatch[Any]) -> dict[int, Any]:
-    """The details of each item in a write, beside its errors, which must be the ones that `send`
+    """The details of each item in a write, besides its errors, which must be those that `send`
     would book.
     """
     answer = await sink.write(batch)
@@ -47,7 +47,7 @@ async def numbers(db: Database) -> dict[int, int]:
 async def test_each_item_has_the_number_that_the_table_gave_it(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, way: str, size: int
 ) -> None:
-    """B-T25, batcher/B37, batcher/B39: by any statement, in the items' order."""
+    """B-T25, batcher/B37, batcher/B39: with any statement, in the items' order."""
     async with database(embedded_postgres.dsn, SERIAL) as db:
         async with db.sink(on_conflict=mode, returning=("nr", "id"), **WAYS[way]) as sink:
             rows = [(number * 7 % 1000, "x") for number in range(size)]

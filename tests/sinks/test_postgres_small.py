@@ -88,7 +88,7 @@ def test_the_statement_depends_on_rows_parameters_and_the_cache(
     cache: tuple[int, float],
     expected: str,
 ) -> None:
-    """A statement that is not kept would be prepared in each write."""
+    """An uncached statement would be prepared in each write."""
     made = StatementCache(size=cache[0], longest=cache[1])
     assert Chooser(WriteStrategy.of(*strategy), made).choose(plan_of(columns), rows) == expected
 
@@ -111,7 +111,7 @@ async def test_many_sizes_do_not_fill_the_cache_of_a_connection(
         assert len(await db.rows()) == 40 * 41
 
 
-# -- what they store -------------------------------------------------------------------------------
+# -- the stored rows -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

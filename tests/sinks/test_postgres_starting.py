@@ -23,7 +23,7 @@ ROWS = [(number, "word") for number in range(2000)]
 
 
 class Trouble(Observer):
-    """Signals that the destination is not available."""
+    """Signals that the destination is unavailable."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()

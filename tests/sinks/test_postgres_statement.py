@@ -1,4 +1,4 @@
-"""The statement is chosen by the number of rows, or requested; in any case a batch is one
+"""The statement depends on the number of rows, or is specified; in any case a batch is one
 transaction.
 """
 
@@ -29,7 +29,7 @@ def words(count: int) -> list[tuple[int, str]]:
 
 
 def kinds_of(statements: list[str]) -> list[str]:
-    """The kind of each statement of the sink; asyncpg's own, about types, are left out."""
+    """The kind of each statement of the sink, except asyncpg's own queries for types."""
     found: list[str] = []
     for text in statements:
         word = text.partition(" ")[0].lower()
@@ -168,7 +168,7 @@ async def test_what_the_table_cannot_take_by_a_statement_is_refused_at_opening(
 
 
 def test_more_workers_than_connections_are_refused() -> None:
-    """B-T46, batcher/B39: the pool of the incident, refused before anything is started."""
+    """B-T46, batcher/B39: the pool is refused before anything is started."""
     with pytest.raises(ConfigError, match="workers=10: the sink takes at most 9"):
         Batcher(to_words("postgresql://there", pool_size=9), limits=Limits(workers=10))
     Batcher(to_words("postgresql://there", pool_size=10), limits=Limits(workers=10))
@@ -177,7 +177,7 @@ def test_more_workers_than_connections_are_refused() -> None:
 async def test_a_pool_smaller_than_was_said_is_refused(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T46: the size of a user's own pool is known when it is opened."""
+    """B-T46: the size of a user's pool is known when it is opened."""
     made: list[Any] = []
 
     def pool() -> Any:

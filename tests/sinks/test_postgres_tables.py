@@ -1,4 +1,4 @@
-"""Tables with identities, with rules, and with references to themselves."""
+"""Tables with identity columns, with rules, and with references to themselves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAYS: dict[str, dict[str, Any]] = {
 async def test_an_identity_that_is_always_generated_takes_no_values(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """`COPY` would store them, and `INSERT` refuse every row."""
+    """`COPY` would store them, and `INSERT` would refuse every row."""
     shape = "id int GENERATED ALWAYS AS IDENTITY, word text"
     async with database(embedded_postgres.dsn, shape) as db:
         with pytest.raises(ConfigError, match=r"columns=\['id'\]: the server computes"):
@@ -83,7 +83,7 @@ async def test_rows_that_refer_to_later_ones_are_stored_beside_a_bad_row(
 async def test_a_row_is_not_stored_after_a_later_one_of_its_key(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The first row refers to the third, and would replace the second."""
+    """The first row refers to the third and would replace the second."""
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute(
             f"DROP TABLE {db.table}; CREATE TABLE {db.table} (id int PRIMARY KEY, up int REFERENCES "

@@ -1,7 +1,7 @@
-"""TLS options reach the client; a certificate that is not trusted is told without the password.
+"""TLS options reach the client; the error of an untrusted certificate does not show the password.
 
-The embedded server is built without TLS, so the tests put it behind an end of TLS of their own, as
-a pooler or a cloud's gateway would.
+The embedded server is built without TLS, so the tests put their own TLS endpoint in front of it,
+like a pooler or a cloud gateway.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SSL_REQUEST = (80877103).to_bytes(4)
 
 
 class Gateway:
-    """Takes the client's request for TLS, and passes on what it says then."""
+    """Accepts the client's TLS request and forwards the traffic."""
 
     def __init__(self, port: int, certificate: ssl.SSLContext) -> None:
         self._port = port
@@ -63,8 +63,8 @@ async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 @asynccontextmanager
 async def gateway(dsn: str, folder: Path) -> AsyncGenerator[tuple[Gateway, str]]:
-    """A gateway whose certificate is of an authority of our own, and the DSN that leads through it;
-    `folder` gets the authorities.
+    """A gateway with a certificate of the tests' own authority, and the DSN that leads to it;
+    `folder` gets the authority files.
     """
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / TRUSTED))
@@ -84,9 +84,7 @@ def context(folder: Path, name: str) -> ssl.SSLContext:
 
 
 def given(dsn: str, folder: Path, authority: str, how: str) -> dict[str, Any]:
-    """The two ways: a context from a function, or the files named in the DSN, as the client reads
-    it.
-    """
+    """Two ways to pass the options: a context from a function, or files named in the DSN."""
     if how == "dsn":
         return {"dsn": f"{dsn}?sslmode=verify-full&sslrootcert={folder / authority}"}
     return {"dsn": dsn, "connect_options": {"ssl": functools.partial(context, folder, authority)}}

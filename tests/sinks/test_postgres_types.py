@@ -1,5 +1,5 @@
-"""P-T19: the types that `PostgresSink` takes by its own word are written as they were, and the
-others are refused with advice.
+"""P-T19: types that `PostgresSink` declares as accepted are stored unchanged, and the others are
+refused with advice.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ ARROW: dict[str, tuple[Any, Any]] = {
     "null": (pa.null(), None),
 }
 FITTING = {"uuid": ID, "jsonb": "1", "mood": "ok"}
-"""Texts that these types read."""
+"""Texts that these types accept."""
 
 
 def same(found: Any, given: Any) -> bool:
-    """Equal as numbers, and as a date and its midnight."""
+    """Whether two values are equal as numbers, or as a date and its midnight."""
     if isinstance(given, dt.datetime) and isinstance(found, dt.datetime):
         return found.replace(tzinfo=None) == given.replace(tzinfo=None)
     if type(given) is dt.date and isinstance(found, dt.datetime):
@@ -64,7 +64,7 @@ def same(found: Any, given: Any) -> bool:
 
 @pytest.mark.parametrize("kind", TABLE)
 def test_what_is_taken_is_written_as_it_was(embedded_postgres: EmbeddedPostgres, kind: str) -> None:
-    """Refused values would have been refused for every row, or have come back as something else."""
+    """Refused types would have been refused for every row, or have been changed."""
 
     async def run() -> list[str]:
         con = await asyncpg.connect(embedded_postgres.dsn)
@@ -129,7 +129,7 @@ def test_what_would_come_back_as_something_else_is_refused(
 
 
 def test_the_question_goes_the_way_of_the_items() -> None:
-    """Through decorators and to every branch; never to the dead letters, whose records are not
+    """Through decorators and to every branch, but not to the dead letters, whose records are not
     items.
     """
     nowhere = "postgresql://nowhere.invalid/x"

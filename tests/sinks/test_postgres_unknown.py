@@ -1,5 +1,5 @@
-"""Connections that break during a write: what is known afterwards, and how the next attempt
-resolves it.
+"""Connections that break during a write: the known outcomes, and how the next attempt resolves the
+others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def words(count: int, start: int = 0) -> list[tuple[int, str]]:
 async def test_the_next_try_after_a_lost_acknowledgement_of_5000_rows_takes_three_statements(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T43, batcher/4b.11: rows already there are `duplicate`, and the table holds each once."""
+    """B-T43, batcher/4b.11: existing rows are `duplicate`, and the table contains each once."""
     async with (
         database(embedded_postgres.dsn) as db,
         proxied(db.dsn) as (proxy, through),
@@ -114,8 +114,8 @@ async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stor
 async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_again(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """asyncpg may have sent all rows before it notices, so this is unknown or transient; both are
-    resolved.
+    """asyncpg may have sent all rows before it notices, so the outcome is unknown or transient;
+    both are resolved.
     """
     async with (
         database(embedded_postgres.dsn) as db,
@@ -142,7 +142,7 @@ async def test_small_batches_that_lose_their_answer_are_unknown_and_repaired_ali
     statement: str,
     unread: type[Exception],
 ) -> None:
-    """A pipeline sends its rows when the statement is prepared, one statement before."""
+    """A pipeline already sends its rows when the statement is prepared, one statement earlier."""
     async with (
         database(embedded_postgres.dsn) as db,
         proxied(db.dsn) as (proxy, through),
@@ -211,7 +211,7 @@ async def test_bad_rows_after_an_unknown_outcome_fail_alone(
 async def test_a_table_without_a_unique_key_is_not_written_again_and_says_what_to_add(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T43: `unknown`, with an error in the log."""
+    """B-T43: the outcome is `unknown`, with an error in the log."""
     async with database(embedded_postgres.dsn, "id int, word text") as db, db.sink() as sink:
         errors = await written(sink, words(3), maybe=[1])
         assert {type(error) for error in errors.values()} == {UnverifiableError}
@@ -233,7 +233,7 @@ async def test_a_row_whose_key_holds_null_cannot_be_found_again_and_stays_unknow
 async def test_a_killed_session_is_not_permanent_and_the_next_write_works(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """batcher/B25: the server ends the session in the middle of a write."""
+    """batcher/B25: the server ends the session during a write."""
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute(f"""
             CREATE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS
@@ -262,8 +262,8 @@ async def test_a_killed_session_is_not_permanent_and_the_next_write_works(
 async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int, mode: str
 ) -> None:
-    """batcher/B25: the server's last message has arrived, the end of the connection has not;
-    asyncpg raises an error of its own then.
+    """batcher/B25: the server's last message has arrived, but not the end of the connection;
+    asyncpg raises its own error then.
     """
     async with database(embedded_postgres.dsn) as db:
         async with db.sink(pool_size=1, on_conflict=mode) as sink:
@@ -278,7 +278,7 @@ async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
                 inside: Any = con
                 inside._protocol.data_received(
                     b"E" + (len(fields) + 4).to_bytes(4) + fields
-                )  # as the transport hands it over
+                )  # as received from the transport
             batch = batch_of([(number, "x") for number in range(size)])
             errors = await send(sink, batch)
             assert {sink.classify(error) for error in errors.values()} <= {

@@ -1,5 +1,5 @@
-"""Columns of Arrow and rows of Python in PostgreSQL: the same value on both paths, or a refusal of
-one row.
+"""Arrow columns and Python rows in PostgreSQL: the same value on both paths, or a refusal of one
+row.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def columns(zone: str | None = None, **values: Any) -> ArrowBatch:
 async def stored(
     dsn: str, kind: str, values: Any, *, way: str, zone: str | None = None
 ) -> tuple[dict[int, str], dict[int, str | None]]:
-    """The errors, and the table as text, by the rows' indices. A column that has no encoder forces
-    the path of rows.
+    """The errors, and the table as text, by row index. A column without an encoder forces the row
+    path.
     """
     async with database(dsn, f"id int, v {kind}, i interval") as db:
         names = ("id", "v", "i") if way == "rows" else ("id", "v")
@@ -58,7 +58,7 @@ async def stored(
 
 
 ENDS = pa.array([-719_162, 2_932_896, None], pa.int32()).cast(pa.date32())
-"""The first and the last day of Python's calendar, which asyncpg takes for infinity."""
+"""The first and the last day of Python's calendar, which asyncpg treats as infinity."""
 LAST_MOMENTS = pa.array(
     [-62_135_596_800_000_000, 253_402_300_799_999_999, 253_402_300_799_000_000, 0], pa.int64()
 )
@@ -66,8 +66,8 @@ DAYS = pa.array([0, 3_000_000, 2**31 - 1, -(2**31), -800_000, None], pa.int32())
 MICROS = pa.array([0, 10**18, 2**63 - 1, -(2**63), -70_000_000_000_000_000, None], pa.int64())
 TOO = "is out of range for"
 POISON: dict[str, tuple[str, Any, dict[int, str], dict[int, str], list[int]]] = {
-    # the column, its values, the refused ones, what is there of others as text, and what only the
-    # way of rows refuses
+    # the column, its values, the refused ones, the stored text of the others, and those refused on
+    # the row path only
     "text": ("text", BROKEN, {1: "holds bytes that are not UTF-8"}, {0: "a", 2: "c"}, []),
     "varchar": ("varchar(3)", BROKEN, {1: "holds bytes that are not UTF-8"}, {0: "a"}, []),
     "jsonb": (
@@ -206,7 +206,9 @@ POISON: dict[str, tuple[str, Any, dict[int, str], dict[int, str], list[int]]] = 
 async def test_what_cannot_be_carried_is_refused_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, way: str
 ) -> None:
-    """P-T10, P-T19: by column and reason; its neighbours are stored, on both paths."""
+    """P-T10, P-T19: the error names the column and the reason; neighbours are stored, on both
+    paths.
+    """
     kind, values, refused, texts, only_rows = POISON[what]
     errors, found = await stored(embedded_postgres.dsn, kind, values, way=way)
     beyond = [] if way == "columns" else only_rows
@@ -229,7 +231,9 @@ async def test_what_cannot_be_carried_is_refused_alone(
 async def test_a_batch_taken_apart_keeps_what_only_columns_hold(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: Literal["error", "update"]
 ) -> None:
-    """Rows that the server refuses affect neither the last day of Python's calendar nor later ones."""
+    """Rows refused by the server affect neither the last day of Python's calendar nor later
+    days.
+    """
     async with (
         database(embedded_postgres.dsn, "id int PRIMARY KEY, v date, n int CHECK (n < 100)") as db,
         db.sink(("id", "v", "n"), on_conflict=mode) as sink,
@@ -274,7 +278,7 @@ FLOATS = [
 async def test_a_double_is_stored_as_the_shortest_decimal(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int
 ) -> None:
-    """By columns, as rows beside a column without encoder, and as tuples by INSERT and by COPY."""
+    """As columns, as rows beside a column without encoder, and as tuples by INSERT and COPY."""
     dsn = embedded_postgres.dsn
     expected = [Decimal(repr(each)) for each in FLOATS] * size
     found: list[list[Any]] = []
@@ -350,7 +354,9 @@ INSTANTS = ["06:30", "07:30", "07:30", "04:30", "05:30", "07:30"]
 async def test_local_times_and_instants_go_by_the_zone_of_the_rows(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
 ) -> None:
-    """A skipped hour is moved on, of a repeated one the first is used; without a zone it is UTC."""
+    """A skipped hour is moved forward, of a repeated one the first is used; without a zone it is
+    UTC.
+    """
     dsn = embedded_postgres.dsn
     naive = pa.array(WALLS, pa.int64()).cast(pa.timestamp("us"))
     found = (await stored(dsn, "timestamptz", naive, way=way, zone=NEW_YORK))[1]
@@ -381,7 +387,9 @@ async def test_local_times_and_instants_go_by_the_zone_of_the_rows(
 
 @pytest.mark.parametrize("zone", ["Australia/Lord_Howe", "America/New_York", "+18:00", "-18:00"])
 def test_the_ends_of_pythons_calendar_have_local_times_too(zone: str) -> None:
-    """They are beyond it, where only the offset is known: that of 400 years before or after."""
+    """They are beyond the calendar, where only the offset is known: that of 400 years before or
+    after.
+    """
     cycle = 146_097 * 86_400_000_000
     for moment in (
         *LAST_MOMENTS[:3].to_pylist(),
@@ -401,7 +409,7 @@ def test_the_ends_of_pythons_calendar_have_local_times_too(zone: str) -> None:
 )
 @settings(max_examples=200, deadline=None)
 def test_local_times_are_those_of_python(moment: dt.datetime, zone: str) -> None:
-    """And those of the same day 400 years, or 40,000, later."""
+    """The same as for that day 400 or 40,000 years later."""
     known: dt.tzinfo = (
         ZoneInfo(zone) if "/" in zone else dt.timezone(dt.timedelta(hours=5, minutes=30))
     )
@@ -428,7 +436,7 @@ def test_dates_are_shown_as_python_shows_them(day: dt.date) -> None:
 # -- tables that are altered under an open sink ----------------------------------------------------
 
 ALTERED: dict[str, tuple[str, str, Any, Any, Any]] = {
-    # the column before, the change, a value for either, and what must be there
+    # the column before, the change, a value for each, and the expected content
     "int to numeric": ("int", "TYPE numeric", 1, Decimal("0.75"), Decimal("0.75")),
     "int to double": ("bigint", "TYPE float8", 1, 0.75, 0.75),
     "real to double": ("real", "TYPE float8", 1.0, 0.1, 0.1),
@@ -451,8 +459,8 @@ ALTERED: dict[str, tuple[str, str, Any, Any, Any]] = {
 async def test_an_open_sink_writes_by_the_types_that_the_table_has_now(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, size: int, way: str
 ) -> None:
-    """Neither is a row refused by the old type, nor a value truncated to it: by INSERT and COPY, as
-    tuples and as columns.
+    """No row is refused because of the old type, and no value is truncated to it: by INSERT and
+    COPY, as tuples and as columns.
     """
     before, change, first, second, expected = ALTERED[what]
     async with database(embedded_postgres.dsn, f"id int, v {before}, i interval") as db:

@@ -1,4 +1,4 @@
-"""Rows with versions: what replaces what, and rows that have none."""
+"""Rows with versions: which rows replace others, and rows without a version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
 async def test_a_row_without_a_version_fails_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
 ) -> None:
-    """batcher/B38: it would replace nothing, and be told as delivered. A stored row without a
+    """batcher/B38: it would replace nothing but be reported as delivered. A stored row without a
     version is replaced by any other.
     """
     rows = [(1, "a", None), (2, "b", 1), (3, "c", None), (4, "d", 1), (4, "e", None), (5, "f", 0)]

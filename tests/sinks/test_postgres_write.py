@@ -1,4 +1,4 @@
-"""Rows into a real table: every statement, every mode of conflicts, and the use of connections."""
+"""Rows in a real table: every statement, every conflict mode, and the use of connections."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ async def test_every_row_arrives_once_at_any_size(
 async def test_more_values_than_parameters_are_possible(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, way: str
 ) -> None:
-    """B-T24: 3 columns x 15,000 rows are 45,000 values, where one statement of asyncpg takes
-    32,767.
-    """
+    """B-T24: 3 columns x 15,000 rows are 45,000 values; one asyncpg statement takes 32,767."""
     async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word text, n int") as db:
         rows = [(number, "x", number) for number in range(15_000)]
         async with db.sink(("id", "word", "n"), on_conflict=mode, **WAYS[way]) as sink:
@@ -261,8 +259,8 @@ async def test_one_object_serves_many_writes_at_once_and_its_connections_come_ba
 async def test_a_cancelled_write_gives_its_connection_back_clean(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T25, batcher/B46: a lock on the table, a write that is cut by its timeout, and the same
-    connection afterwards.
+    """B-T25, batcher/B46: a lock on the table, a write cut by its timeout, and the same connection
+    afterwards.
     """
     async with (
         database(embedded_postgres.dsn) as db,
@@ -286,7 +284,7 @@ async def test_a_cancelled_write_gives_its_connection_back_clean(
 async def test_a_statement_timeout_is_transient(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The table takes rows: only one that is being written elsewhere has to wait."""
+    """The table accepts rows: only rows that another session is writing have to wait."""
     async with (
         database(embedded_postgres.dsn) as db,
         db.sink(statement_timeout=0.05, on_conflict="ignore") as sink,
@@ -424,8 +422,8 @@ async def test_a_batchers_rows_are_all_in_the_table_when_it_has_ended(
 async def test_a_repeated_delivery_lands_once_by_the_keys_of_its_batch(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T39: `item_keys` as a unique column: disjoint picks both land, the same pick lands once,
-    and keys are stable over retries.
+    """B-T39: with `item_keys` as a unique column, disjoint picks are both stored, the same pick is
+    stored once, and keys are stable across retries.
     """
     async with (
         database(embedded_postgres.dsn, "id text PRIMARY KEY, word text") as db,

@@ -1,4 +1,4 @@
-"""RateLimit: the order of writes, and the waits."""
+"""`RateLimit`: the order of writes, and the waits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_batch_larger_than_the_burst_goes_into_debt(fake_clock: FakeCloc
 
 
 async def test_a_large_write_is_not_starved_by_small_ones(fake_clock: FakeClock) -> None:
-    """A stream of small writes, as fast as the limit permits, cannot delay a large one."""
+    """A continuous stream of small writes cannot delay a large one."""
     sink = FakeSink[int]()
     limited = stack(sink, RateLimit(10, burst=10))
     await write(limited, 10)
@@ -102,7 +102,7 @@ async def test_the_rate_can_be_changed_while_batches_wait(fake_clock: FakeClock)
 
 
 async def test_bytes_are_limited_too(fake_clock: FakeClock) -> None:
-    """By the slower of the two limits; an item that cannot be measured fails alone."""
+    """The slower of the two limits applies; an item that cannot be measured fails alone."""
     sink = FakeSink[Any]()
     limited = stack(sink, RateLimit(1_000, bytes_per_second=10, burst_bytes=4))
     for _ in range(3):
@@ -272,7 +272,7 @@ async def test_a_shutdown_does_not_lift_the_limit(fake_clock: FakeClock) -> None
 async def test_what_does_not_get_its_turn_by_the_deadline_is_unsent(
     fake_clock: FakeClock, workers: int
 ) -> None:
-    """B-T57: it never reached the destination."""
+    """B-T57: it did not reach the destination."""
     sink = FakeSink[int]()
     async with Batcher(
         stack(sink, RateLimit(10, burst=10), Retry()), limits=Limits(max_items=10, workers=workers)
@@ -285,7 +285,7 @@ async def test_what_does_not_get_its_turn_by_the_deadline_is_unsent(
 
 
 async def test_a_wait_that_is_cut_off_hands_its_turn_on(fake_clock: FakeClock) -> None:
-    """Ended by a timeout outside: the items were not sent, and the next write follows."""
+    """It is ended by an outer timeout: the items were not sent, and the next write follows."""
     sink = FakeSink[int]()
     limited = stack(sink, RateLimit(10, burst=10))
     await write(limited, 10)
@@ -299,7 +299,7 @@ async def test_a_wait_that_is_cut_off_hands_its_turn_on(fake_clock: FakeClock) -
 
 
 async def test_a_best_effort_branch_does_not_hold_up_the_others(fake_clock: FakeClock) -> None:
-    """B-T53, design 3.3: one last try when the required branches are done."""
+    """B-T53, design 3.3: it has one last try when the required branches are done."""
     extra = FakeSink[int]()
     both = FanOut(FakeSink[int](), best_effort=[stack(extra, RateLimit(1, burst=1))])
     async with Batcher(both, limits=Limits(max_items=5)) as batcher:
@@ -391,7 +391,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 async def test_a_pause_without_end_ends_after_five_minutes(
     fake_clock: FakeClock, asked: float
 ) -> None:
-    """A destination that returns a Unix time, or nonsense, does not stop the sink for good."""
+    """A destination that returns a Unix time, or garbage, does not stop the sink permanently."""
     sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=asked)), ok()])
     limited = stack(sink, RateLimit(items_per_second=1000.0))
     assert await send(limited, RowBatch([1])) != {}

@@ -1,4 +1,4 @@
-"""Split: parts within the limit, and results at the right indices."""
+"""`Split`: parts within the limit, and results at the right indices."""
 
 from __future__ import annotations
 

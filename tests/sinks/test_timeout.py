@@ -1,4 +1,4 @@
-"""Timeout: one timer per write, and one error for all items cut off in the same state."""
+"""`Timeout`: one timer per write, and one error for all items cut off in the same state."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_items_cut_off_in_the_same_state_share_their_error(fake_clock: Fak
 async def test_items_cut_off_in_different_states_have_different_errors(
     fake_clock: FakeClock,
 ) -> None:
-    """Some wait after an error of their own, some after another one, and some are at the
+    """Some items wait after their own errors, some after other errors, and some are at the
     destination.
     """
     one, other = TransientError("one"), TransientError("other")

@@ -152,6 +152,6 @@ def test_the_memory_for_targets_is_bounded_and_who_waits_is_kept() -> None:
     recent: Any = [meters.of(key, 0.0) for key in ("x", "y", "z")]
     assert [meters.of(key, 0.0) for key in ("x", "y", "z")] == recent
     assert meters.of("a", 0.0) is not waited_for
-    kept = meters.of("y", 0.0)  # asked for last, so "z" goes first
+    kept = meters.of("y", 0.0)  # requested last, so "z" goes first
     meters.of("b", 0.0)
     assert meters.of("y", 0.0) is kept

@@ -1,5 +1,5 @@
-"""A random program on a memory log: members that join, leave and crash, partitions that move and are
-lost, commits that fail, and handlers that fail and wait.
+"""A random program on a log in memory: members that join, leave and crash, partitions that move and
+are lost, commits that fail, and handlers that fail and wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FOR_EVER = RetryPolicy(
 
 @dataclass(eq=False)
 class Member:
-    """A consumer that runs. Its journal sees overlaps within its process only."""
+    """A running consumer. Its journal sees overlaps within its process only."""
 
     source: MemorySource
     watched: WatchedSource
@@ -39,7 +39,7 @@ class Member:
 
 
 class RandomMembers:
-    """One group, its log, and what its members have handled."""
+    """One group, its log, and the messages that its members have handled."""
 
     def __init__(self, seed: int, clock: FakeClock) -> None:
         self.random = Random(seed)
@@ -54,7 +54,7 @@ class RandomMembers:
     # -- the members -------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """A new member, with settings of its own; the first one claims every partition."""
+        """Add a member with its own settings; the first one claims every partition."""
         pick = self.random.choice
         partitions: list[TopicPartition] | None = [] if self.alive else None
         source = MemorySource(
@@ -112,7 +112,7 @@ class RandomMembers:
             raise TransientError("busy")
 
     async def leave(self, member: Member, *, crashes: bool) -> None:
-        """A member ends; what it owned is given to another."""
+        """End a member; its partitions are assigned to another one."""
         await self.settle_moves()
         if len(self.alive) == 1:
             await self.join()
@@ -131,7 +131,7 @@ class RandomMembers:
         self.share()
 
     def share(self) -> None:
-        """Give every free partition to a member."""
+        """Assign every free partition to a member."""
         for partition in self.log.group.free(PARTITIONS):
             self.random.choice(self.alive).source.assign([partition])
 
@@ -147,7 +147,7 @@ class RandomMembers:
             self.log.produce("t", value, key=key, partition=partition.partition)
 
     async def step(self) -> None:
-        """Do one thing."""
+        """Do one random step."""
         member = self.random.choice(self.alive)
         source, claimed = member.source, member.source.claimed
         some = [partition for partition in claimed if self.random.random() < 0.5]
@@ -204,7 +204,7 @@ class RandomMembers:
         self.moves.clear()
 
     async def run(self, steps: int) -> None:
-        """The program, and then quiet until everything is settled."""
+        """Run the program, then without faults until everything is settled."""
         self.produce(30)
         await self.join()
         for _ in range(steps):

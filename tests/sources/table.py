@@ -1,4 +1,4 @@
-"""The page of sources and what each can do, made from their declarations.
+"""Generates the page of sources and their capabilities from their declarations.
 
 `python -m tests.sources.table` writes it, with `PYTHONPATH=src`.
 """

@@ -1,4 +1,6 @@
-"""What sources declare: every one does, it is what they implement, and the page shows it."""
+"""The declarations of sources: every source has one, it matches the implementation, and the page
+shows it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def test_sources_are_found_by_their_calls() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    """Made anew by `PYTHONPATH=src python -m tests.sources.table`."""
+    """Regenerate it with `PYTHONPATH=src python -m tests.sources.table`."""
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "docs/reference/sources.md differs from the declarations: write it anew by "
         "`PYTHONPATH=src python -m tests.sources.table`"
@@ -61,7 +63,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_every_capability_has_a_column() -> None:
-    """As many columns as fields, and each changes with its field."""
+    """There are as many columns as fields, and each changes with its field."""
     columns = {**READ, **SETTLED}
     fields = dataclasses.fields(SourceCapabilities)
     assert len(columns) == len(fields)

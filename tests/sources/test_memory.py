@@ -1,4 +1,4 @@
-"""The memory source: what a test does to it, and what its consumer sees of that."""
+"""The memory source: the actions of tests on it, and their effect on its consumer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log_of(count: int, *, partition: int = 0) -> MemoryLog:
 
 
 class Handled:
-    """A handler that waits `seconds`, and notes what it has handled."""
+    """A handler that waits `seconds` and records the handled messages."""
 
     def __init__(self, clock: FakeClock, seconds: float = 0.0) -> None:
         self.clock, self.seconds = clock, seconds
@@ -47,7 +47,7 @@ class Handled:
 async def running(
     source: MemorySource, handler: Any, clock: FakeClock, **options: Any
 ) -> AsyncIterator[asyncio.Task[DrainReport]]:
-    """A consumer that runs within."""
+    """A consumer that runs inside the block."""
     consumer = Consumer(source, clock=clock, **options)
     async with consumer:
         run = asyncio.get_running_loop().create_task(consumer.run(handler))
@@ -128,7 +128,7 @@ async def test_a_hole_behind_an_unfinished_record_is_not_passed(fake_clock: Fake
 
 
 async def test_a_hole_behind_records_without_room_is_not_passed(fake_clock: FakeClock) -> None:
-    """consumer/C:C2: what a fetch tells of its end holds once all its records are inside."""
+    """consumer/C:C2: the end reported by a fetch applies once all its records are inside."""
     log = log_of(6)
     log.skip(P0, 3)
     handler = Handled(fake_clock, 0.9)
@@ -167,7 +167,7 @@ async def test_a_fetch_raises_what_is_scripted_and_ends_the_run(fake_clock: Fake
 
 
 async def test_in_progress_extends_the_sources_deadline(fake_clock: FakeClock) -> None:
-    """O-T17: a record that is extended in time is not delivered again; another is."""
+    """O-T17: a record extended in time is not redelivered; another one is."""
     log = log_of(2)
     source = MemorySource(log, ack_wait=30.0, traits=SourceTraits(), clock=fake_clock)
 
@@ -185,7 +185,7 @@ async def test_in_progress_extends_the_sources_deadline(fake_clock: FakeClock) -
 
 
 async def test_a_consumer_extends_what_it_holds_by_itself(fake_clock: FakeClock) -> None:
-    """O-T17: as often as the source says, so that nothing is delivered again."""
+    """O-T17: as often as the source requires, so that nothing is redelivered."""
     source = MemorySource(log_of(2), ack_wait=30.0, clock=fake_clock)
     assert source.traits.extend_every == 10.0
     async with running(source, Handled(fake_clock, 100.0), fake_clock):
@@ -211,7 +211,9 @@ async def test_in_progress_has_no_effect_without_a_deadline(fake_clock: FakeCloc
 
 
 async def test_a_revoke_waits_commits_and_ends(fake_clock: FakeClock) -> None:
-    """O-T7: the host has the time of the revoke; its positions are stored while the claim lives."""
+    """O-T7: the host has the time of the revoke; its positions are stored while the claim
+    exists.
+    """
     host, log = RecordingHost(), log_of(5)
     source = MemorySource(log, clock=fake_clock, commit_seconds=1.0)
     async with source.open(host):
@@ -233,7 +235,7 @@ async def test_a_revoke_waits_commits_and_ends(fake_clock: FakeClock) -> None:
 async def test_a_loss_during_a_revoke_commits_nothing_and_spares_the_next_claim(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:R4: the drain of an older assignment ends nothing of a newer one."""
+    """consumer/C:R4: the drain of an older assignment ends no newer claim."""
     host, log = RecordingHost(), log_of(5)
     source = MemorySource(log, clock=fake_clock)
     async with source.open(host):
@@ -252,7 +254,7 @@ async def test_a_loss_during_a_revoke_commits_nothing_and_spares_the_next_claim(
 
 
 async def test_two_members_share_a_log(fake_clock: FakeClock) -> None:
-    """O-T7, O-T8, G-T16: what one has settled, the other does not repeat."""
+    """O-T7, O-T8, G-T16: records settled by one member are not repeated by the other."""
     log = log_of(6)
     first, second = MemorySource(log, clock=fake_clock), MemorySource(log, clock=fake_clock)
     one, two = Handled(fake_clock, 1.0), Handled(fake_clock, 1.0)
@@ -281,7 +283,7 @@ async def test_a_partition_has_one_owner(fake_clock: FakeClock) -> None:
 
 
 async def test_after_a_crash_nothing_more_is_stored(fake_clock: FakeClock) -> None:
-    """The next process begins at the last commit, at once."""
+    """The next process begins at the last commit, immediately."""
     log = log_of(4)
     source, before = MemorySource(log, clock=fake_clock), Handled(fake_clock, 0.9)
     consumer = Consumer(source, clock=fake_clock, concurrency=1)
@@ -329,7 +331,7 @@ async def test_a_commit_whose_answer_is_lost_is_stored(fake_clock: FakeClock) ->
 async def test_a_slow_commit_leaves_out_a_claim_that_ended_meanwhile(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:C3: what is held is checked after the last suspension."""
+    """consumer/C:C3: whether a claim is held is checked after the last suspension."""
     host, log = RecordingHost(), MemoryLog(partitions=[P0, P1])
     source = MemorySource(log, clock=fake_clock)
     async with source.open(host):
@@ -346,7 +348,7 @@ async def test_a_slow_commit_leaves_out_a_claim_that_ended_meanwhile(
 
 
 async def test_metadata_over_the_limit_is_refused_alone(fake_clock: FakeClock) -> None:
-    """4,096 characters pass, as with a broker."""
+    """4,096 characters are accepted, as with a broker."""
     host, log = RecordingHost(), MemoryLog(partitions=[P0, P1])
     source = MemorySource(log)
     async with source.open(host):
@@ -382,11 +384,11 @@ async def test_a_source_is_kept_alive_while_nothing_is_fetched(fake_clock: FakeC
 async def test_receive_closes_the_source_and_run_leaves_it_open(
     fake_clock: FakeClock, *, is_batch: bool
 ) -> None:
-    """consumer/O19, O-T25: the same for batches."""
+    """consumer/O19, O-T25: also with batches."""
     log = log_of(3)
 
     async def handle(messages: object) -> None:
-        """Fine."""
+        """Acknowledge the message."""
 
     source = MemorySource(log, ends=True)
     async with Consumer(source, clock=fake_clock) as consumer:
@@ -429,7 +431,7 @@ def test_a_bad_argument_is_refused(make: Any, text: str) -> None:
 
 
 async def test_an_end_of_a_log_without_partitions_is_refused(fake_clock: FakeClock) -> None:
-    """It would wait for ever: the end is that of the partitions, and there is none."""
+    """It would wait forever: the log ends with its partitions, and there are none."""
     with pytest.raises(ConfigError, match=r"has no partition.*MemoryLog\(partitions=\[\.\.\.\]\)"):
         await Consumer(MemorySource(MemoryLog(), ends=True), clock=fake_clock).receive(print)
 

@@ -1,4 +1,4 @@
-"""Whatever the members of a group suffer, every record is handled, and no position lies."""
+"""Under all faults of a group's members, every record is handled, and every position is correct."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_record_is_lost_and_no_position_lies(seed: int) -> None:
-    """I7, I8, O-T1, O-T7, O-T8, O-T23, consumer/C:C1, consumer/C:C3: over rebalances, losses,
+    """I7, I8, O-T1, O-T7, O-T8, O-T23, consumer/C:C1, consumer/C:C3: with rebalances, losses and
     crashes.
     """
     run(seed)

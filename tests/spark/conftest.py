@@ -33,7 +33,7 @@ def spark() -> Iterator[Any]:
         .config("spark.jars", _kafka_jars())
         .config(
             "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        )  # compiling for long costs more than it saves
+        )  # long compilation costs more than it saves
     )
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
@@ -43,7 +43,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def spark_reads_kafka(spark: Any) -> None:
-    """Skips where Spark has no jars for it, unless `PENSTOCK_REQUIRE` names `kafka`."""
+    """Skip if Spark has no jars for Kafka, unless `PENSTOCK_REQUIRE` names `kafka`."""
     if not spark.conf.get("spark.jars"):
         skip_or_fail("kafka", "there are no jars for Spark's connector")
 

@@ -1,4 +1,4 @@
-"""Statements to the PostgreSQL that Spark writes to, from outside of Spark."""
+"""SQL statements for the PostgreSQL that Spark writes to, outside Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import asyncpg
 
 
 def query(dsn: str, sql: str) -> list[tuple[Any, ...]]:
-    """The rows of a SELECT. Other statements, of which there may be several, answer none."""
+    """The rows of a SELECT. Other statements, of which there may be several, return none."""
 
     async def ask() -> list[tuple[Any, ...]]:
         connection = await asyncpg.connect(dsn)

@@ -1,5 +1,5 @@
-"""What passes the conformance suite works from Spark: rows are columns on the way, and outcomes
-come back counted.
+"""Sinks that pass the conformance suite work from Spark: rows travel as columns, and outcomes are
+returned and counted.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 ROWS = 200
 BAD = 150
-"""The number of the row that is refused, by those that refuse any."""
+"""The number of the refused row, for sinks that refuse one."""
 
 
 class Kept(BaseHTTPRequestHandler):
-    """Keeps the rows of each request; refuses the bad one by its status."""
+    """Stores the rows of each request; refuses the bad one by its status."""
 
     numbers: list[int]
 
@@ -77,7 +77,7 @@ def parse(response: HttpResponse, batch: Batch[Any]) -> WriteResult:
 
 
 class Case:
-    """A sink, what it has stored (`None` where nobody can look), and whether it refuses the bad
+    """A sink, its stored rows (`None` if they cannot be read), and whether it refuses the bad
     row.
     """
 
@@ -158,7 +158,7 @@ def elasticsearch(request: pytest.FixtureRequest, _: Path) -> Case:
 
 
 def nats(request: pytest.FixtureRequest, _: Path) -> Case:
-    """The longest message is over the limit of its stream."""
+    """The longest message exceeds the limit of its stream."""
     server = request.getfixturevalue("embedded_nats")
     stream = asyncio.run(new_stream(server, max_msg_size=100))
 
@@ -170,7 +170,7 @@ def nats(request: pytest.FixtureRequest, _: Path) -> Case:
 
 
 def sql(request: pytest.FixtureRequest, folder: Path) -> Case:
-    """SQLite, whose tasks wait for one another; a check refuses the bad row."""
+    """SQLite, whose tasks wait for each other; a check constraint refuses the bad row."""
     path = folder / "rows.db"
     with sqlite3.connect(path) as con:
         con.execute("CREATE TABLE rows (n INT PRIMARY KEY, word TEXT CHECK (word <> 'no number'))")
@@ -184,7 +184,7 @@ def sql(request: pytest.FixtureRequest, folder: Path) -> Case:
 
 
 def parquet(request: pytest.FixtureRequest, folder: Path) -> Case:
-    """A folder, to which every worker writes files; their columns are those of the rows."""
+    """A folder to which every worker writes files, whose columns are those of the rows."""
 
     def stored() -> list[int]:
         from pyarrow import dataset
@@ -197,7 +197,7 @@ def parquet(request: pytest.FixtureRequest, folder: Path) -> Case:
 
 
 def redis(request: pytest.FixtureRequest, _: Path) -> Case:
-    """Redis refuses an entry whose id is 0."""
+    """Redis, which refuses an entry with the id 0."""
     redis_py = pytest.importorskip("redis")
     server = redis_server()
     url = (
@@ -214,7 +214,7 @@ def redis(request: pytest.FixtureRequest, _: Path) -> Case:
 
 
 def udp(request: pytest.FixtureRequest, _: Path) -> Case:
-    """What the kernel has handed over; a name that breaks the protocol is refused."""
+    """Datagrams that the kernel has accepted; a name that violates the protocol is refused."""
     receiver = request.getfixturevalue("stack_of_servers").enter_context(Receiver())
 
     def stored() -> list[int]:
@@ -250,7 +250,7 @@ def _padded(row: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture
 def stack_of_servers() -> Iterator[ExitStack]:
-    """Servers of one test."""
+    """The servers of one test."""
     with ExitStack() as opened:
         yield opened
 
@@ -277,8 +277,8 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 
 
 def test_any_sink_works_from_spark(spark: Any, case: Case) -> None:
-    """P-T12: every row is stored or comes back with its reason, through a stack, in several chunks
-    of two tasks.
+    """P-T12: every row is stored or returned with its reason, through a stack, in several chunks of
+    two tasks.
     """
     df = spark.range(0, ROWS, numPartitions=2).selectExpr(
         "id AS n", f"CASE WHEN id = {BAD} THEN 'no number' ELSE '1' END AS word"

@@ -44,9 +44,7 @@ def numbers(chunks: list[Chunk]) -> list[list[int]]:
 def test_every_row_once_in_order_and_no_key_in_two_chunks_at_a_time(
     keys: list[tuple[Any, int]], sizes: list[int], max_rows: int
 ) -> None:
-    """P-T20: a chunk that goes on with a key says so, and only where the key is larger than a
-    chunk.
-    """
+    """P-T20: a chunk that continues a key says so, and only if the key is larger than a chunk."""
     distinct = list(dict(keys).items())
     flat = [key for key, count in distinct for _ in range(count)]
     chunks = list(cut(batches(flat, sizes), max_rows=max_rows, max_bytes=1 << 30, key=["key"]))
@@ -63,7 +61,7 @@ def test_every_row_once_in_order_and_no_key_in_two_chunks_at_a_time(
 
 
 def test_cuts_do_not_depend_on_how_the_rows_arrive() -> None:
-    """P-T4's ground: what is computed again is cut in the same places."""
+    """The basis of P-T4: recomputed rows are cut in the same places."""
     keys = [i // 7 for i in range(1000)]
     one = numbers(list(cut(batches(keys, [1000]), max_rows=64, max_bytes=1 << 30, key=["key"])))
     assert one == numbers(

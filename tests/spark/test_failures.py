@@ -1,4 +1,4 @@
-"""P-T11: what becomes of a key's later rows, over chunks, with any sink."""
+"""P-T11: the treatment of a key's later rows, across chunks, with any sink."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Shelf:
-    """Keeps what it gets, but for what is bad."""
+    """Stores all rows but the bad ones."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
@@ -58,7 +58,7 @@ class Shelf:
 
 
 class SafeShelf(Shelf):
-    """Leaves out what is behind a bad row by itself."""
+    """Leaves out rows behind a bad one itself."""
 
     capabilities = Capabilities(key_prefix_safe=True)
 
@@ -71,8 +71,8 @@ class SafeShelf(Shelf):
 def written(
     sink: Any, rows: list[tuple[int, bool]], policy: Any, chunk_rows: int
 ) -> tuple[list[tuple[int, str]], int, dict[str, int]]:
-    """The dead rows by number with their error, how many were left out, and how the others ended;
-    rows come grouped by key.
+    """The dead rows by number with their errors, the number of rows left out, and the outcomes of
+    the others; rows come grouped by key.
     """
     table = pa.record_batch(
         {"n": range(len(rows)), "k": [key for key, _ in rows], "bad": [bad for _, bad in rows]}
@@ -110,7 +110,9 @@ keyed_rows = st.lists(
 def test_of_each_key_a_prefix_is_written_and_nothing_is_forgotten(
     rows: list[tuple[int, bool]], chunk_rows: int, safe: bool, dead_letters: bool, policy: str
 ) -> None:
-    """P-T11: in order, over chunk boundaries, with a dead-letter sink in the stack and without."""
+    """P-T11: in order, across chunk boundaries, with and without a dead-letter sink in the
+    stack.
+    """
     shelf, letters = SafeShelf() if safe else Shelf(), list[tuple[int, str]]()
 
     def keep(batch: Batch[Any]) -> None:
@@ -145,7 +147,7 @@ def test_of_each_key_a_prefix_is_written_and_nothing_is_forgotten(
 
 
 def test_nothing_costs_more_while_nothing_fails() -> None:
-    """One write for a chunk with a sink that keeps prefixes; else one for each row of the longest
+    """One write per chunk if the sink keeps prefixes; otherwise one for each row of the longest
     key.
     """
     rows = [(key, False) for key in range(10) for _ in range(7)]
@@ -172,13 +174,13 @@ def sink(embedded_postgres: Any) -> PostgresSink:
 
 
 def moves(spark: Any) -> Any:
-    """1,000 rows of 10 keys; the 51st of key 0 is bad."""
+    """1,000 rows of 10 keys; row 51 of key 0 is bad."""
     return spark.range(0, 1000, numPartitions=2).selectExpr("id % 10 AS k", "id AS n")
 
 
 def test_stop_the_key_and_no_other(spark: Any, sink: PostgresSink, embedded_postgres: Any) -> None:
     """P-T11, P-T12: in chunks smaller than a key; the first error is named, and the rows behind it
-    are counted apart.
+    are counted separately.
     """
     options: dict[str, Any] = {
         "key": "k",
@@ -202,9 +204,7 @@ def test_stop_the_key_and_no_other(spark: Any, sink: PostgresSink, embedded_post
 
 
 def test_park_the_key_in_order(spark: Any, sink: PostgresSink, tmp_path: Path) -> None:
-    """P-T11: what was behind can be written again in its order, after the bad row has been put
-    right.
-    """
+    """P-T11: the rows behind can be written again in order once the bad row is repaired."""
     letters = FileSink(
         tmp_path / "letters.jsonl",
         encode=lambda record: json.dumps([record.item["n"], record.error_type]),

@@ -1,4 +1,4 @@
-"""Jars of connectors: the ones that fit the PySpark that is installed, or a word about why not."""
+"""Connector jars: those that fit the installed PySpark, or an explanation why there are none."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_the_last_version_of_each_key_arrives_and_the_others_are_counted(
 
 
 def test_rows_without_a_key_are_all_written(spark: Any, table: str) -> None:
-    """The table keeps each of them; equal ones count as well."""
+    """The table keeps each of them; equal ones count separately."""
     nameless = [(None, 1.0, "a"), (None, 1.0, "a"), (None, 2.0, "b"), (None, None, None)]
     rows = [*nameless, (1, 1.0, "x"), (1, 2.0, "y"), (2, 1.0, "z")]
     df = spark.createDataFrame(rows, "id long, at double, note string").repartition(3)
@@ -81,7 +81,7 @@ def test_rows_without_a_key_are_all_written(spark: Any, table: str) -> None:
 
 
 def test_order_is_that_of_sorted_rows(spark: Any) -> None:
-    """NULL comes first and NaN last; a key of which all rows have NULL keeps one."""
+    """NULL comes first and NaN last; a key whose rows all have NULL keeps one."""
     nan = float("nan")
     rows = [
         *((1, None, "null"), (1, -1.0, "number")),
@@ -112,7 +112,7 @@ def test_several_columns_order_the_rows_and_make_the_key(spark: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["int", "bigint", "string", "date", "boolean", "smallint"])
 def test_rows_without_a_key_are_kept_whatever_the_type_of_the_key(spark: Any, kind: str) -> None:
-    """Each of them, beside the last row of the only key."""
+    """Each of them, besides the last row of the only key."""
     key = {"date": "DATE'2026-01-01'", "boolean": "true"}.get(kind, f"cast(7 AS {kind})")
     rows = f"SELECT if(id < 3, NULL, {key}) AS id, id % 4 AS at, 'n' AS note FROM range(9)"
     df = spark.sql(rows).repartition(3)
@@ -153,7 +153,7 @@ def test_values_of_any_type_and_odd_names_are_kept(spark: Any) -> None:
 
 
 def test_keys_that_only_a_collation_makes_equal_are_all_kept(spark: Any) -> None:
-    """The destination may tell them apart."""
+    """The destination may distinguish them."""
     df = spark.sql(
         "SELECT collate(k, 'UTF8_LCASE') AS id, at FROM VALUES ('a', 1), ('A', 2), ('A', 3) t(k, at)"
     )
@@ -165,7 +165,7 @@ def test_keys_that_only_a_collation_makes_equal_are_all_kept(spark: Any) -> None
 def test_a_repeated_write_sends_the_same_rows_even_where_several_are_last(
     spark: Any, table: str, delivery: Any
 ) -> None:
-    """Equal by their order, they differ otherwise, and come from other partitions."""
+    """They are equal in their order but differ otherwise, and come from other partitions."""
     rows = [(n % 50, 1.0, f"v{n}") for n in range(1_000)]
     options: dict[str, Any] = {**LATEST, "delivery": delivery, "app_id": "states"}
     reports: list[SparkWriteReport] = []
@@ -206,7 +206,7 @@ def test_a_bad_last_row_is_a_dead_letter_and_no_earlier_one_takes_its_place(spar
 def test_what_could_lose_rows_is_refused(
     spark: Any, table: str, options: dict[str, Any], rule: str
 ) -> None:
-    """The key of the table is known from the open sink only."""
+    """The key of the table is known only from the open sink."""
     column = "penstock_superseded" if rule == "reserved" else "note"
     df = spark.sql(f"SELECT 1L AS id, 1D AS at, 'n' AS {column}")
     with pytest.raises(ConfigError, match=rule):

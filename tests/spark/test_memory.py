@@ -1,4 +1,4 @@
-"""What a worker holds does not depend on how much it writes."""
+"""The memory of a worker does not depend on how much it writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Weighs:
-    """Takes everything, and writes down the most memory that its process has held so far."""
+    """Accepts everything, and records the peak memory of its process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,9 +34,7 @@ class Weighs:
 def test_three_million_rows_through_one_task_take_no_more_memory_than_a_few(
     spark: Any, tmp_path: Path
 ) -> None:
-    """P-T3: less than 200 MB above what the first chunk needed, with the chunks of the default
-    size.
-    """
+    """P-T3: less than 200 MB more than the first chunk needed, with chunks of the default size."""
     rows = spark.range(0, 3_000_000, 1, 1).selectExpr(
         "id",
         "cast(id % 1000 as int) amount",

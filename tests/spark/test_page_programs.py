@@ -1,4 +1,4 @@
-"""The programs that open the pages on Spark print what their pages say."""
+"""The programs at the beginning of the pages on Spark print the output on their pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHECKED = "amount int CHECK (amount >= 0)"
 
 
 def timeless(printed: str) -> list[str]:
-    """The lines with every rate and duration as one character, and without alignment."""
+    """The lines without alignment, with one character for every rate and duration."""
     return [
         re.sub(r"\d+\.\d\d(?= )|[\d,]+(?= rows/s)", "#", " ".join(line.split()))
         for line in printed.splitlines()

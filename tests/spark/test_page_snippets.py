@@ -1,4 +1,4 @@
-"""The Python snippets of the pages on Spark run as they stand."""
+"""The Python snippets of the pages on Spark run unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stream(spark: Any, rows: Any, folder: Path) -> Any:
 
 
 def ended(spark: Any) -> None:
-    """Wait until every query has read its stream, and end it."""
+    """Wait until every query has read its stream, and stop it."""
     for each in spark.streams.active:
         each.processAllAvailable()
         each.stop()

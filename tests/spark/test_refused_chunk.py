@@ -1,4 +1,4 @@
-"""A chunk whose destination refuses everything fails at once: Spark tells of it, and an operator
+"""A chunk whose destination refuses everything fails at once: Spark reports it, and an operator
 repairs it before the job runs again.
 """
 
@@ -55,7 +55,7 @@ async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(
 
 
 class Closed:
-    """Takes no write from anybody."""
+    """Refuses every write."""
 
     async def write(self, batch: Batch[int]) -> None:
         raise RefusedError(
@@ -73,7 +73,7 @@ def test_rows_are_not_given_up_for_a_destination_that_refuses_every_write(allowe
 
 
 async def test_a_try_that_follows_without_a_pause_is_counted(fake_clock: FakeClock) -> None:
-    """A jittered backoff may come to nothing. The report has the try all the same."""
+    """A jittered backoff may be zero. The report counts the attempt anyway."""
     answers: list[Exception | None] = [TimeoutError("slow"), TimeoutError("slow"), None]
 
     async def take(batch: Batch[int]) -> None:

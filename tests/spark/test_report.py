@@ -1,4 +1,4 @@
-"""What a write tells of itself: as text, in a notebook, as a page, and while it runs."""
+"""The report of a write: as text, in a notebook, as a page, and while the write runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ REPORT = SparkWriteReport(
 
 
 class Tags(HTMLParser):
-    """Checks that what is opened is closed, and keeps what a browser would fetch or run."""
+    """Checks that opened tags are closed, and records what a browser would fetch or run."""
 
     void = frozenset({"meta", "line", "rect", "i"})
 
@@ -248,9 +248,7 @@ def odd_hundreds_fail(batch: Batch[Any]) -> WriteResult:
 def test_a_write_is_watched_and_leaves_a_page(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """P-T12: what the bar ends with is what the report counts; the caller's job group is left as it
-    was.
-    """
+    """P-T12: the bar ends with the counts of the report; the caller's job group is unchanged."""
     spark.sparkContext.setLocalProperty("spark.jobGroup.id", "mine")
     df = spark.range(0, 1000, numPartitions=3)
     report = write_dataframe(
@@ -271,7 +269,7 @@ def test_a_write_is_watched_and_leaves_a_page(
 
 
 def test_a_stream_keeps_its_tallies(spark: Any, tmp_path: Path) -> None:
-    """Per micro-batch, beside the query's own progress."""
+    """Per micro-batch, besides the query's own progress."""
     source = tmp_path / "in"
     source.mkdir()
     for number in range(3):

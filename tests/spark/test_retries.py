@@ -1,4 +1,4 @@
-"""What a broken-off transaction's error means for the next try of its unit."""
+"""The effect of a failed transaction's error on the next attempt of its unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trial of a sink on the driver, which a request to stop ends."""
+"""The trial of a sink on the driver, which a stop request ends."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EVENTS: dict[str, Callable[[], object]] = {}
-"""What the copy of a sink tells the test, since a copy has nothing else in common with it."""
+"""Events that the copy of a sink sends to the test; the copy shares no other state with it."""
 
 
 class Destination:
-    """Tells when it is opening and closed; hangs, or ignores its cancellation."""
+    """Signals when it opens and closes; hangs, or ignores its cancellation."""
 
     def __init__(self, how: str) -> None:
         self._how = how

@@ -1,4 +1,4 @@
-"""P-T19: what comes back of each type, and what is refused before a row is written."""
+"""P-T19: the value returned for each type, and types refused before a row is written."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ COLUMNS: dict[str, tuple[str, str, Any]] = {
 
 
 def on(dsn: str, *statements: str) -> list[Any]:
-    """Runs them, and answers for the last one."""
+    """Run statements; return the result of the last one."""
 
     async def run() -> list[Any]:
         con = await asyncpg.connect(dsn)
@@ -122,7 +122,7 @@ NESTED = {
 
 @pytest.mark.parametrize("expression", NESTED)
 def test_what_no_table_takes_is_refused_without_a_table(spark: Any, expression: str) -> None:
-    """P-T19: found in the stack, by the types alone; nobody listens at this address."""
+    """P-T19: detected in the stack by the types alone; there is no server at this address."""
     sink = stack(
         FanOut(
             PostgresSink("postgresql://nowhere.invalid/x", table="t", columns=("id", "v")),
@@ -202,8 +202,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 def test_mistakes_fail_on_the_driver_before_a_row_is_written(
     spark: Any, embedded_postgres: Any, mistake: str
 ) -> None:
-    """P-T19, contract 4: what is wrong with the destination is told before the job, and what to
-    change; the other branch has no row.
+    """P-T19, contract 4: the fault of the destination and its remedy are reported before the job;
+    the other branch has no row.
     """
     on(
         embedded_postgres.dsn,
@@ -247,7 +247,7 @@ def test_a_caller_with_a_running_loop_may_write(spark: Any, embedded_postgres: A
     sink = PostgresSink(embedded_postgres.dsn, table="kinds", columns=("id",))
 
     async def cell() -> int:
-        async with sink:  # open here as well
+        async with sink:  # open here, too
             return write_dataframe(spark.range(3), sink).delivered
 
     assert asyncio.run(cell()) == 3

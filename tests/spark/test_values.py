@@ -1,5 +1,5 @@
-"""Values and keys that only a DataFrame holds: what no Python object stands for, sessions' zones,
-NaN and collated keys, altered tables.
+"""Values and keys that only a DataFrame can hold: values without a Python object, session time
+zones, NaN and collated keys, altered tables.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def in_new_york(spark: Any) -> Iterator[None]:
 def test_a_value_that_cannot_be_carried_costs_its_own_row(
     spark: Any, embedded_postgres: Any, tmp_path: Path
 ) -> None:
-    """P-T10: into columns, into rows beside a column without encoder, and into a sink that knows no
-    columns; letters show what they can.
+    """P-T10: in columns, in rows beside a column without encoder, and in a sink without column
+    support; letters show as much as possible.
     """
     dsn = embedded_postgres.dsn
     query(
@@ -118,7 +118,7 @@ TIMES = """
 def test_casts_go_by_the_time_zone_of_the_session(
     spark: Any, embedded_postgres: Any, in_new_york: None
 ) -> None:
-    """Row by row as Spark's own cast to text, over both changes of the clock, in columns and in
+    """Row by row like Spark's own cast to text, across both clock changes, in columns and in
     rows.
     """
     dsn = embedded_postgres.dsn
@@ -167,7 +167,7 @@ def test_casts_go_by_the_time_zone_of_the_session(
     [("UTC+2", "+02:00"), ("-7:30", "-07:30"), ("Z", "UTC"), (ZONE, ZONE), ("+0530", "+05:30")],
 )
 def test_zones_are_spelt_as_arrow_reads_them(given: str, expected: str) -> None:
-    """A column of another spelling has rows all the same."""
+    """A column with another spelling has rows anyway."""
     assert spelt(given) == expected
     kind = pa.timestamp("us", given)
     batch = pa.record_batch(
@@ -216,8 +216,8 @@ KEYS = {
 
 @pytest.mark.parametrize("kind", KEYS)
 def test_keys_that_are_equal_for_spark_are_one_key(kind: str) -> None:
-    """Neither cut between chunks that run side by side nor written behind a failed row; NULL is a
-    key as well.
+    """They are neither split between concurrent chunks nor written behind a failed row; NULL is a
+    key, too.
     """
     rows = pa.record_batch({"k": KEYS[kind], "bad": [True] + [False] * 5})
     order = KeyFailurePolicy("stop", ("k",))
@@ -237,8 +237,8 @@ def test_keys_that_are_equal_for_spark_are_one_key(kind: str) -> None:
 def test_a_key_with_a_collation_is_written_chunk_after_chunk(
     spark: Any, embedded_postgres: Any
 ) -> None:
-    """'a' equals 'A', which only Spark can tell: it groups and sorts, and no chunk overtakes the
-    one before.
+    """'a' equals 'A', which only Spark can determine: it groups and sorts, and no chunk overtakes
+    the previous one.
     """
     dsn = embedded_postgres.dsn
     query(dsn, "DROP TABLE IF EXISTS collated; CREATE TABLE collated (k text, n bigint, nr serial)")
@@ -266,7 +266,7 @@ def test_every_chunk_of_a_collated_key_waits() -> None:
 
 
 def test_names_of_keys_are_taken_literally(spark: Any, embedded_postgres: Any) -> None:
-    """Dots and backticks are part of a name, and no field of a structure of the same name is
+    """Dots and backticks are part of a name, and no field of a structure with the same name is
     written in its place.
     """
     dsn = embedded_postgres.dsn
@@ -358,8 +358,8 @@ LEVELS: dict[str, dict[str, Any]] = {
 def test_a_sink_that_a_worker_keeps_open_writes_into_the_table_as_it_is_now(
     spark: Any, embedded_postgres: Any, level: str
 ) -> None:
-    """The second job of a worker, after another type, and the third after another table: nothing is
-    cut, and no row is refused.
+    """The second job of a worker after a change of type, and the third after a change of table: no
+    value is truncated, and no row is refused.
     """
     dsn = embedded_postgres.dsn
     query(dsn, f"DROP TABLE IF EXISTS lasting, penstock_ledger; CREATE TABLE lasting ({FIRST})")

@@ -1,4 +1,4 @@
-"""What a worker process keeps open."""
+"""The sinks that a worker process keeps open."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_a_sink_stays_open_from_task_to_task(here: Worker, tmp_path: Path) -> No
 
 
 def test_an_idle_sink_is_closed_for_another_one(here: Worker, tmp_path: Path) -> None:
-    """Otherwise its connections would stay for the rest of the session, and its file would be
-    locked.
+    """Otherwise its connections would stay open for the rest of the session, and its file would
+    stay locked.
     """
     path = tmp_path / "events.jsonl"
     with here.using(described(FileSink(path))) as first:

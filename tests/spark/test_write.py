@@ -1,4 +1,4 @@
-"""DataFrames through sinks, on a real Spark."""
+"""DataFrames written through sinks, on a real Spark."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_row_arrives_and_is_counted(spark: Any, table: str) -> None:
 
 
 def test_tasks_share_the_connection_of_their_worker(spark: Any, table: str) -> None:
-    """There are two workers, and perhaps one more where one was not yet free again."""
+    """There are two workers, and possibly a third if one was not free in time."""
     query(table, "ALTER TABLE numbers ADD backend integer DEFAULT pg_backend_pid()")
     df = spark.range(0, 60, numPartitions=30).selectExpr("id", "'n' AS name")
     sink = PostgresSink(table, table="numbers", columns=("id", "name"))
@@ -105,7 +105,7 @@ def test_dead_rows_come_back_or_fail_the_write(spark: Any) -> None:
 
 
 def test_rows_of_a_key_arrive_in_order(spark: Any, table: str) -> None:
-    """P-T9: per key no inversion, with several chunks in flight."""
+    """P-T9: no inversion within a key, with several chunks in flight."""
     query(table, "ALTER TABLE numbers DROP CONSTRAINT numbers_pkey")
     df = spark.range(0, 20_000, numPartitions=5).selectExpr(
         "(id * 7919) % 20000 AS id", "cast((id * 7919) % 20000 % 97 AS string) AS name"
@@ -155,7 +155,7 @@ def test_a_sink_that_cannot_travel_is_told(spark: Any) -> None:
 
 
 def test_a_stream_is_written_by_micro_batches(spark: Any, table: str, tmp_path: Path) -> None:
-    """`foreach_batch`: every file of a folder is a micro-batch, each with a report of its own."""
+    """`foreach_batch`: every file of a folder is a micro-batch with its own report."""
     for number in range(3):
         (tmp_path / f"{number}.json").write_text(
             "".join(f'{{"id": {number * 100 + row}, "name": "n"}}\n' for row in range(50))
@@ -187,7 +187,7 @@ def nobody_there(batch: Batch[Any]) -> None:
 
 
 def test_patience_ends_an_outage_and_no_row_is_forgotten(spark: Any) -> None:
-    """A task must end before Spark loses patience; what was waiting comes back, and the tries are
+    """A task must end before Spark's timeout; waiting rows are returned, and the attempts are
     counted.
     """
     down = stack(nobody_there, Retry(backoff=tenacity.wait_fixed(0.05)))
@@ -200,7 +200,7 @@ def test_patience_ends_an_outage_and_no_row_is_forgotten(spark: Any) -> None:
 
 
 def test_max_tasks_bounds_who_writes_at_the_same_time(spark: Any) -> None:
-    """P-T15's means: fewer tasks, all rows."""
+    """The means for P-T15: fewer tasks, all rows."""
     report = write_dataframe(
         spark.range(0, 100, numPartitions=8), odd_ones_fail, max_tasks=2, max_dead_letters=10
     )

@@ -1,4 +1,4 @@
-"""A transaction on a connection of each driver, with one face for the tests."""
+"""A transaction on a connection of each driver, with one interface for the tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Driver(ABC):
-    """A way to append: a transaction in a context, `append` and `execute` inside."""
+    """One way to append: a transaction as a context, `append` and `execute` inside."""
 
     def __init__(self, log: Log) -> None:
         self.dsn = log.dsn
@@ -74,7 +74,7 @@ class AsyncpgPool(Asyncpg):
 
 
 class Psycopg(Driver):
-    """With a row factory of the user's."""
+    """With the user's own row factory."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Any]:

@@ -1,4 +1,4 @@
-"""Dumps of a schema, restored elsewhere."""
+"""Dumps of a schema, restored into other databases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Dumps:
-    """Dumps of one log, restored into databases of their own."""
+    """Dumps of one log, restored into new databases."""
 
     def __init__(self, server: EmbeddedPostgres, log: Log, folder: Path) -> None:
         self._server = server

@@ -1,7 +1,7 @@
-"""Readers by position, right ones and wrong ones, and mistakes to plant into the SQL of a log.
+"""Readers by position, correct and faulty ones, and faults planted in the SQL of a log.
 
-A scenario is run with the log as it is installed, which must lose nothing, and with a mistake of
-the kind that it guards against, which must show.
+A scenario runs with the installed log, which must lose nothing, and with a fault of the kind that
+it guards against, which must be detected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_MARK = _NEXT % "RETURN nextval('{schema}.position');"
 DEFAULT_WITHOUT_MARK = (
     "ALTER TABLE {schema}.message ALTER position SET DEFAULT nextval('{schema}.position')"
 )
-"""The mark is taken by whoever remembers to."""
+"""The mark is taken only by appenders that call for it."""
 MARK_AFTER_POSITION = _NEXT % (
     "v := nextval('{schema}.position'); PERFORM {schema}.gate(); "
     f"PERFORM {MARK % 'v - 1'}; RETURN v;"
@@ -43,7 +43,7 @@ MARK_OF_FRESH_SEQUENCE = _NEXT % (
     f"PERFORM {MARK % 'SELECT last_value FROM {schema}.position'}; "
     "RETURN nextval('{schema}.position');"
 )
-"""`last_value` of a sequence that has never been used is its first position."""
+"""The `last_value` of an unused sequence is its first position."""
 NOTE_OF_SESSION = _NEXT % (
     f"IF coalesce({_NOTE}, '') = '' THEN PERFORM {MARK % LAST}; "
     "PERFORM set_config('penstock.mark_{class}', 'taken', false); END IF; "
@@ -56,7 +56,7 @@ NOTE_BEYOND_SAVEPOINT = _NEXT % (
     f"PERFORM {MARK % LAST}; PERFORM pg_advisory_lock_shared(2, {{class}}); END IF; "
     "RETURN nextval('{schema}.position');"
 )
-"""The note of the mark outlives a rollback to a savepoint, and the mark does not."""
+"""The note of the mark outlives a rollback to a savepoint, but the mark does not."""
 MARK_PER_POSITION = _NEXT % f"PERFORM {MARK % LAST}; RETURN nextval('{{schema}}.position');"
 HORIZON_WITHOUT_MARKS = _HORIZON % f"RETURN ({LAST});"
 HORIZON_MARKS_FIRST = _HORIZON % (
@@ -71,7 +71,7 @@ HORIZON_OF_SESSIONS = _HORIZON % (
 HORIZON_ANYWHERE = _HORIZON % (
     f"v := ({LAST}); SELECT min(mark) INTO m FROM {{schema}}.appender; RETURN least(v, m);"
 )
-"""Right, but for the checks of where it is read."""
+"""Correct, but without the checks of where it is read."""
 MARKS_OF_ANY_LOG = (
     "CREATE OR REPLACE VIEW {schema}.appender AS SELECT objid::bigint AS mark, pid, "
     "virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
@@ -89,7 +89,7 @@ END $$"""
 
 @dataclass
 class Reader:
-    """Reads by position up to the horizon, as a subscription does."""
+    """Reads by position up to the horizon, like a subscription."""
 
     con: Any
     log: Log
@@ -97,7 +97,7 @@ class Reader:
     delivered: list[int] = field(default_factory=list)
 
     async def read(self) -> int:
-        """Read on; return the horizon."""
+        """Read the next messages; return the horizon."""
         horizon: int = await self.con.fetchval(f"SELECT {self.log.sql}.horizon()")
         await self._deliver("AND position <= $2", horizon)
         self.position = max(self.position, horizon)
@@ -135,7 +135,7 @@ class TransactionIdReader(Reader):
 
 
 class GapReader(Reader):
-    """Waits at a gap until it is filled."""
+    """Waits at each gap until it is filled."""
 
     async def read(self) -> int:
         known = len(self.delivered)
@@ -149,7 +149,7 @@ class GapReader(Reader):
 
 @dataclass
 class Scene:
-    """Two writers, a reader, and an operator, each with a connection."""
+    """Two writers, a reader and an operator, each with a connection."""
 
     log: Log
     first: Any
@@ -158,25 +158,25 @@ class Scene:
     operator: Any
 
     async def append(self, con: Any, *, stream: str = "", count: int = 1) -> list[int]:
-        """Append to a stream, by default one for each connection."""
+        """Append to a stream; each connection has its own by default."""
         return await self.log.append(con, stream or f"s-{id(con)}", *range(count))
 
     async def stored(self) -> list[int]:
-        """The positions of all messages that are committed."""
+        """The positions of all committed messages."""
         rows = await self.operator.fetch(
             f"SELECT position FROM {self.log.sql}.message ORDER BY position"
         )
         return [row["position"] for row in rows]
 
     async def lost(self) -> list[int]:
-        """Committed positions that a last read does not deliver, either; the others came in order."""
+        """Committed positions that a last read does not deliver; the others arrived in order."""
         await self.reader.read()
         delivered = self.reader.delivered
         assert delivered == sorted(set(delivered))
         return sorted(set(await self.stored()) - set(delivered))
 
     async def marks(self) -> list[int]:
-        """The marks that are held."""
+        """The held marks."""
         rows = await self.operator.fetch(f"SELECT mark FROM {self.log.sql}.appender ORDER BY mark")
         return [row["mark"] for row in rows]
 
@@ -191,7 +191,9 @@ class Scene:
             )
 
     async def gated(self, function: str, before: str) -> None:
-        """Make a function of the log stop before a piece of its text, where a session wants that."""
+        """Make a function of the log wait before a piece of its text, in sessions that
+        request it.
+        """
         found: str = await self.operator.fetchval(
             "SELECT pg_get_functiondef($1::regprocedure)", f"{self.log.sql}.{function}()"
         )
@@ -203,7 +205,7 @@ class Scene:
     async def at_gate(
         self, con: Any, action: Coroutine[Any, Any, Any]
     ) -> AsyncGenerator[asyncio.Task[Any]]:
-        """Run a coroutine until it has reached the gate; open the gate at the exit."""
+        """Run a coroutine until it reaches the gate; open the gate at exit."""
         reached = asyncio.Event()
         con.add_log_listener(lambda *_: reached.set())
         await con.execute("SET test.gated = 'yes'")
@@ -230,7 +232,7 @@ class Scene:
 async def scene(
     log: Log, bug: str | None = None, reader: type[Reader] = Reader
 ) -> AsyncGenerator[Scene]:
-    """A log with a planted mistake, and those who use it."""
+    """A log with a planted fault, and its users."""
     async with AsyncExitStack() as stack:
         first, second, reading, operator = [
             await stack.enter_async_context(log.connected()) for _ in range(4)

@@ -1,4 +1,4 @@
-"""A stream log of a test's own, in a schema of its own."""
+"""A test's own stream log in its own schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBERS = itertools.count()
 
 @dataclass(frozen=True)
 class Log:
-    """An installed schema: its name, and where it is."""
+    """An installed schema: its name and location."""
 
     dsn: str
     schema: str
@@ -34,7 +34,7 @@ class Log:
 
     @asynccontextmanager
     async def connected(self, **options: Any) -> AsyncGenerator[Any]:
-        """A connection of asyncpg's, as the superuser."""
+        """An asyncpg connection as the superuser."""
         con = await asyncpg.connect(self.dsn, **options)
         try:
             yield con
@@ -48,7 +48,7 @@ class Log:
 
 
 async def append(con: Any, sql: str, stream: str, messages: list[dict[str, Any]]) -> list[int]:
-    """Append by the SQL function, in the connection's transaction if it has one."""
+    """Append with the SQL function, in the connection's transaction if there is one."""
     rows = await con.fetch(
         f"SELECT r_position FROM {sql}.append($1, $2::text::jsonb)", stream, json.dumps(messages)
     )
@@ -56,7 +56,7 @@ async def append(con: Any, sql: str, stream: str, messages: list[dict[str, Any]]
 
 
 def fresh_name() -> str:
-    """A schema's name that no other test has."""
+    """A schema name that no other test uses."""
     return f"log_{next(_NUMBERS)}"
 
 
@@ -74,7 +74,7 @@ async def install_log(log: Log) -> None:
 
 @dataclass(frozen=True)
 class Role:
-    """A role that may log in, and nothing else."""
+    """A role that may only log in."""
 
     name: str
     dsn: str
@@ -82,7 +82,7 @@ class Role:
 
 @asynccontextmanager
 async def role(log: Log) -> AsyncGenerator[Role]:
-    """A role of the test's own, dropped with all that it owns and may do."""
+    """A test's own role, dropped with all that it owns and all its permissions."""
     name = f"role_{next(_NUMBERS)}"
     user = log.dsn.partition("//")[2].partition("@")[0]
     async with log.connected() as con:

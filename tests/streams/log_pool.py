@@ -1,11 +1,12 @@
-"""Logs for one test after the other: an emptied log is used again if it cannot be told from a new one.
+"""Logs for successive tests: an emptied log is reused if it is indistinguishable from a new one.
 
-Installing one takes a tenth of a second and makes a hundred files, which stay as long as the server.
-A log is used again under these conditions; otherwise it is dropped, and another one is installed.
+An installation takes a tenth of a second and creates a hundred files, which stay for the lifetime
+of the server. A log is reused under these conditions; otherwise it is dropped and another one is
+installed.
 
-1. No session of the test before is left.
-2. The schema is as it was installed: its objects, owners and rights, and its own records.
-3. Nothing is known of its tables' contents: planners would use statistics.
+1. No session of the previous test is left.
+2. The schema is as it was installed: its objects, owners and permissions, and its own records.
+3. Nothing is known about its tables' contents: planners would use statistics.
 
 `TRUNCATE` gives tables and indexes new files, and sequences begin again.
 """
@@ -77,9 +78,9 @@ WHERE relnamespace = $1::regnamespace AND relkind IN ('r', 'i')
 class _Used:
     log: Log
     state: str
-    """Its state when it was installed."""
+    """The state after installation."""
     others: frozenset[int]
-    """The sessions that were there before the test that had it."""
+    """The sessions that existed before the test that used it."""
 
 
 _used: defaultdict[str, list[_Used]] = defaultdict(list)
@@ -95,7 +96,7 @@ def log(embedded_postgres: EmbeddedPostgres) -> Iterator[Log]:
 
 @contextmanager
 def lent(dsn: str) -> Iterator[Log]:
-    """A log that is as after its installation. Not for use on a running loop."""
+    """A log in its state after installation. Not for use on a running loop."""
     taken = asyncio.run(_taken(dsn))
     yield taken.log
     _used[dsn].append(taken)

@@ -21,7 +21,9 @@ def served(log: Log, name: str = "s", **options: Any) -> PostgresStreamSource:
 
 
 async def consumed(log: Log, name: str = "s", **options: Any) -> list[int]:
-    """Serve the subscription until it has handled everything; the handled positions, sorted."""
+    """Serve the subscription until it has handled everything; return the handled positions,
+    sorted.
+    """
     found: list[int] = []
 
     async def handle(message: Message) -> None:
@@ -33,7 +35,7 @@ async def consumed(log: Log, name: str = "s", **options: Any) -> list[int]:
 
 
 async def stored_offsets(log: Log, con: Any, name: str = "s") -> list[int]:
-    """The different positions of its slots, by a query of the test's own."""
+    """The distinct positions of its slots, by a separate query."""
     rows = await con.fetch(
         f"SELECT DISTINCT position FROM {log.sql}.subscription_slot WHERE name = $1 ORDER BY 1",
         name,

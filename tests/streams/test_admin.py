@@ -1,4 +1,4 @@
-"""Operating subscriptions: what a look says, and what consumers do after a change."""
+"""Operation of subscriptions: the reports, and the effect of changes on consumers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 @pytest.fixture(autouse=True)
 def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes notice changes soon."""
+    """Make processes notice changes quickly."""
     monkeypatch.setattr(options, "LOOK_EVERY", 0.05)
 
 
@@ -49,7 +49,7 @@ async def slot_of(log: Log, con: Any, stream: str) -> int:
 
 
 async def test_lag_is_what_was_not_handled_by_subscription_and_by_slot(log: Log) -> None:
-    """S-T4: as a query of the test's own counts it; a selection counts its own streams only."""
+    """S-T4: compared with a separate query; a selection counts its own streams only."""
     async with operated(log) as (con, admin):
         await log.append(con, "a-1", 0, 1)
         assert await consumed(log) == [1, 2]
@@ -118,7 +118,7 @@ async def test_a_report_says_why_slots_stand(log: Log) -> None:
 
 
 async def test_a_paused_subscription_delivers_nothing_until_a_resume(log: Log) -> None:
-    """The process that serves it says so; another subscription goes on."""
+    """The serving process reports it; another subscription continues."""
     async with operated(log) as (con, admin):
         reader, other = served(log), served(log, "other")
         async with reader.open(host := StreamHost()), other.open(beside := StreamHost()):
@@ -137,7 +137,7 @@ async def test_a_paused_subscription_delivers_nothing_until_a_resume(log: Log) -
 
 
 async def test_a_paused_slot_waits_and_the_others_go_on(log: Log) -> None:
-    """A resume of the whole subscription resumes its slots, too."""
+    """A resume of the whole subscription also resumes its slots."""
     async with operated(log) as (con, admin):
         await consumed(log)
         await log.append(con, "a-1", 0)
@@ -174,7 +174,9 @@ async def test_a_paused_slot_waits_and_the_others_go_on(log: Log) -> None:
 async def test_a_consumer_goes_on_where_a_reset_says(
     log: Log, point: Any, first: int, expected: list[int]
 ) -> None:
-    """S-T5: the beginning, the next message, a position, a time; positions move in both directions."""
+    """S-T5: the beginning, the next message, a position, a time; positions move in both
+    directions.
+    """
     async with operated(log) as (con, admin):
         await log.append(con, "a-1", 0)
         await log.append(con, "a-2", 1, 2)
@@ -191,7 +193,9 @@ async def test_a_consumer_goes_on_where_a_reset_says(
 
 
 async def test_a_reset_to_the_next_message_takes_those_of_open_transactions(log: Log) -> None:
-    """S-T5: what is visible beyond the horizon is passed over; what becomes visible is delivered."""
+    """S-T5: messages visible beyond the horizon are skipped; those that become visible later are
+    delivered.
+    """
     async with operated(log) as (con, admin), log.connected() as other:
         await consumed(log)
         await other.execute("BEGIN")
@@ -203,7 +207,9 @@ async def test_a_reset_to_the_next_message_takes_those_of_open_transactions(log:
 
 
 async def test_a_reset_is_refused_while_the_subscription_is_served(log: Log) -> None:
-    """S-T11: forced, it refuses the commits of what was read before, and the process goes on there."""
+    """S-T11: a forced reset makes commits of earlier reads fail, and the process continues at the
+    new position.
+    """
     async with operated(log) as (con, admin):
         await log.append(con, "a-1", 0, 1, 2)
         slot = await slot_of(log, con, "a-1")
@@ -226,7 +232,7 @@ async def test_a_reset_is_refused_while_the_subscription_is_served(log: Log) -> 
 
 
 async def test_a_store_of_an_equal_position_is_refused_after_a_reset(log: Log) -> None:
-    """S-T11: by the epoch, where the position does not tell that it was moved."""
+    """S-T11: because of the epoch, as the position does not show that it was moved."""
     async with operated(log) as (con, admin):
         await log.append(con, "a-1", 0)
         slot = await slot_of(log, con, "a-1")
@@ -243,7 +249,7 @@ async def test_a_store_of_an_equal_position_is_refused_after_a_reset(log: Log) -
 
 
 async def test_a_subscription_beyond_a_restored_log_goes_on_after_a_reset(log: Log) -> None:
-    """S18: the named error says so; the reset to the next message is the way out."""
+    """S18: the error says so; a reset to the next message resolves it."""
     async with operated(log) as (con, admin):
         await log.append(con, "a-1", 0)
         await consumed(log)
@@ -292,7 +298,7 @@ async def test_a_skipped_message_is_left_out_and_its_neighbours_are_not(
 
 
 async def test_a_flow_with_positions_of_its_own_leaves_a_skipped_message_out(log: Log) -> None:
-    """S-T7: where the subscription's positions are copies."""
+    """S-T7: if the subscription's positions are copies."""
     async with operated(log) as (con, admin):
         found: list[int] = []
 
@@ -317,8 +323,8 @@ async def test_a_flow_with_positions_of_its_own_leaves_a_skipped_message_out(log
 
 @pytest.mark.parametrize("position", [1, 2])
 async def test_a_process_gives_up_the_message_that_is_skipped(log: Log, position: int) -> None:
-    """S-T11, S-T13: it cannot store what it had read. It learns of the first of a slot by the
-    position, and of another one by its lease.
+    """S-T11, S-T13: it cannot store what it had read. It detects the first skipped message of a
+    slot by the position, and later ones by its lease.
     """
     async with operated(log) as (con, admin):
         await log.append(con, "a-1", 0, 1, 2)
@@ -336,7 +342,7 @@ async def test_a_process_gives_up_the_message_that_is_skipped(log: Log, position
 
 
 async def test_a_slot_moves_past_a_skipped_message_that_is_its_last(log: Log) -> None:
-    """S-T4: nothing takes it for unread, though no record tells its offset."""
+    """S-T4: it does not count as unread, although no record has its offset."""
     async with operated(log) as (con, admin):
         await consumed(log)
         await log.append(con, "a-1", 0, 1)
@@ -370,7 +376,7 @@ async def test_a_message_that_cannot_be_skipped_is_named(log: Log) -> None:
 
 
 async def test_a_deleted_subscription_begins_anew(log: Log) -> None:
-    """Refused while it is served; forced, the serving process fails with a named error."""
+    """Refused while it is served; if forced, the serving process fails with a named error."""
     async with operated(log) as (con, admin):
         await log.append(con, "a-1", 0)
         await consumed(log)
@@ -420,7 +426,9 @@ async def test_wrong_names_arguments_and_schemas_are_named(log: Log) -> None:
 
 
 async def test_a_role_needs_the_right_to_subscribe(log: Log, real_clock: LoopClock) -> None:
-    """With it everything works; one that may only read is told what it lacks."""
+    """With it everything works; a role that may only read gets an error that names the missing
+    permission.
+    """
     async with operated(log) as (con, admin), role(log) as app:
         await log.append(con, "a-1", 0, 1)
         await consumed(log)

@@ -1,4 +1,4 @@
-"""Appending on the user's own connection, in the user's own transaction, by every driver."""
+"""Appending on the user's own connection and in the user's own transaction, with every driver."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def stored(log: Log, stream: str) -> list[tuple[Any, ...]]:
 
 
 class Cancelled(Exception):
-    """Ends a transaction."""
+    """An exception that ends a transaction."""
 
 
 def test_messages_are_in_the_log_when_the_transaction_commits(log: Log, driver: Driver) -> None:
@@ -83,7 +83,7 @@ def test_nothing_is_in_the_log_when_the_transaction_rolls_back(log: Log, driver:
 
 
 def test_a_savepoint_is_rolled_back_alone(log: Log, driver: Driver) -> None:
-    """What was appended before it stays, and the versions go on behind that."""
+    """Messages appended before it stay, and the versions continue behind them."""
 
     async def run() -> None:
         async with driver.transaction() as con:
@@ -130,7 +130,7 @@ def test_the_expected_version_is_checked(log: Log, driver: Driver) -> None:
 
 
 def test_an_error_that_hides_the_servers_detail_is_read_behind_it() -> None:
-    """SQLAlchemy 2.0 raises the SQLSTATE of asyncpg's error again, without its other fields."""
+    """SQLAlchemy 2.0 re-raises the SQLSTATE of asyncpg's error without its other fields."""
 
     class Adapted(Exception):
         sqlstate = "PS001"
@@ -147,7 +147,7 @@ def test_an_error_that_hides_the_servers_detail_is_read_behind_it() -> None:
 
 
 def test_a_message_with_an_id_is_appended_once(log: Log, driver: Driver) -> None:
-    """Also where the retry expects the version from before its first try."""
+    """Also if the retry expects the version from before its first attempt."""
 
     async def run() -> None:
         named = NewMessage("OrderPaid", {"n": 1}, id=uuid4())
@@ -215,7 +215,7 @@ def test_any_other_error_is_the_drivers_own(driver: Driver) -> None:
 
 @pytest.mark.parametrize("expected", [None, "read"])
 def test_concurrent_appenders_share_a_stream_without_gaps(log: Log, expected: str | None) -> None:
-    """With an expected version they read it first and try again after a conflict, as they have to."""
+    """With an expected version they read it first and retry after a conflict, as required."""
 
     async def appends(number: int) -> int:
         conflicts = 0
@@ -249,7 +249,9 @@ def test_concurrent_appenders_share_a_stream_without_gaps(log: Log, expected: st
 
 
 def test_an_id_that_another_transaction_takes_meanwhile_is_a_conflict(log: Log) -> None:
-    """The second message of a call, appended to another stream by a transaction still open."""
+    """The second message of a call is appended to another stream by a transaction that is still
+    open.
+    """
 
     async def run() -> None:
         made, taken = StreamLog(log.schema), uuid4()
@@ -306,7 +308,7 @@ def test_a_connection_of_another_kind_is_named_with_what_to_use(log: Log) -> Non
 
 
 def test_append_works_with_row_and_type_settings_of_the_users(log: Log) -> None:
-    """Codecs for every type of the answer change nothing."""
+    """Codecs for every type of the result change nothing."""
 
     async def run() -> None:
         async with log.connected() as con:

@@ -1,4 +1,4 @@
-"""The SQL function `append`, called with JSON that no `NewMessage` has checked."""
+"""The SQL function `append`, called with JSON that was not checked by `NewMessage`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def append(con: Any, log: Log, stream: str | None, messages: Any) -> list[
 
 
 def test_a_wrong_message_is_named_and_nothing_is_appended(log: Log) -> None:
-    """Wherever it is among the others."""
+    """Whatever its index."""
 
     async def run() -> None:
         async with log.connected() as con:

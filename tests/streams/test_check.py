@@ -1,4 +1,4 @@
-"""Each problem of a schema has a name, and the statements that repair it do."""
+"""Each problem of a schema has a name, and its statements repair it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_subscription_ahead_of_its_log_goes_on_with_new_messages(
 
 
 async def test_every_missing_object_is_created_again(log: Log, real_clock: LoopClock) -> None:
-    """Each statement needs only those before it."""
+    """Each statement needs only the objects created before it."""
     async with log.connected() as con:
         await con.execute(f"DROP FUNCTION {log.sql}.slot_of CASCADE")
         await con.execute(f"DROP TABLE {log.sql}.message CASCADE")

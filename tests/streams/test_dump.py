@@ -1,4 +1,4 @@
-"""A log that pg_dump saved and pg_restore brought back, whole or in part, passes the check or is
+"""A log saved by pg_dump and restored by pg_restore, entirely or in part, passes the check or is
 repaired by it.
 """
 
@@ -81,7 +81,7 @@ async def test_rows_without_their_sequence_are_found(
 async def test_a_dump_without_privileges_opens_no_function_unnoticed(
     log: Log, dumps: Dumps, real_clock: LoopClock
 ) -> None:
-    """`append` runs with the owner's rights, and functions are everybody's by default."""
+    """`append` runs with the owner's permissions, and by default everyone may call functions."""
     async with role(log) as app:
         await install_streams(log.dsn, schema=log.schema, append=app.name)
         await dumps.dump()
@@ -98,7 +98,9 @@ async def test_a_dump_without_privileges_opens_no_function_unnoticed(
 async def test_a_log_restored_beside_one_of_its_class_is_found(
     log: Log, dumps: Dumps, real_clock: LoopClock
 ) -> None:
-    """Only a schema of another name can be there: the class follows from the name unless taken."""
+    """The other log must have another schema name: the class follows from the name unless it is
+    taken.
+    """
     async with log.connected() as con:
         await log.append(con, "order-1", 1)
         await dumps.dump()
@@ -113,7 +115,7 @@ async def test_a_log_restored_beside_one_of_its_class_is_found(
 
 
 async def test_a_renamed_schema_is_repaired(log: Log, dumps: Dumps, real_clock: LoopClock) -> None:
-    """Functions hold the schema's name in their text."""
+    """Functions contain the schema name in their text."""
     renamed = Log(log.dsn, f"{log.schema}_renamed")
     async with log.connected() as con:
         await log.append(con, "order-1", 1)

@@ -1,6 +1,6 @@
-"""The horizon of readers: what is behind it never changes, whatever order transactions commit in.
+"""The horizon of readers: messages behind it never change, in any order of commits.
 
-Each scenario is run a second time with a mistake planted, and must then show it.
+Each scenario also runs with a planted fault, and must detect it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ async def test_a_position_that_commits_late_is_delivered(
     bug: str | None,
     append: Callable[[Scene, Any], Awaitable[None]],
 ) -> None:
-    """S-T1, S18: the first transaction has the lower positions, also the first one of the log, and
-    commits last, however it appends.
+    """S-T1, S18: the first transaction has the lower positions, including the first one of the log,
+    and commits last, however it appends.
     """
     async with scene(log, bug) as here:
         open_one = here.first.transaction()
@@ -85,8 +85,8 @@ async def test_a_position_that_commits_late_is_delivered(
 async def test_ids_of_transactions_and_positions_may_cross(
     log: Log, real_clock: LoopClock, reader: type[Reader]
 ) -> None:
-    """S-T1, S18: the older transaction has the later position. A reader that trusts the ids of
-    transactions, and resumes by position, loses the earlier one.
+    """S-T1, S18: the older transaction has the later position. A reader that relies on transaction
+    ids and resumes by position loses the earlier one.
     """
     async with scene(log, reader=reader) as here:
         older = here.first.transaction()
@@ -106,8 +106,8 @@ async def test_ids_of_transactions_and_positions_may_cross(
 async def test_foreign_transactions_hold_up_no_reader(
     log: Log, real_clock: LoopClock, reader: type[Reader]
 ) -> None:
-    """S18: a transaction that writes in another database, and one in another table of this one, are
-    open. A reader that waits for every older transaction waits for them.
+    """S18: a transaction in another database and one in another table of this database are open. A
+    reader that waits for every older transaction would wait for them.
     """
     database = f"beside_{log.schema}"
     async with scene(log, reader=reader) as here:
@@ -128,7 +128,7 @@ async def test_foreign_transactions_hold_up_no_reader(
 async def test_a_rollback_leaves_a_gap_that_readers_pass(
     log: Log, real_clock: LoopClock, reader: type[Reader]
 ) -> None:
-    """S18: a reader that waits for gaps to be filled would wait for ever."""
+    """S18: a reader that waits for gaps to be filled would wait forever."""
     async with scene(log, reader=reader) as here:
         given_up = here.first.transaction()
         await given_up.start()
@@ -146,7 +146,7 @@ async def test_a_rollback_leaves_a_gap_that_readers_pass(
 async def test_each_transaction_of_a_connection_takes_the_mark(
     log: Log, real_clock: LoopClock, end: str, bug: str | None
 ) -> None:
-    """S18: a note of the mark that outlives its transaction would leave the next one without."""
+    """S18: if the note of the mark outlived its transaction, the next one would have no mark."""
     async with scene(log, bug) as here:
         await here.first.execute("BEGIN")
         await here.append(here.first)
@@ -162,7 +162,7 @@ async def test_each_transaction_of_a_connection_takes_the_mark(
 async def test_a_rollback_to_a_savepoint_gives_the_mark_back_and_the_note_of_it(
     log: Log, real_clock: LoopClock, bug: str | None
 ) -> None:
-    """S18: the lock is gone after the rollback, so the next position needs one."""
+    """S18: the rollback releases the lock, so the next position needs a new one."""
     async with scene(log, bug) as here:
         await here.first.execute("BEGIN; SAVEPOINT before")
         await here.append(here.first)
@@ -211,8 +211,8 @@ async def test_the_last_position_is_read_before_the_marks(
 async def test_messages_are_read_in_a_later_statement_than_the_horizon(
     log: Log, real_clock: LoopClock, reader: type[Reader]
 ) -> None:
-    """S18: a transaction commits while the statement runs, before it comes to the horizon. The
-    statement's snapshot has the mark gone and the message not there.
+    """S18: a transaction commits while the statement runs, before it reads the horizon. In the
+    statement's snapshot the mark is gone but the message is not visible.
     """
     async with scene(log, reader=reader) as here:
         await here.gated("horizon", "SELECT last_value")
@@ -229,7 +229,7 @@ async def test_messages_are_read_in_a_later_statement_than_the_horizon(
 async def test_an_old_snapshot_is_refused(
     log: Log, real_clock: LoopClock, bug: str | None, level: str
 ) -> None:
-    """S18: at these levels every statement sees the snapshot of the first one, which may be older
+    """S18: at these levels every statement uses the snapshot of the first one, which may be older
     than the horizon. Without the check a message is lost.
     """
     async with scene(log, bug) as here:
@@ -249,7 +249,7 @@ async def test_an_old_snapshot_is_refused(
 async def test_a_large_copy_takes_one_lock(
     log: Log, real_clock: LoopClock, bug: str | None
 ) -> None:
-    """S18: a mark for each position would overflow the server's table of locks."""
+    """S18: one mark per position would overflow the server's lock table."""
     async with scene(log, bug) as here:
         await here.first.execute("BEGIN")
         if bug is not None:
@@ -264,7 +264,7 @@ async def test_a_large_copy_takes_one_lock(
 
 
 async def test_appends_of_one_transaction_share_a_mark(log: Log, real_clock: LoopClock) -> None:
-    """S18: the least position of the transaction decides."""
+    """S18: the lowest position of the transaction decides."""
     async with scene(log) as here:
         await here.append(here.second)
         await here.first.execute("BEGIN")
@@ -278,7 +278,7 @@ async def test_appends_of_one_transaction_share_a_mark(log: Log, real_clock: Loo
 async def test_a_mark_of_another_log_holds_up_no_reader(
     log: Log, real_clock: LoopClock, bug: str | None
 ) -> None:
-    """S18: each log of a database has a class of its own."""
+    """S18: each log of a database has its own class."""
     other = Log(log.dsn, fresh_name())
     await install_log(other)
     async with scene(log, bug) as here, other.connected() as con, con.transaction():

@@ -1,4 +1,4 @@
-"""The horizon over prepared transactions, crashes, standbys and restored dumps."""
+"""The horizon with prepared transactions, crashes, standbys and restored dumps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server(embedded_postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
-    """A server of this file's own, which has prepared transactions, and may be killed."""
+    """A server for this file, with prepared transactions; tests may kill it."""
     with start_postgres({"max_prepared_transactions": "5"}) as own:
         yield own
 
@@ -41,7 +41,7 @@ async def a_log(dsn: str) -> Log:
 async def test_a_prepared_transaction_keeps_its_mark(
     server: EmbeddedPostgres, real_clock: LoopClock, bug: str | None
 ) -> None:
-    """S18: it belongs to no session any more."""
+    """S18: it no longer belongs to a session."""
     async with scene(await a_log(server.dsn), bug) as here:
         await here.first.execute("BEGIN")
         await here.append(here.first)
@@ -56,7 +56,7 @@ async def test_a_prepared_transaction_keeps_its_mark(
 async def test_a_prepared_transaction_keeps_its_mark_over_a_crash_of_the_server(
     server: EmbeddedPostgres, real_clock: LoopClock, end: str
 ) -> None:
-    """S18: and positions go on behind it."""
+    """S18: positions continue behind it."""
     log = await a_log(server.dsn)
     async with scene(log) as here:
         await here.first.execute("BEGIN")
@@ -100,7 +100,7 @@ async def test_positions_never_repeat_after_a_crash_of_the_server(
 
 
 async def test_the_horizon_is_refused_on_a_standby(real_clock: LoopClock) -> None:
-    """S18: a standby has no marks: a message that commits late would be lost there."""
+    """S18: a standby has no marks: a message that commits late would be lost."""
     with start_postgres({"fsync": "off"}) as server:
         log = await a_log(server.dsn)
         async with log.connected() as con:
@@ -121,8 +121,8 @@ async def test_the_horizon_is_refused_on_a_standby(real_clock: LoopClock) -> Non
 async def test_a_restored_dump_goes_on_where_the_log_ended(
     server: EmbeddedPostgres, real_clock: LoopClock, tmp_path: Path
 ) -> None:
-    """S18: positions belong to the data, unlike ids of transactions, which start again in another
-    cluster. A reader goes on at its position. The dump was taken beside an open transaction.
+    """S18: positions belong to the data, unlike transaction ids, which start again in another
+    cluster. A reader continues at its position. The dump was taken while a transaction was open.
     """
     log = await a_log(server.dsn)
     copy = f"copy_of_{log.schema}"
@@ -150,6 +150,6 @@ async def test_a_restored_dump_goes_on_where_the_log_ended(
 
 
 def _client(server: EmbeddedPostgres, program: str, *arguments: str) -> None:
-    """Run a program of PostgreSQL's, which must succeed."""
+    """Run a PostgreSQL client program, which must succeed."""
     command = [str(server._binaries / program), *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

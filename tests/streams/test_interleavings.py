@@ -1,4 +1,4 @@
-"""Random interleavings of writers and a reader, one statement at a time, and side by side."""
+"""Random interleavings of writers and a reader, one statement at a time, and concurrently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRANSACTIONS = 40
 
 
 class Writer:
-    """A connection that appends to a stream of its own, in transactions of random shape."""
+    """A connection that appends to its own stream in transactions of random shape."""
 
     def __init__(self, here: Scene, con: Any, name: str, rng: random.Random) -> None:
         self._here = here
@@ -56,7 +56,7 @@ class Writer:
             await self.end()
 
     async def end(self) -> None:
-        """End the transaction, more often by a commit."""
+        """End the transaction, usually with a commit."""
         if self._is_open:
             await self._con.execute("COMMIT" if self._rng.random() < 0.7 else "ROLLBACK")
             self._is_open = False
@@ -79,8 +79,8 @@ async def writers(here: Scene, rng: random.Random) -> AsyncGenerator[list[Writer
 async def test_interleaved_statements_lose_nothing(
     log: Log, real_clock: LoopClock, bug: str | None, seed: int
 ) -> None:
-    """S-T1, S18: the reader delivers every message that is committed, once and in order, and none
-    that was rolled back. In the same order of statements each mistake loses some.
+    """S-T1, S18: the reader delivers every committed message, once and in order, and no message
+    that was rolled back. With the same order of statements each fault loses some.
     """
     rng = random.Random(seed)
     async with scene(log, bug) as here, writers(here, rng) as crowd:
@@ -97,7 +97,7 @@ async def test_interleaved_statements_lose_nothing(
 
 
 async def test_writers_side_by_side_lose_nothing(log: Log, real_clock: LoopClock) -> None:
-    """S-T1, S18: the same without turns, beside a reader that never pauses."""
+    """S-T1, S18: the same without turns, with a reader that never pauses."""
     rng = random.Random(7)
     async with scene(log) as here, writers(here, rng) as crowd:
 

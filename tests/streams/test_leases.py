@@ -30,7 +30,7 @@ PASSWORD = "hidden-by-all"
 async def test_the_store_of_a_frozen_process_changes_nothing(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """P2, S-T11: it was stopped beyond its lease, and continues when another one has the lock."""
+    """P2, S-T11: it is frozen beyond its lease, and resumes when another process has the lock."""
     async with PostgresSubscriptions(log.dsn, schema=log.schema) as mine:
         await mine.initialize(NAME, START)
         async with frozen_holder("postgres", log.dsn, log.schema, "0.5") as holder:
@@ -51,7 +51,7 @@ async def test_the_store_of_a_frozen_process_changes_nothing(
 async def test_a_row_that_another_transaction_has_is_not_waited_for(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S-T4: the free ones are taken, and the other one is left out."""
+    """S-T4: the free rows are taken, and the other one is skipped."""
     other = slot_lock(NAME, 8)
     async with PostgresSubscriptions(log.dsn, schema=log.schema) as mine, log.connected() as con:
         await mine.initialize(NAME, START)
@@ -64,7 +64,7 @@ async def test_a_row_that_another_transaction_has_is_not_waited_for(
 async def test_a_lock_whose_answer_was_lost_is_taken_again_by_its_owner_alone(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S-T8: and the end of the owner frees it."""
+    """S-T8: the end of the owner releases it."""
     async with PostgresSubscriptions(log.dsn, schema=log.schema) as other, log.connected() as con:
         await other.initialize(NAME, START)
         async with PostgresSubscriptions(log.dsn, schema=log.schema) as mine:
@@ -86,7 +86,7 @@ async def test_a_lock_whose_answer_was_lost_is_taken_again_by_its_owner_alone(
 
 
 async def test_what_operators_change_is_read(log: Log, real_clock: LoopClock) -> None:
-    """A pause of the whole and of slots. A greater epoch ends a lease at once."""
+    """A pause of the whole subscription or of slots. A greater epoch ends a lease at once."""
     async with PostgresSubscriptions(log.dsn, schema=log.schema) as mine, log.connected() as con:
         await mine.initialize(NAME, SubscriptionStart(START.offsets, selection='{"category": "a"}'))
         await mine.lock([LOCK])
@@ -156,7 +156,7 @@ async def test_a_missing_schema_is_named_at_opening(log: Log, real_clock: LoopCl
 async def test_a_server_that_is_gone_at_the_end_is_logged(
     real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S-T8: the leases run out."""
+    """S-T8: the leases expire."""
     with own_server({"fsync": "off"}) as server:
         log = Log(server.dsn, "penstock")
         await install_log(log)
@@ -174,7 +174,7 @@ async def test_a_server_that_is_gone_at_the_end_is_logged(
 async def test_advisory_locks_of_other_schemas_and_marks_are_other_locks(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The horizon takes no lock for an appender."""
+    """The horizon does not mistake a lock for an appender."""
     async with (
         PostgresAdvisoryLocks(log.dsn, schema=log.schema) as mine,
         PostgresAdvisoryLocks(log.dsn, schema="another") as other,
@@ -190,7 +190,7 @@ async def test_advisory_locks_of_other_schemas_and_marks_are_other_locks(
 async def test_a_session_that_does_not_answer_has_lost_its_locks(
     real_clock: LoopClock,
 ) -> None:
-    """P4, S-T8: the server is frozen. A new session takes them when it goes on."""
+    """P4, S-T8: the server is frozen. A new session acquires them when it resumes."""
     with own_server({"fsync": "off"}) as server:
         async with PostgresAdvisoryLocks(server.dsn, keep_every=0.5) as mine:
             assert [*await mine.lock([LOCK])] == [LOCK]
@@ -206,7 +206,7 @@ async def test_a_session_that_does_not_answer_has_lost_its_locks(
 
 
 async def test_an_unlock_that_failed_is_repeated(log: Log, real_clock: LoopClock) -> None:
-    """S-T8: the lock is still one to free after the error, and another process takes it then."""
+    """S-T8: after the error the lock is still to be released; then another process acquires it."""
     async with (
         PostgresSubscriptions(log.dsn, schema=log.schema) as mine,
         PostgresSubscriptions(log.dsn, schema=log.schema) as other,
@@ -227,7 +227,7 @@ async def test_an_unlock_that_failed_is_repeated(log: Log, real_clock: LoopClock
 
 
 async def test_a_keep_does_not_extend_a_lock_that_is_free(log: Log, real_clock: LoopClock) -> None:
-    """S-T8: a keep that an unlock has overtaken on the server."""
+    """S-T8: an unlock on the server precedes the keep."""
     async with (
         PostgresSubscriptions(log.dsn, schema=log.schema) as mine,
         PostgresSubscriptions(log.dsn, schema=log.schema) as other,

@@ -1,4 +1,4 @@
-"""A log that a test used serves the next one only if it cannot be told from a new one."""
+"""A used log serves the next test only if it is indistinguishable from a new one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHANGES = [
 
 
 def run(log: Log, statement: str) -> Any:
-    """Append two messages, execute a statement, and return its value."""
+    """Append two messages, execute a statement, and return its result."""
 
     async def executed() -> Any:
         async with log.connected() as con:

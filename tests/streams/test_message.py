@@ -1,4 +1,4 @@
-"""Messages to append: what they take, and what they refuse before anything is sent."""
+"""Messages to append: their valid values, and values refused before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A monitor's figures are those of the log, and its failures hurt nothing else."""
+"""The figures of a monitor are those of the log, and its failures affect nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class HandClock(LoopClock):
-    """A clock that the test moves, beside a server's real time."""
+    """A clock that the test moves, used with a server's real time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Polls(StreamObserver):
 async def test_backlogs_are_counted_by_selection_and_up_to_a_limit(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Messages, seconds, slots that wait and those without an owner; of each subscription."""
+    """Messages, seconds, waiting slots and slots without an owner, for each subscription."""
     async with log.connected() as con, StreamMonitor(log.dsn, schema=log.schema) as monitor:
         positions = await log.append(con, "order-1", *range(6))
         await log.append(con, "bill-1", *range(3))
@@ -162,7 +162,7 @@ async def test_a_horizon_that_stands_still_has_an_age(log: Log, real_clock: Loop
 
 
 async def test_looks_repeat_and_figures_grow_stale(log: Log, real_clock: LoopClock) -> None:
-    """Figures that are older than three intervals are not shown."""
+    """Figures older than three intervals are not shown."""
     clock, polls = HandClock(), Polls()
     monitor = StreamMonitor(
         log.dsn, schema=log.schema, name="orders", every=timedelta(seconds=10), clock=clock,
@@ -197,7 +197,9 @@ async def test_the_clock_of_the_loop_is_read_from_any_thread(
 async def test_failed_polls_are_counted_and_logged_once_and_the_monitor_goes_on(
     log: Log, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also before the first one: opening needs no server and no schema. No password is shown."""
+    """Also before the first one: opening requires neither a server nor a schema. No password is
+    shown.
+    """
     clock, polls = HandClock(), Polls()
     schema = f"{log.schema}_later"
     caplog.set_level(logging.INFO, "penstock.streams")
@@ -227,7 +229,7 @@ async def test_failed_polls_are_counted_and_logged_once_and_the_monitor_goes_on(
 async def test_a_backlog_that_takes_too_long_costs_only_its_own_figures(
     log: Log, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A selection that is none stands for any error of its query."""
+    """An invalid selection represents any error of its query."""
     caplog.set_level(logging.INFO)
     async with log.connected() as con, StreamMonitor(log.dsn, schema=log.schema) as monitor:
         await subscribe(log, con, "good", 0)
@@ -249,7 +251,7 @@ async def test_a_backlog_that_takes_too_long_costs_only_its_own_figures(
 async def test_a_subscription_without_leases_has_no_members_and_no_owners_to_miss(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Also after an operator has skipped a message and reset it."""
+    """Also after an operator has skipped a message and reset the subscription."""
     async with (
         log.connected() as con,
         StreamMonitor(log.dsn, schema=log.schema) as monitor,

@@ -1,4 +1,4 @@
-"""Notifications: after commits, coalesced, and never more than a help."""
+"""Notifications: after commits, coalesced, and not required for correctness."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Connections to a server that notes when it was asked to notify, or refuses."""
+    """Connections to a server that records notification requests or refuses them."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -53,7 +53,7 @@ def notifier(clock: FakeClock) -> tuple[StreamNotifier, Server]:
 
 
 async def test_many_commits_are_one_notification_in_20_ms(fake_clock: FakeClock) -> None:
-    """The first is told at once, and what follows after the rest of the 20 ms."""
+    """The first is sent at once, and later ones after the rest of the 20 ms."""
     told, server = notifier(fake_clock)
     began = fake_clock.now()
     for _ in range(100):
@@ -109,7 +109,7 @@ async def listening(log: Log) -> AsyncGenerator[asyncio.Queue[str]]:
 async def test_a_listener_hears_of_the_users_own_transaction(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S17: the call may come from another thread; the message is visible then."""
+    """S17: the call may come from another thread; by then the message is visible."""
     made = StreamLog(log.schema)
     async with listening(log) as heard, made.notifier(log.dsn) as told, log.connected() as con:
         async with con.transaction():

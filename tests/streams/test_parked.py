@@ -1,4 +1,6 @@
-"""The store of parked records in PostgreSQL: the suite, rights, and a subscription that parks."""
+"""The store of parked records in PostgreSQL: the suite, permissions, and a subscription that
+parks.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ RECORD = ParkedRecord(
 
 
 class Watch(ConsumerObserver):
-    """Knows the slots that a consumer has."""
+    """The slots that a consumer has."""
 
     def __init__(self) -> None:
         self.slots: set[int] = set()

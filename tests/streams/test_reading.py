@@ -1,4 +1,4 @@
-"""Readers of a log: a stream by version, everything else by position up to the horizon."""
+"""Readers of a log: a stream by version, other selections by position up to the horizon."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_scan_has_the_selected_streams_by_position(log: Log, real_clock:
 async def test_a_scan_ends_before_a_message_that_an_open_transaction_may_precede(
     log: Log, real_clock: object
 ) -> None:
-    """P3: and the next scan, from the position behind the last one, has both in order."""
+    """P3: the next scan, from the position behind the last one, has both in order."""
     async with log.connected() as con, log.connected() as other:
         await log.append(con, "a-1", 1)
         open_one = other.transaction()
@@ -112,7 +112,7 @@ async def test_a_scan_ends_before_a_message_that_an_open_transaction_may_precede
 async def test_a_scan_from_a_time_has_the_messages_at_it_and_later(
     log: Log, real_clock: object
 ) -> None:
-    """S-T5: for every time of the log, with ties, and times beside the order of the positions."""
+    """S-T5: for every time in the log, with ties, and with times out of position order."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     seconds = [0, 1, 1, 5, 3, 1, 7]
     async with log.connected() as con:
@@ -134,14 +134,14 @@ async def test_a_scan_from_a_time_has_the_messages_at_it_and_later(
 async def test_following_goes_on_with_messages_as_they_are_appended(
     log: Log, real_clock: object
 ) -> None:
-    """S20, S-T5: earlier messages never, those after the start always."""
+    """S20, S-T5: never earlier messages, always those after the start."""
     async with log.connected() as con, log.connected() as other:
         await log.append(other, "a-1", 1)
         reader = StreamReader(con, schema=log.schema, page=2)
         live = reader.follow(category="a", poll=0.01)
         first = asyncio.ensure_future(anext(live))
         whole = reader_of(log, con)
-        while not first.done():  # until its start has been read, what is appended is earlier
+        while not first.done():  # until its start has been read, appended messages are earlier
             await log.append(other, "a-1", 2)
             await log.append(other, "b-1", 3)
             await asyncio.wait([first], timeout=0.01)
@@ -202,7 +202,7 @@ async def test_following_ends_after_the_timeout_and_waits_again_after_a_message(
 
 
 async def test_a_reader_holds_one_page(log: Log, real_clock: object) -> None:
-    """A consumer that stops early has read no more than that, and the connection is free."""
+    """A consumer that stops early has read no more than that, and its connection is free."""
     async with log.connected() as con:
         await log.append(con, "a", *range(100))
         seen: list[str] = []
@@ -211,13 +211,13 @@ async def test_a_reader_holds_one_page(log: Log, real_clock: object) -> None:
         messages = reader.read("a")
         assert [(await anext(messages)).data["n"] for _ in range(10)] == [*range(10)]
         assert await con.fetchval("SELECT 1") == 1
-        await asyncio.sleep(0)  # the driver tells of a query in a callback
+        await asyncio.sleep(0)  # the driver reports a query in a callback
         assert len([query for query in seen if "LIMIT" in query]) == 1
         assert len(await numbers(messages)) == 90
 
 
 def test_a_reader_that_blocks_reads_the_same(log: Log) -> None:
-    """S20: with psycopg, and live."""
+    """S20: with psycopg, including live reading."""
 
     async def fill() -> list[int]:
         async with log.connected() as con:

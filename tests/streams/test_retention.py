@@ -1,4 +1,6 @@
-"""Retention: what subscriptions need stays, versions go on, and what was lost is counted."""
+"""Retention: messages that subscriptions need stay, versions continue, and lost messages are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 async def left(log: Log, con: Any) -> list[int]:
-    """The numbers of the messages that are there."""
+    """The numbers of the remaining messages."""
     reader = StreamReader(con, schema=log.schema)
     return [message.data["n"] async for message in reader.scan()]
 
@@ -56,7 +58,7 @@ async def test_messages_before_a_position_are_deleted_in_batches(
 
 
 async def test_messages_older_than_a_time_are_deleted(log: Log, real_clock: object) -> None:
-    """Also beside the order of positions, where a clock has jumped."""
+    """Also out of position order, if a clock has jumped."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     async with log.connected() as con:
         for number, day in enumerate([0, 1, 9, 2, 5, 3]):
@@ -75,7 +77,7 @@ async def test_messages_older_than_a_time_are_deleted(log: Log, real_clock: obje
 async def test_what_a_subscription_has_not_handled_stays_unless_forced(
     log: Log, real_clock: object
 ) -> None:
-    """The count is said, and each subscription counts what it has missed."""
+    """The count is returned, and each subscription counts the messages it missed."""
     async with log.connected() as con:
         positions = await log.append(con, "a", *range(10))
         await subscribe(log, con, "fast", positions[8])
@@ -92,7 +94,9 @@ async def test_what_a_subscription_has_not_handled_stays_unless_forced(
 
 
 async def test_each_slot_counts_for_itself(log: Log, real_clock: object) -> None:
-    """A slot whose position is far behind, since it has no messages, keeps no message of others."""
+    """A slot whose position is far behind because it has no messages keeps no message of other
+    slots.
+    """
     async with log.connected() as con:
         positions = await log.append(con, "a", *range(5))
         await subscribe(log, con, "s", 0)
@@ -124,7 +128,7 @@ async def test_versions_go_on_behind_deleted_messages(log: Log, real_clock: obje
 async def test_a_forced_deletion_locks_slots_in_the_order_of_their_owners(
     log: Log, real_clock: object, whole_stream: bool
 ) -> None:
-    """While it waits for the first one, it holds none of the others: nothing waits in a circle."""
+    """While it waits for the first one, it holds none of the others: there is no deadlock."""
     async with log.connected() as con, log.connected() as owner:
         for number in range(30):
             await log.append(con, "s" if whole_stream else f"s-{number}", number)
@@ -206,7 +210,7 @@ async def test_a_deletion_of_a_stream_ends_when_a_new_subscription_needs_the_res
 async def test_a_cancelled_deletion_leaves_whole_batches_and_a_later_one_goes_on(
     log: Log, real_clock: object, whole_stream: bool
 ) -> None:
-    """The second batch waits for a message's row when it is cancelled: nothing of it has happened."""
+    """The second batch waits for a message's row when it is cancelled: it is rolled back."""
     async with log.connected() as con, log.connected() as other:
         positions = await log.append(con, "a", *range(10))
         await subscribe(log, con, "s", 0)
@@ -256,7 +260,7 @@ async def test_a_consumer_goes_on_behind_what_a_forced_deletion_took_and_the_los
 async def test_an_append_beside_a_deletion_has_the_next_version(
     log: Log, real_clock: object
 ) -> None:
-    """An appender whose transaction began before, and one that commits after."""
+    """An appender whose transaction began earlier, and one that commits later."""
     async with log.connected() as con, log.connected() as other:
         await log.append(con, "a", 0, 1)
         appending = other.transaction()

@@ -1,4 +1,4 @@
-"""What roles may do with a log, and no more."""
+"""The permissions of roles on a log, and their limits."""
 
 from __future__ import annotations
 

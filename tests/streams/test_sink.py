@@ -1,4 +1,4 @@
-"""`PostgresStreamSink`: what a write appends, what it refuses, and what a retry finds."""
+"""`PostgresStreamSink`: what a write appends and refuses, and what a retry finds."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def item(stream: str, n: object, **more: Any) -> dict[str, Any]:
 
 
 async def stored(log: Log) -> list[tuple[str, int, Any]]:
-    """Stream, version and number of each message, in the order of positions."""
+    """Stream, version and number of each message, by position."""
     async with log.connected() as con:
         rows = await con.fetch(
             f"SELECT stream, version, data FROM {log.sql}.message ORDER BY position"
@@ -66,7 +66,7 @@ async def stored(log: Log) -> list[tuple[str, int, Any]]:
 async def test_positions_are_in_the_order_of_items_and_versions_in_that_of_each_stream(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Also where rows are added in another order, as the streams' names are not in order here."""
+    """Also if rows are added in another order, as the stream names here are not in order."""
     async with sink(log) as open_sink:
         items = [item("b-1", 0), item("a-1", 1), item("b-1", 2), item("c-1", 3), item("a-1", 4)]
         assert await send(open_sink, RowBatch(items)) == {}
@@ -146,7 +146,7 @@ async def test_an_item_that_cannot_become_a_message_fails_alone(
 async def test_a_message_that_the_server_refuses_fails_alone_and_holds_its_key(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """A constraint of the user's: found by halves, within one transaction."""
+    """A user-defined constraint: found by halves, within one transaction."""
     async with log.connected() as con:
         await con.execute(
             f"ALTER TABLE {log.sql}.message ADD CHECK ((data -> 'n')::int NOT IN (3, 6))"
@@ -225,7 +225,7 @@ async def test_an_id_that_is_known_is_delivered_and_not_appended_again(
 async def test_a_retry_after_an_unknown_outcome_finds_what_was_appended(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The connection is lost with the answer. Nothing is appended twice."""
+    """The connection is lost with the answer. No message is appended twice."""
     async with proxied(log.dsn) as (proxy, through), sink(log, dsn=through) as open_sink:
         batch = batch_of([item(f"a-{n % 3}", n) for n in range(50)])
         proxy.cut_answer = "SELECT 50"

@@ -1,4 +1,4 @@
-"""Upgrades of a log, by migrations that a later release may bring."""
+"""Upgrades of a log, with migrations that a later release may contain."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_upgrading_the_newest_does_nothing(log: Log, real_clock: LoopClock
 async def test_a_migration_does_not_hold_appenders_up_behind_a_long_transaction(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """It waits 5 s for a lock at most, during which appends wait behind it."""
+    """It waits at most 5 s for a lock, and appends wait behind it for that time."""
     limit = "CREATE TABLE {schema}.found AS SELECT current_setting('lock_timeout') AS lock_timeout"
     change = Migration(newest() + 1, "limit", limit)
     async with log.connected() as con:

@@ -1,4 +1,4 @@
-"""Batchers in every state that an alert is about, for tests of the exporters."""
+"""Batchers in every state that has an alert, for tests of the exporters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EVERY_ALERT = {
 async def every_state(
     clock: FakeClock, observers: Callable[[], list[Observer]]
 ) -> AsyncIterator[Mapping[str, Batcher[Any]]]:
-    """Open batchers, each in a state of its own, and at rest; they are let go at the end."""
+    """Open and idle batchers, each in its own state; they are released at the end."""
     gates = [BlockingSink[Any](), BlockingSink[Any]()]
     retry = Retry(backoff=tenacity.wait_fixed(3600))
     two = Limits(max_items=2, workers=1)

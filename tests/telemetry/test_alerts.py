@@ -1,6 +1,4 @@
-"""The alert rules: that they parse, that they speak of metrics that exist, and that they fire when
-they should.
-"""
+"""The alert rules: they parse, refer to existing metrics, and fire when they should."""
 
 from __future__ import annotations
 
@@ -118,12 +116,12 @@ def test_the_rules_speak_of_metrics_that_exist() -> None:
 
 
 def test_the_rules_fire_on_recorded_series(promtool: str, tmp_path: Path) -> None:
-    """B-T56: silent when all is well; the signature of a locked table is seen (B-T46)."""
+    """B-T56: none fires if all is well; the signature of a locked table is detected (B-T46)."""
     check_rules(promtool, tmp_path, RECORDED)
 
 
 def check_rules(promtool: str, folder: Path, recorded: str) -> None:
-    """Let promtool compare which alerts fire on recorded series."""
+    """Let promtool check which alerts fire on recorded series."""
     (folder / "alerts.yml").write_text(alert_rules())
     (folder / "recorded.yml").write_text(recorded)
     done = subprocess.run(

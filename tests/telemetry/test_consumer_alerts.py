@@ -1,4 +1,4 @@
-"""The alert rules of consumers: that they speak of metrics that exist, and fire when they should."""
+"""The alert rules of consumers: they refer to existing metrics, and fire when they should."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEALTHY = {
     "consumer_letters_total{name='c'}": "0x20 1x40",  # one letter in an hour
     "source_term_total{name='c',fate='terminated'}": "0x60",
     "source_term_total{name='c',fate='dead_lettered'}": "0x20 1x40",
-    "source_failed_total{name='c'}": "0+1x60",  # now and then one fails
+    "source_failed_total{name='c'}": "0+1x60",  # an occasional failure
     "source_commits_total{name='c'}": "0+60x60",
     "consumer_map_cut{name='c',topic='t',partition='0'}": "0x60",
     "consumer_deaf_total{name='c'}": "0x60",
@@ -59,7 +59,7 @@ ILL = {
         "consumer_state{name='c',state='not_ready'}": "0x30 1x30",
     },
 }
-"""Every alert, and what differs from a healthy consumer for which it alone fires."""
+"""Every alert, and the differences from a healthy consumer for which it alone fires."""
 
 
 def scenario(series: dict[str, str], *alerts: str) -> dict[str, object]:
@@ -94,7 +94,7 @@ def test_the_rules_of_consumers_speak_of_metrics_that_exist() -> None:
 def test_each_rule_of_consumers_fires_on_its_recorded_series_alone(
     promtool: str, tmp_path: Path
 ) -> None:
-    """consumer/O32: silent when all is well."""
+    """consumer/O32: none fires if all is well."""
     recorded = {
         "rule_files": ["alerts.yml"],
         "evaluation_interval": "1m",

@@ -1,4 +1,4 @@
-"""Metrics of consumers: their names, that they say what happened, and that both exporters agree."""
+"""Metrics of consumers: their names, their values, and the agreement of both exporters."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def log_of(keys: str) -> MemoryLog:
 
 
 async def handler(message: Message) -> object:
-    """Blocks `b`, lets `r` back off, buries `d`, holds `h`, and handles the rest."""
+    """Blocks `b`, makes `r` back off, sends `d` to the dead letters, holds `h`, and handles the
+    rest.
+    """
     match message.key:
         case "b":
             return Terminate("bad")
@@ -110,7 +112,7 @@ async def handler(message: Message) -> object:
 async def running(
     clock: FakeClock, keys: str, *observers: ConsumerObserver, **options: Any
 ) -> AsyncGenerator[Consumer]:
-    """A consumer that has handled what it can, and is stopped in the end."""
+    """A consumer that has handled all it can; it is stopped at the end."""
     source = MemorySource(log_of(keys), clock=clock)
     options = {"poison": "block", "drain": 1.0, "dead_letters": MemorySink(), **options}
     consumer = Consumer(source, name="billing", clock=clock, observers=observers, **options)
@@ -208,7 +210,7 @@ async def test_durations_are_measured_where_they_are_wanted(fake_clock: FakeCloc
 
 
 async def test_both_exporters_have_the_same_values(fake_clock: FakeClock) -> None:
-    """consumer/O32: by the same definitions."""
+    """consumer/O32: from the same definitions."""
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     observers = (
@@ -224,7 +226,7 @@ async def test_both_exporters_have_the_same_values(fake_clock: FakeClock) -> Non
 
 
 def from_otel(reader: InMemoryMetricReader) -> dict[Series, float]:
-    """The data points as Prometheus would name them."""
+    """The data points with their Prometheus names."""
     measured = (measure.family for measure in (*CONSUMER.states, *CONSUMER.totals))
     families = (*CONSUMER.histograms, *CONSUMER.counters, *measured)
     by_name = {family.otel_name: family for family in families}

@@ -53,7 +53,7 @@ async def consume(
     size: int | None = None,
     **options: Any,
 ) -> list[ReadableSpan]:
-    """Handle these records; return the spans of it."""
+    """Handle these records; return their spans."""
     source = MemorySource(MemoryLog(given), ends=True, clock=clock)
     observers = [ConsumerTracing(tracer_provider=PROVIDER, **options)]
     retry = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
@@ -72,12 +72,12 @@ def trace_ids(span: ReadableSpan) -> list[str]:
 
 
 def contexts_of(*spans: ReadableSpan) -> list[int]:
-    """The ids of spans."""
+    """The contexts of spans."""
     return [context.span_id for span in spans if (context := span.get_span_context()) is not None]
 
 
 async def test_a_message_has_a_span_linked_to_its_producer(fake_clock: FakeClock) -> None:
-    """consumer/O32: what the handler does is within it."""
+    """consumer/O32: spans of the handler are inside it."""
     current: list[int] = []
 
     async def handler(message: Message) -> None:
@@ -116,7 +116,7 @@ async def test_the_trace_of_the_producer_goes_on_if_asked_for(fake_clock: FakeCl
 
 
 async def test_a_span_around_the_run_is_no_parent(fake_clock: FakeClock) -> None:
-    """A consumer runs for days; its messages are no part of what started it."""
+    """A consumer runs for days; its messages are not part of the trace that started it."""
     with PROVIDER.get_tracer("t").start_as_current_span("startup"):
 
         async def handler(message: Message) -> None:
@@ -128,7 +128,7 @@ async def test_a_span_around_the_run_is_no_parent(fake_clock: FakeClock) -> None
 
 
 async def test_the_span_is_current_no_longer_than_its_turn(fake_clock: FakeClock) -> None:
-    """An observer before it sees the end of the turn outside of the span."""
+    """An earlier observer receives the end of the turn outside the span."""
     valid: list[bool] = []
 
     class Outer(ConsumerObserver):
@@ -147,7 +147,9 @@ async def test_the_span_is_current_no_longer_than_its_turn(fake_clock: FakeClock
 
 
 async def test_each_try_has_a_span_and_its_error_shows_no_values(fake_clock: FakeClock) -> None:
-    """A `ValueError` quotes what it was given: its type and place are shown, no event is recorded."""
+    """A `ValueError` quotes its argument: its type and place are shown, and no event is
+    recorded.
+    """
 
     async def handler(message: Message) -> None:
         raise ValueError(bytes(message.value).decode())
@@ -185,7 +187,7 @@ async def test_a_result_that_is_no_acknowledgement_is_an_error(
 
 
 async def test_a_batch_has_one_span_with_a_link_to_each_trace(fake_clock: FakeClock) -> None:
-    """consumer/O32: messages of one trace are linked once; those without a context not at all."""
+    """consumer/O32: a trace is linked once; messages without a context are not linked."""
     other = TRACE[::-1]
     given = [
         record(0, [PARENT]),

@@ -1,5 +1,5 @@
-"""Prometheus's multiprocess mode: every family of a single process, with right sums, from forked
-workers that come and go.
+"""Prometheus's multiprocess mode: every family of a single process, with correct sums, from forked
+workers that start and end.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ print(json.dumps({"tallies": [first[2], second[2], third[2]], "scrapes": scrapes
 
 
 def samples_of(families: Iterable[Any]) -> list[Any]:
-    """The families as JSON: name, type, help, and the samples but for the times of creation."""
+    """The families as JSON: name, type, help, and the samples except creation times."""
     return [
         [
             family.name,
@@ -111,7 +111,7 @@ def samples_of(families: Iterable[Any]) -> list[Any]:
 
 
 def values(scrape: list[Any], *, of_master: bool = False) -> Samples:
-    """The samples, without those of the process that forks, or only those."""
+    """The samples without those of the forking process, or only those."""
     return {
         (name, frozenset(labels.items())): value
         for _, _, samples in scrape
@@ -168,7 +168,7 @@ def greatest() -> set[str]:
 def test_two_workers_show_every_family_with_the_sums_of_both(
     told: Mapping[str, Any], alone: list[Any]
 ) -> None:
-    """Each sample of the single process is there, twice as large but for the greatest ones."""
+    """Each sample of the single process is present, with twice the value except for maxima."""
     scrape = told["scrapes"][0]
     assert families(scrape) == families(alone)
     expected = {
@@ -186,7 +186,9 @@ def test_two_workers_show_every_family_with_the_sums_of_both(
 def test_totals_are_the_tallies_of_all_workers_and_states_those_of_the_living(
     told: Mapping[str, Any], alone: list[Any]
 ) -> None:
-    """A killed worker's totals stay, its states go; one that takes its id counts on in its file."""
+    """The totals of a killed worker stay, its states are removed; a worker that gets its id
+    continues the counts in its file.
+    """
     tallies = told["tallies"]
     single = values(alone)
     gauges = {measure.family.name for measure in STATES} | {PENDING.name}
@@ -203,7 +205,7 @@ def test_totals_are_the_tallies_of_all_workers_and_states_those_of_the_living(
 def test_a_batcher_that_is_open_while_workers_are_forked_is_counted_once(
     told: Mapping[str, Any],
 ) -> None:
-    """A child's copy of it, and of its observer, shows nothing of its own."""
+    """A child's copy of the batcher and of its observer exports nothing."""
     for scrape in told["scrapes"]:
         found = values(scrape, of_master=True)
         for name in ("batcher_enqueued_total", "batcher_batch_size_items_sum"):
@@ -214,7 +216,7 @@ def test_a_batcher_that_is_open_while_workers_are_forked_is_counted_once(
 def test_every_alert_fires_on_the_output_of_two_workers(
     told: Mapping[str, Any], promtool: str, tmp_path: Path
 ) -> None:
-    """Gauges as they were scraped, counters growing by their value (times 50,000) each minute."""
+    """Gauges as scraped, and counters that grow by their value (times 50,000) each minute."""
     lines = []
     for _, kind, samples in told["scrapes"][0]:
         for name, labels, value in samples:

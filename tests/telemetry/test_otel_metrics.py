@@ -1,4 +1,4 @@
-"""Metrics of OpenTelemetry: the same values as Prometheus's, over the same run."""
+"""OpenTelemetry metrics: the same values as Prometheus's for the same run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ UNITS = {"s", *(f"{{{thing}}}" for thing in THINGS)}
 
 
 def from_prometheus(families: Iterable[Any]) -> dict[Series, float]:
-    """Samples without times of creation and empty buckets of histograms."""
+    """Samples without creation times and empty histogram buckets."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in families
@@ -62,7 +62,7 @@ def from_prometheus(families: Iterable[Any]) -> dict[Series, float]:
 
 
 def from_otel(reader: InMemoryMetricReader) -> dict[Series, float]:
-    """The data points as Prometheus would name them."""
+    """The data points with their Prometheus names."""
     by_name = {family.otel_name: family for family in FAMILIES}
     found: dict[Series, float] = {}
     for metric in metrics_of(reader):
@@ -99,7 +99,7 @@ def metrics_of(reader: InMemoryMetricReader) -> list[Any]:
 
 
 async def test_every_family_has_the_values_of_prometheus(fake_clock: FakeClock) -> None:
-    """Batchers in every state that an alert is about; open, and closed."""
+    """Batchers in every state that has an alert; open, and closed."""
     reader, registry = InMemoryMetricReader(), CollectorRegistry()
     provider = MeterProvider(metric_readers=[reader])
     async with every_state(
@@ -109,7 +109,7 @@ async def test_every_family_has_the_values_of_prometheus(fake_clock: FakeClock) 
             OpenTelemetryObserver(provider, tenants=2),
         ],
     ):
-        for _ in range(2):  # a second collection shows the same
+        for _ in range(2):  # a second collection returns the same
             expected, found = from_prometheus(registry.collect()), from_otel(reader)
             empty = {key for key in expected if key not in found}
             assert all(expected[key] == 0 for key in empty)
@@ -128,7 +128,7 @@ async def test_every_family_has_the_values_of_prometheus(fake_clock: FakeClock) 
 
 
 def test_both_exporters_have_every_definition() -> None:
-    """The tables of names in the tests of Prometheus are those of the definitions."""
+    """The tables of names in the Prometheus tests are those of the definitions."""
     assert {family.name for family in FAMILIES} == NAMES.keys() | TENANT_NAMES.keys()
     for family in FAMILIES:
         kind, labels = (NAMES | TENANT_NAMES)[family.name]
@@ -141,7 +141,7 @@ def test_both_exporters_have_every_definition() -> None:
 async def test_the_collectors_exporter_makes_the_names_of_prometheus_again(
     fake_clock: FakeClock,
 ) -> None:
-    """So that the alert rules fit OpenTelemetry's metrics in Prometheus, too."""
+    """So the alert rules also fit OpenTelemetry metrics in Prometheus."""
     exporter = pytest.importorskip("opentelemetry.exporter.prometheus")
     own, other = CollectorRegistry(), CollectorRegistry()
     reader = exporter.PrometheusMetricReader(
@@ -160,7 +160,7 @@ async def test_the_collectors_exporter_makes_the_names_of_prometheus_again(
 
 
 async def test_another_thread_may_collect(real_clock: LoopClock) -> None:
-    """As the SDK's periodic exporter does; a batcher in a step does not fail it."""
+    """Like the SDK's periodic exporter; a batcher inside a step does not make it fail."""
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     done = threading.Event()
@@ -196,7 +196,9 @@ async def test_another_thread_may_collect(real_clock: LoopClock) -> None:
 
 
 async def test_tenants_are_bounded(fake_clock: FakeClock) -> None:
-    """An SDK forgets no attributes, so at most ten times as many are shown, and all items are."""
+    """An SDK forgets no attributes, so at most ten times as many tenants are shown; all items are
+    counted.
+    """
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     async with Batcher(
@@ -233,7 +235,7 @@ async def test_inside_a_stack(fake_clock: FakeClock) -> None:
 
 
 def test_watching_keeps_no_batcher_alive() -> None:
-    """A batcher that is dropped with items inside still says so."""
+    """A batcher dropped with items inside still reports it."""
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     holder: list[Batcher[int]] = []
@@ -257,7 +259,7 @@ def test_watching_keeps_no_batcher_alive() -> None:
 
 
 def test_mistakes_and_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bad argument, no OpenTelemetry, and an observer that goes to another process."""
+    """An invalid argument, a missing OpenTelemetry, and an observer sent to another process."""
     with pytest.raises(ConfigError, match="name="):
         OpenTelemetryObserver(name="")
     with pytest.raises(ConfigError, match="tenants=-1"):

@@ -1,4 +1,4 @@
-"""Metrics: their names, and that they say what happened."""
+"""Metrics: their names and their values."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_names_labels_and_buckets(fake_clock: FakeClock) -> None:
 
 
 async def test_the_counts_are_what_happened(fake_clock: FakeClock) -> None:
-    """B-T22: the writes by reason add up to the writes, and at rest nothing is queued."""
+    """B-T22: the writes by reason add up to all writes, and an idle batcher has an empty queue."""
     registry = CollectorRegistry()
     sink: ScriptedSink[int] = ScriptedSink([slow(0.5), partial({1: PermanentError("no")})])
     async with Batcher(
@@ -162,8 +162,8 @@ async def test_keys_that_are_held_are_seen(fake_clock: FakeClock) -> None:
 
 
 async def test_states_are_read_when_asked_for(fake_clock: FakeClock) -> None:
-    """Queue, capacity, in flight, backing off, oldest age, waiting, throttled (B-T38's gauge among
-    them).
+    """Queue, capacity, in flight, backing off, oldest age, waiting, throttled (including B-T38's
+    gauge).
     """
     registry = CollectorRegistry()
     sink: ScriptedSink[int] = ScriptedSink(
@@ -194,7 +194,7 @@ async def test_states_are_read_when_asked_for(fake_clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_the_tally_adds_up_at_every_scrape(fake_clock: FakeClock, seed: int) -> None:
-    """B-T22: in a random schedule, read as a scrape reads it."""
+    """B-T22: in a random schedule, with the values of a scrape."""
     rng = random.Random(seed)
     registry = CollectorRegistry()
     steps: list[Any] = [
@@ -257,7 +257,7 @@ async def test_batchers_of_one_name_add_up_and_closed_ones_keep_their_counts(
 
 
 async def test_another_thread_may_scrape(real_clock: LoopClock) -> None:
-    """As `prometheus_client`'s own server does; and after the loop has gone as well."""
+    """Like `prometheus_client`'s own server; also after the loop is closed."""
     registry = CollectorRegistry()
     sink: BlockingSink[int] = BlockingSink()
     async with Batcher(
@@ -273,9 +273,7 @@ async def test_another_thread_may_scrape(real_clock: LoopClock) -> None:
 
 
 async def test_no_counter_goes_back(fake_clock: FakeClock) -> None:
-    """What is dropped again was enqueued once: Prometheus takes a counter that falls for a
-    restart.
-    """
+    """Dropped items were enqueued once: Prometheus interprets a falling counter as a restart."""
     registry = CollectorRegistry()
     sink: BlockingSink[bytes] = BlockingSink()
     limits = Limits(max_items=2, max_pending_items=100, max_pending_bytes=10)
@@ -295,7 +293,9 @@ async def test_no_counter_goes_back(fake_clock: FakeClock) -> None:
 
 
 async def test_a_batcher_in_the_middle_of_a_step(fake_clock: FakeClock) -> None:
-    """Whatever it says or raises then, the scrape succeeds, and counters stay where they were."""
+    """Whatever its properties return or raise then, the scrape succeeds, and counters keep their
+    values.
+    """
     registry = CollectorRegistry()
     answers: list[Any] = []
 
@@ -323,7 +323,7 @@ async def test_a_batcher_in_the_middle_of_a_step(fake_clock: FakeClock) -> None:
 
 
 def test_watching_keeps_no_batcher_alive() -> None:
-    """A batcher that is dropped with items inside still says so, and keeps its counts."""
+    """A batcher dropped with items inside still reports it, and its counts stay."""
     registry = CollectorRegistry()
     holder: list[Batcher[int]] = []
 
@@ -346,7 +346,7 @@ def test_watching_keeps_no_batcher_alive() -> None:
 
 
 async def test_a_write_that_is_cut_off_is_counted(fake_clock: FakeClock) -> None:
-    """The one that hangs is the one to hear of: inside of a timeout too (B-T46)."""
+    """A hanging write is the most important one: also inside a timeout (B-T46)."""
     registry = CollectorRegistry()
     sink: ScriptedSink[int] = ScriptedSink([hang()])
     async with Batcher(
@@ -367,7 +367,7 @@ async def test_a_write_that_is_cut_off_is_counted(fake_clock: FakeClock) -> None
 
 
 async def test_losses_begin_with_zero(fake_clock: FakeClock) -> None:
-    """Of a series that begins with 5 Prometheus sees no increase, and no alert."""
+    """From a series that begins with 5 Prometheus derives no increase, and raises no alert."""
     registry = CollectorRegistry()
     async with Batcher(FakeSink[int](), name="audit", observers=[PrometheusObserver(registry)]):
         assert [
@@ -382,7 +382,7 @@ async def test_losses_begin_with_zero(fake_clock: FakeClock) -> None:
 
 
 async def test_every_outcome_is_counted(fake_clock: FakeClock) -> None:
-    """Of items that were never in a batch too: handed back at the deadline, or dropped."""
+    """Including items that were never in a batch: returned at the deadline, or dropped."""
     registry = CollectorRegistry()
     limits = Limits(max_items=2, max_pending_items=6)
     sink: ScriptedSink[int] = ScriptedSink([hang()])
@@ -402,7 +402,7 @@ async def test_every_outcome_is_counted(fake_clock: FakeClock) -> None:
 
 
 async def test_metrics_inside_a_stack(fake_clock: FakeClock) -> None:
-    """batcher/B31: around a retry one series, inside of it every try."""
+    """batcher/B31: outside a retry one series, inside it every attempt."""
     registry = CollectorRegistry()
     sink: ScriptedSink[int] = ScriptedSink([fail(), fail()])
     around, inside = Metrics("series", registry=registry), Metrics("tries", registry=registry)
@@ -431,7 +431,7 @@ async def test_metrics_inside_a_stack(fake_clock: FakeClock) -> None:
 async def test_an_observer_that_raises_hurts_nobody(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """design 3.7, in a stack too."""
+    """design 3.7, also in a stack."""
 
     class Raises(PrometheusObserver):
         def on_flushed(self, batch: Any, seconds: float, errors: Any) -> None:
@@ -445,7 +445,7 @@ async def test_an_observer_that_raises_hurts_nobody(
 
 
 def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each says what to change."""
+    """Each error says what to change."""
     with pytest.raises(ConfigError, match="must be an Observer"):
         Observed(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="name='': must be"):
@@ -456,12 +456,12 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stack_with_metrics_travels() -> None:
-    """Spark's writers: the global registry is each process's own."""
+    """As Spark's writers need: each process has its own global registry."""
     assert isinstance(pickle.loads(pickle.dumps(stack(FakeSink(), Metrics("audit")))), object)
 
 
 async def test_exemplars_name_a_trace(fake_clock: FakeClock) -> None:
-    """batcher/B36: a duration points to a trace."""
+    """batcher/B36: a duration refers to a trace."""
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace import TracerProvider
 

@@ -1,4 +1,4 @@
-"""The alert rules of queues: that they speak of metrics that exist, and fire when they should."""
+"""The alert rules of queues: they refer to existing metrics, and fire when they should."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HEALTHY = {
     **series("mails", **MAILS),
     JOB: "90000x60",
     LANE: "9000x60",
-    # paused: it stands without consumers
+    # paused: not handled, without consumers
     **series(
         "paused",
         **{
@@ -52,7 +52,7 @@ HEALTHY = {
             "unowned_slots": "65536x60",
         },
     ),
-    # idle: no consumer, and nothing to handle
+    # idle: no consumer, and no job to handle
     **series(
         "idle",
         **{
@@ -78,7 +78,7 @@ ILL = {
     ),
     "QueueWatchFails": {"queue_up{name='shop'}": "1x40 0x20"},
 }  # fmt: skip
-"""Every alert, and what differs from healthy queues for which it alone fires."""
+"""Every alert, and the differences from healthy queues for which it alone fires."""
 
 
 def test_the_rules_of_queues_speak_of_metrics_that_exist() -> None:
@@ -96,7 +96,7 @@ def test_the_rules_of_queues_speak_of_metrics_that_exist() -> None:
 def test_each_rule_of_queues_fires_on_its_recorded_series_alone(
     promtool: str, tmp_path: Path
 ) -> None:
-    """Silent when all is well, for paused queues, and for idle ones without consumers."""
+    """None fires for healthy and paused queues, nor for idle ones without consumers."""
     recorded = {
         "rule_files": ["alerts.yml"],
         "evaluation_interval": "1m",

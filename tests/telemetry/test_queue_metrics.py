@@ -1,4 +1,4 @@
-"""Metrics of queues: their names and values, with both exporters, and without figures."""
+"""Metrics of queues: names and values with both exporters, and without figures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ EVERY: Samples = {
 
 
 def test_a_scrape_has_the_figures_of_the_last_look() -> None:
-    """Q20: a queue that is not sticky has no slots to own."""
+    """Q20: a queue without sticky routing has no slots with owners."""
     registry = CollectorRegistry()
     PrometheusQueueObserver(registry).on_open("shop", lambda: STATS)
     assert samples(registry) == EVERY

@@ -1,5 +1,5 @@
-"""Exceptions of user code in Sentry: with their traceback, once per kind, without items' values in
-our own text.
+"""Exceptions of user code in Sentry: with their traceback, once per kind, without item values in
+Penstock's texts.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ LIMITS = Limits(max_items=2, workers=1)
 
 
 class Collecting(Transport):
-    """A transport that keeps the events."""
+    """A transport that stores the events."""
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Any] = []
 
     def capture_envelope(self, envelope: Envelope) -> None:
-        """Keep an envelope's event."""
+        """Store an envelope's event."""
         if (event := envelope.get_event()) is not None:
             self.events.append(event)
 
@@ -63,7 +63,7 @@ def transport() -> Iterator[Collecting]:
     sentry_sdk.init(
         dsn="http://key@localhost/1",
         transport=transport,
-        default_integrations=False,  # of all the packages that are installed here
+        default_integrations=False,  # not those of all packages installed here
         integrations=[LoggingIntegration()],
     )
     yield transport
@@ -106,7 +106,7 @@ async def in_task_group(items: Any) -> None:
 
 
 async def fine(items: Any) -> None:
-    """Take all."""
+    """Accept all items."""
 
 
 async def refusing(items: Any) -> None:
@@ -142,7 +142,7 @@ class Unclosable:
         return self
 
     async def write(self, batch: Batch[Any]) -> None:
-        """Take all."""
+        """Accept all items."""
 
     async def __aexit__(self, *_: object) -> None:
         look_up(SECRET)
@@ -200,7 +200,7 @@ CASES: dict[str, tuple[Callable[[Path], Batcher[str]], str, str]] = {
 async def test_an_exception_of_user_code_is_one_event_with_its_traceback(
     real_clock: LoopClock, sentry: Collecting, tmp_path: Path, case: str
 ) -> None:
-    """Five items in three batches: one exception; our text has its type and place only. No task
+    """Five items in three batches: one exception, whose text has only its type and place. No task
     keeps an exception that is never retrieved.
     """
     make, function, logger = CASES[case]
@@ -209,7 +209,7 @@ async def test_an_exception_of_user_code_is_one_event_with_its_traceback(
     with suppress(BatcherBroken, KeyError):
         async with make(tmp_path) as batcher:
             for _ in range(5):
-                with suppress(PenstockError):  # of a function of the item: the producer's own
+                with suppress(PenstockError):  # raised to the producer by the item's function
                     await batcher.add(SECRET)
             await batcher.flush()
     gc.collect()
@@ -297,7 +297,7 @@ async def test_groups_of_other_errors_are_other_kinds(
 async def test_a_server_error_is_no_exception_event(
     real_clock: LoopClock, sentry: Collecting
 ) -> None:
-    """An error that a sink lists is the destination's: the lines of the log are enough."""
+    """An error listed by a sink comes from the destination: the log lines suffice."""
     async with Batcher(refusing, limits=LIMITS) as batcher:
         await batcher.add_many(["a"] * 4)
     assert sentry.events

@@ -1,4 +1,4 @@
-"""The alert rules of logs: that they speak of metrics that exist, and fire when they should."""
+"""The alert rules of logs: they refer to existing metrics, and fire when they should."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ HEALTHY = {
     "stream_lag_messages{name='log',subscription='paused'}": "0+60x60",
     "stream_members{name='log',subscription='paused'}": "0x60",
     "stream_paused{name='log',subscription='paused'}": "1x60",
-    # served by other locks, which count no members
+    # served with other locks, which do not count members
     "stream_lag_seconds{name='log',subscription='other'}": "9x60",
     "stream_lag_messages{name='log',subscription='other'}": "9x60",
     "stream_paused{name='log',subscription='other'}": "0x60",
-    # without members, with nothing to handle
+    # without members, but nothing to handle
     "stream_lag_seconds{name='log',subscription='idle'}": "0x60",
     "stream_lag_messages{name='log',subscription='idle'}": "0x60",
     "stream_members{name='log',subscription='idle'}": "0x60",
@@ -56,7 +56,7 @@ ILL = {
     },
     "StreamWatchFails": {"stream_up{name='log'}": "1x40 0x20"},
 }
-"""Every alert, and what differs from a healthy log for which it alone fires."""
+"""Every alert, and the differences from a healthy log for which it alone fires."""
 
 
 def test_the_rules_of_logs_speak_of_metrics_that_exist() -> None:
@@ -74,7 +74,7 @@ def test_the_rules_of_logs_speak_of_metrics_that_exist() -> None:
 def test_each_rule_of_logs_fires_on_its_recorded_series_alone(
     promtool: str, tmp_path: Path
 ) -> None:
-    """Silent when all is well, for paused subscriptions, and for idle ones without members."""
+    """None fires for healthy and paused subscriptions, nor for idle ones without members."""
     recorded = {
         "rule_files": ["alerts.yml"],
         "evaluation_interval": "1m",

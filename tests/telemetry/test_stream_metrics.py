@@ -1,4 +1,4 @@
-"""Metrics of logs: their names and values, with both exporters, and without figures."""
+"""Metrics of logs: names and values with both exporters, and without figures."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_scrape_has_the_figures_of_the_last_look() -> None:
 
 
 def test_without_figures_there_are_counts_only_and_up_is_0() -> None:
-    """Old values would look like current ones."""
+    """Old values would look current."""
     registry = CollectorRegistry()
     now: list[LogStats] = [STATS]
     observer = PrometheusStreamObserver(registry, name="orders")

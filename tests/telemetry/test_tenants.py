@@ -1,4 +1,4 @@
-"""Series per tenant: a bounded number of them, and no counter that goes back."""
+"""Series per tenant: their number is limited, and no counter decreases."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_there_is_no_tenant_label_unless_it_is_asked_for() -> None:
 
 
 def test_ten_thousand_tenants_have_twenty_series_and_other() -> None:
-    """B-T51: those with the most items, and every item is in one series."""
+    """B-T51: the tenants with the most items, and every item is in one series."""
     registry = CollectorRegistry()
     observer = PrometheusObserver(registry, tenants=20)
     dice = random.Random(1)
@@ -88,8 +88,8 @@ def test_ten_thousand_tenants_have_twenty_series_and_other() -> None:
 async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty(
     fake_clock: FakeClock, tenants: int
 ) -> None:
-    """B-T51, batcher/B43, batcher/4a.12: of a real batcher, with a full ledger and at rest; and
-    nothing grows behind them.
+    """B-T51, batcher/B43, batcher/4a.12: with a real batcher, with a full ledger and idle; nothing
+    accumulates.
     """
     registry = CollectorRegistry()
     observer = PrometheusObserver(registry, tenants=20)
@@ -122,8 +122,8 @@ async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty
 
 
 async def test_a_tenant_that_waits_and_one_that_is_full_are_told_of(fake_clock: FakeClock) -> None:
-    """batcher/B43, batcher/B44: what is inside of each, how old it is, and who waits for its part
-    of the ledger.
+    """batcher/B43, batcher/B44: the items of each inside, their age, and the producers that wait
+    for its part of the ledger.
     """
 
     async def sink(batch: Batch[str]) -> None:
@@ -184,7 +184,7 @@ def test_outcomes_are_told_apart() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_no_counter_goes_back(seed: int, most: int) -> None:
-    """A series may end, and begin again with 0; while it is there it grows."""
+    """A series may end and start again at 0; while it exists, it grows."""
     dice = random.Random(seed)
     registry = CollectorRegistry()
     observer = PrometheusObserver(registry, tenants=most)
@@ -202,7 +202,7 @@ def test_no_counter_goes_back(seed: int, most: int) -> None:
 
 
 def test_whoever_has_more_than_its_part_is_counted() -> None:
-    """The promise of space saving."""
+    """The guarantee of the space-saving algorithm."""
     dice = random.Random(3)
     top = Top(2)
     for _ in range(5_000):

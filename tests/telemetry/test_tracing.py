@@ -1,4 +1,4 @@
-"""Traces: one span per write, linked to what its items came from."""
+"""Traces: one span per write, linked to the spans of its items."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ async def write(sink: Any, items: list[Any]) -> Any:
 
 
 async def test_the_flush_span_links_to_every_item(fake_clock: FakeClock) -> None:
-    """B-T23, batcher/B36: links are the items' span contexts; what is further in sees plain
-    items.
-    """
+    """B-T23, batcher/B36: links are the items' span contexts; inner sinks receive plain items."""
     sink: FakeSink[str] = FakeSink()
     await write(stack(sink, Tracing(tracer_provider=PROVIDER)), [link("a"), link("b"), "plain"])
     (flush,) = spans("batcher.flush")
@@ -89,7 +87,9 @@ async def test_the_flush_span_links_to_every_item(fake_clock: FakeClock) -> None
 async def test_no_link_is_forgotten_in_silence(
     fake_clock: FakeClock, count: int, most: int, children: int, omitted: int
 ) -> None:
-    """batcher/4b.8: beyond the SDK's limit they go to child spans; what is left out is counted."""
+    """batcher/4b.8: links beyond the SDK's limit are moved to child spans; omitted ones are
+    counted.
+    """
     tracing = Tracing(tracer_provider=PROVIDER, max_links=most)
     await write(stack(FakeSink(), tracing), [link(number) for number in range(count)])
     (flush,) = spans("batcher.flush")
@@ -112,7 +112,7 @@ async def test_a_trace_is_linked_once(fake_clock: FakeClock) -> None:
 
 
 async def test_a_sampled_parent(fake_clock: FakeClock) -> None:
-    """batcher/B36: the second way of the founding document."""
+    """batcher/B36: the second method in the founding document."""
     await write(
         stack(FakeSink(), Tracing(tracer_provider=PROVIDER, sampled_parent=True)),
         [link("a"), link("b")],
@@ -121,7 +121,7 @@ async def test_a_sampled_parent(fake_clock: FakeClock) -> None:
 
 
 async def test_what_is_not_sampled_is_not_carried(fake_clock: FakeClock) -> None:
-    """No span, no wrapper: an item that nobody traces costs nothing further on."""
+    """Without a span there is no wrapper: an untraced item costs nothing further on."""
     off = TracerProvider(sampler=ALWAYS_OFF)
     assert traced("a", tracer_provider=off) == "a"
     assert traced("a", span=None) == "a"
@@ -142,8 +142,8 @@ async def test_items_that_carry_a_context_of_their_own(fake_clock: FakeClock) ->
 
 
 async def test_failures_and_what_hangs_below(fake_clock: FakeClock) -> None:
-    """The span is current inside the write, also in the branches of a fan-out; a failed item makes
-    it an error.
+    """The span is current inside the write, including the branches of a fan-out; a failed item
+    gives it the status error.
     """
 
     async def client(batch: Any) -> None:
@@ -162,7 +162,7 @@ async def test_failures_and_what_hangs_below(fake_clock: FakeClock) -> None:
 
 
 async def test_dead_letters_name_the_trace(fake_clock: FakeClock) -> None:
-    """batcher/4a.7: and the record holds the plain item."""
+    """batcher/4a.7: the record contains the plain item."""
     letters: MemorySink[Any] = MemorySink()
     sink: Any = stack(
         ScriptedSink([fail(PermanentError("no"))]),
@@ -178,7 +178,7 @@ async def test_dead_letters_name_the_trace(fake_clock: FakeClock) -> None:
 
 
 def test_mistakes() -> None:
-    """Each says what to change."""
+    """Each error says what to change."""
     with pytest.raises(ConfigError, match="max_links=0"):
         Tracing(max_links=0)
     with pytest.raises(ConfigError, match="context_of=5: must be a function"):
@@ -188,7 +188,7 @@ def test_mistakes() -> None:
 async def test_an_error_that_cannot_be_shown_is_recorded_all_the_same(
     fake_clock: FakeClock,
 ) -> None:
-    """The SDK asks it for its text; the write has ended long before."""
+    """The SDK calls `str` on it; the write ended long before."""
 
     class Unspeakable(PermanentError):
         def __str__(self) -> str:
@@ -218,7 +218,9 @@ async def test_an_item_whose_context_cannot_be_had_is_written_without_a_link(
 async def test_an_item_with_a_context_is_found_behind_a_thousand_without(
     fake_clock: FakeClock,
 ) -> None:
-    """In their batch, and in a later one of the same sink; of a type that was seen without."""
+    """In its batch, and in a later batch of the same sink; of a type first seen without a
+    context.
+    """
     sink: FakeSink[Any] = FakeSink()
     stacked = stack(sink, Tracing(tracer_provider=PROVIDER))
     plain = list(range(1_000))

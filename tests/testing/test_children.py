@@ -21,7 +21,7 @@ BUSY = "import sys\nprint('ready', flush=True)\nwhile True:\n    print('x' * 999
 
 
 async def test_a_cancelled_task_reaps_its_child_before_it_ends(real_clock: LoopClock) -> None:
-    """Cancelled in its block, and again while it reaps."""
+    """Cancelled in its block, and again while it reaps the child."""
     has_begun: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The fake clock: exact, in order, and never hanging."""
+"""The fake clock: exact, in order, and it never hangs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_time_jumps_to_the_exact_moment_of_the_next_timer() -> None:
-    """batcher/B49, batcher/4b.13: third-party timeouts included; no real time goes by."""
+    """batcher/B49, batcher/4b.13: including third-party timeouts; no real time passes."""
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
@@ -35,7 +35,7 @@ def test_time_jumps_to_the_exact_moment_of_the_next_timer() -> None:
 
 
 async def test_advance_fires_every_timer_on_the_way_at_its_time(fake_clock: FakeClock) -> None:
-    """batcher/B49: also repeated ones, and none before its time."""
+    """batcher/B49: including repeated ones, and none before its time."""
     fired: list[float] = []
 
     def again() -> None:
@@ -58,7 +58,7 @@ async def test_advance_fires_every_timer_on_the_way_at_its_time(fake_clock: Fake
 def test_timers_fire_as_a_simple_model_says(
     timers: list[tuple[float, bool]], steps: list[float]
 ) -> None:
-    """In time order, at their exact times; cancelled ones not at all."""
+    """In time order, at their exact times; cancelled ones do not fire."""
 
     async def main(clock: FakeClock) -> list[float]:
         fired: list[float] = []
@@ -81,7 +81,7 @@ def test_timers_fire_as_a_simple_model_says(
 
 
 def test_what_would_hang_says_so_with_a_list() -> None:
-    """Instead of hanging the test run."""
+    """Otherwise the test run would hang."""
 
     async def main() -> None:
         await asyncio.Event().wait()
@@ -94,7 +94,7 @@ def test_what_would_hang_says_so_with_a_list() -> None:
 
 
 def test_without_autojump_only_advance_moves_time() -> None:
-    """And a forgotten one is reported with the timer that it should have reached."""
+    """A forgotten `advance` is reported with the timer that it should have reached."""
 
     async def advanced(clock: FakeClock) -> float:
         task = asyncio.create_task(asyncio.sleep(2.0))
@@ -152,7 +152,7 @@ def test_sockets_keep_time_from_jumping() -> None:
 
 
 async def test_wait_for_is_woken_by_events(fake_clock: FakeClock) -> None:
-    """B-T33: and gives up at its timeout."""
+    """B-T33: it ends at its timeout."""
     state: list[int] = []
     fake_clock.call_at(7.0, lambda: state.append(1))
     await fake_clock.wait_for(lambda: bool(state))
@@ -165,7 +165,7 @@ async def test_wait_for_is_woken_by_events(fake_clock: FakeClock) -> None:
 
 
 async def test_a_real_clock_test_runs_on_a_loop_of_its_own(real_clock: LoopClock) -> None:
-    """The plugin's other fixture."""
+    """The other fixture of the plugin."""
     assert abs(asyncio.get_running_loop().time() - real_clock.now()) < 60
     await real_clock.sleep(0)
     assert real_clock.wall_time() > 1_700_000_000

@@ -1,4 +1,6 @@
-"""The embedded Kafka: up as any user, down like a crash, up again on the same port and data."""
+"""The embedded Kafka: starts as any user, stops like a crash, restarts on the same port and
+data.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedKafka]:
-    """One of the module's own, to be killed."""
+    """A server for this module, which tests kill."""
     with there_or_skip("kafka", start_kafka()) as server:
         yield server
 

@@ -1,4 +1,6 @@
-"""The embedded NATS server: up as any user, down like a crash, up again on the same port and data."""
+"""The embedded NATS server: starts as any user, stops like a crash, restarts on the same port and
+data.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ authorization {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedNats]:
-    """One of the module's own, to be killed."""
+    """A server for this module, which tests kill."""
     with there_or_skip("nats", start_nats()) as server:
         yield server
 
@@ -48,7 +50,7 @@ def running(server: EmbeddedNats) -> EmbeddedNats:
 
 
 async def ignored(error: Exception) -> None:
-    """Nothing is printed."""
+    """Print nothing."""
 
 
 @asynccontextmanager
@@ -115,7 +117,7 @@ async def test_users_and_their_permissions_come_from_the_configuration(
         async with connected(guarded, user="writer", password="secret") as client:
             await client.publish("forbidden", b"")
             await client.flush()
-            await client.flush()  # the ping of the first may be ahead of the message
+            await client.flush()  # the first ping may arrive before the message
             assert "permissions violation" in str(client.last_error)
 
 

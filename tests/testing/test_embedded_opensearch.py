@@ -1,4 +1,4 @@
-"""The embedded OpenSearch: up as any user, down like a crash, up again on the same port and
+"""The embedded OpenSearch: starts as any user, stops like a crash, restarts on the same port and
 data.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedOpenSearch]:
-    """One of the module's own, to be killed."""
+    """A server for this module, which tests kill."""
     with there_or_skip("opensearch", start_opensearch()) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: up as any user, down like a crash, up again on the same port and
+"""The embedded PostgreSQL: starts as any user, stops like a crash, restarts on the same port and
 data.
 """
 
@@ -29,7 +29,7 @@ asyncpg = pytest.importorskip("asyncpg")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedPostgres]:
-    """One of the module's own, durable, to be killed."""
+    """A durable server for this module, which tests kill."""
     with there_or_skip("postgres", start_postgres()) as server:
         yield server
 

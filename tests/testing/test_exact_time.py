@@ -1,4 +1,4 @@
-"""The fake clock: exact times, in order, by hand and by itself."""
+"""The fake clock: exact times, in order, advanced manually and automatically."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_wait_for_ends_with_a_timeout_a_hang_or_the_predicates_error(
     assert fake_clock.now() == 2.5
     with pytest.raises(WouldHang, match="still false"):
         await fake_clock.wait_for(lambda: False)
-    answers = iter([False])  # asked a second time, it raises
+    answers = iter([False])  # on the second call, it raises
     with pytest.raises(ZeroDivisionError):
         await fake_clock.wait_for(lambda: next(answers, None) is None and 1 / 0)
 

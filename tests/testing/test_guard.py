@@ -70,7 +70,9 @@ sys.stdin.read()
 
 
 class Started:
-    """A process that has started a server: the server's main process, its guard and its folder."""
+    """A process that has started a server: with the server's main process, its guard and its
+    folder.
+    """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -86,11 +88,11 @@ class Started:
 
     @property
     def serves(self) -> bool:
-        """Whether the server lives; a zombie does not."""
+        """Whether the server runs; a zombie does not count."""
         return not wait_gone(self.server, 0)
 
     def end(self, by: signal.Signals) -> None:
-        """End the starter, and wait for the end of the guard, which is the last."""
+        """End the starter, and wait for the end of the guard, which is the last process."""
         self.process.send_signal(by)
         assert self.process.wait(30) == -by
         assert wait_gone(self.guard, 30)
@@ -98,9 +100,7 @@ class Started:
 
 @contextmanager
 def started(body: str) -> Iterator[Started]:
-    """A starter in a process group of its own, which is gone afterwards with all of its
-    children.
-    """
+    """A starter in its own process group; its children are all gone at the end."""
     ours = {name: value for name, value in os.environ.items() if name != "PENSTOCK_KAFKA_BOOTSTRAP"}
     command = [sys.executable, "-c", STARTER.format(body=body)]
     process = subprocess.Popen(
@@ -141,7 +141,7 @@ def test_a_server_ends_with_the_process_that_started_it(
 
 
 def test_forked_children_neither_end_the_server_nor_keep_it() -> None:
-    """One has ended and closed what it inherited; another outlives its parent."""
+    """One has ended and closed its inherited descriptors; another outlives its parent."""
     with started(FORKS) as starter:
         assert starter.serves
         assert starter.folder.exists()
@@ -151,7 +151,7 @@ def test_forked_children_neither_end_the_server_nor_keep_it() -> None:
 
 
 def test_signals_to_all_leave_the_guard_to_its_work() -> None:
-    """As a service manager sends them to every process of a service; the starter survives them."""
+    """A service manager sends them to every process of a service; the starter survives them."""
     with started(
         "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
         + SERVES.format(name="postgres", paused=False)
@@ -171,7 +171,7 @@ def test_a_server_that_is_closed_leaves_no_guard() -> None:
 
 
 def test_the_shared_memory_of_a_server_goes_with_its_folder() -> None:
-    """Files of /dev/shm would stay behind at each kill."""
+    """Otherwise files of /dev/shm would remain at each kill."""
     with embedded_postgres({"fsync": "off"}) as server:
         assert server.pid is not None
         mapped = [each.path for each in psutil.Process(server.pid).memory_maps()]

@@ -1,4 +1,4 @@
-"""What would hang fails at once, with a list of what waits."""
+"""A test that would hang fails at once, with a list of the waiting tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness tells what became of each message, as the log of its source knows it."""
+"""The harness reports the outcome of each message as the log of its source has it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_keys_of_several_partitions_are_listed_by_the_end_of_their_last_ca
 
 
 async def test_what_is_not_settled_comes_in_the_next_run(fake_clock: FakeClock) -> None:
-    """A restart: the stored map has what was settled beyond the position."""
+    """After a restart the stored map contains the records settled beyond the position."""
     harness = ConsumerHarness(poison="block", dead_letters=None)
     for number in range(4):
         harness.send(number, key=number % 2)
@@ -63,7 +63,7 @@ async def test_what_is_not_settled_comes_in_the_next_run(fake_clock: FakeClock) 
     assert first.positions == {P0: 1}
 
     async def handle_all(message: Message) -> None:
-        """Now it can."""
+        """Acknowledge the message."""
 
     second = await harness.run(handle_all)
     assert (second.settled, second.unsettled) == ({1: [1, 3]}, [])
@@ -71,7 +71,7 @@ async def test_what_is_not_settled_comes_in_the_next_run(fake_clock: FakeClock) 
 
 
 async def test_a_run_does_not_end_while_something_can_move(fake_clock: FakeClock) -> None:
-    """A blocked message ends no run in which another key backs off, or another is handled."""
+    """With a blocked message, a run does not end while another key backs off or is handled."""
     harness = ConsumerHarness(dead_letters=None)
     for key in ("bad", "failing", "slow"):
         harness.send(key, key=key)
@@ -89,7 +89,7 @@ async def test_a_run_does_not_end_while_something_can_move(fake_clock: FakeClock
 
 
 async def test_a_batch_handler_is_run_in_batches(fake_clock: FakeClock) -> None:
-    """O-T13: its calls have the ids of their messages."""
+    """O-T13: its calls contain the ids of their messages."""
     harness = ConsumerHarness()
     for number in range(5):
         harness.send(number, key=number)
@@ -106,7 +106,7 @@ async def test_a_batch_handler_is_run_in_batches(fake_clock: FakeClock) -> None:
 
 
 async def test_dead_letters_are_records_and_are_sent_again(fake_clock: FakeClock) -> None:
-    """consumer/O25: their attempts begin at 1, and the blocked message is named."""
+    """consumer/O25: their attempts start at 1, and the blocked message is named."""
     harness = ConsumerHarness()
     harness.send({"order": 1}, key="ada", id="first", headers=[("trace", b"t")])
     harness.send({"order": 2}, key="ada", id="second")
@@ -122,7 +122,7 @@ async def test_dead_letters_are_records_and_are_sent_again(fake_clock: FakeClock
     harness.resend(letter, id="again")
 
     async def handle(message: Message) -> None:
-        """Now it can."""
+        """Acknowledge the message."""
 
     ran = await harness.run(handle)
     assert ran.settled == {"ada": ["first", "second", "again"]}
@@ -139,7 +139,7 @@ async def test_a_plain_handler_runs_in_a_thread(fake_clock: FakeClock) -> None:
 
 
 async def test_a_handler_that_never_ends_is_an_error(fake_clock: FakeClock) -> None:
-    """It names the message."""
+    """The error names the message."""
     harness = ConsumerHarness(run_timeout=10.0, drain=1.0)
     harness.send(None, key="k")
     never: Any = asyncio.Event()
@@ -168,7 +168,7 @@ async def test_ids_are_injected_and_the_clock_stamps(fake_clock: FakeClock) -> N
     harness.log.produce("messages", 3, key="k")
 
     async def handle(message: Message) -> None:
-        """Fine."""
+        """Acknowledge the message."""
 
     ran = await harness.run(handle)
     assert ran.settled == {"k": ["a", "mine", "b"]}
@@ -176,7 +176,7 @@ async def test_ids_are_injected_and_the_clock_stamps(fake_clock: FakeClock) -> N
 
 
 async def test_a_run_repeats_exactly(fake_clock: FakeClock) -> None:
-    """The jitter has a seed."""
+    """The jitter is seeded."""
 
     async def handle(message: Message) -> Nak | None:
         return Nak() if message.attempt < 3 else None

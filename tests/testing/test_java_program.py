@@ -1,4 +1,6 @@
-"""The program of a Java server: compiled once for each source and class path, or by `java` itself."""
+"""The program of a Java server: compiled once per source and class path, or run by `java`
+directly.
+"""
 
 from __future__ import annotations
 

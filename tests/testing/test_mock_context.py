@@ -1,4 +1,4 @@
-"""Handlers of events, tested without a consumer, and with the harness."""
+"""Handlers of events, tested without a consumer and with the harness."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.testing import ConsumerHarness, FakeClock, MockContext
 
 
 async def test_a_handler_and_its_finaliser_without_a_consumer(fake_clock: FakeClock) -> None:
-    """consumer/G26: the value, the key, the store, and what completes the event."""
+    """consumer/G26: the value, the key, the store, and the completion of the event."""
 
     async def finish(context: EventContext) -> None:
         context.store.put("n", context.store.get("n", 0) + 1)
@@ -28,7 +28,7 @@ async def test_a_handler_and_its_finaliser_without_a_consumer(fake_clock: FakeCl
 
 
 async def test_the_harness_runs_events(fake_clock: FakeClock) -> None:
-    """consumer/G26: with schedulers and state, as a consumer does."""
+    """consumer/G26: with schedulers and state, like a consumer."""
 
     async def process(key: str, value: list[int]) -> None:
         await fake_clock.sleep(1.0)

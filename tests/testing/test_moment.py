@@ -1,4 +1,6 @@
-"""What moves the time: the pure decision, and a model of timers beside the real loop."""
+"""The decision when time advances, as a pure function, and a model of timers compared with the real
+loop.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,8 @@ steps = st.lists(
 
 
 def model(script: Sequence[tuple[str, float]]) -> list[tuple[float, int]]:
-    """When each timer fires, by a list that is sorted whenever it is needed. Ties in time are told
-    apart by number.
+    """The time at which each timer fires, by a list that is sorted when needed. Equal times are
+    ordered by number.
     """
     now, pending, fired = 0.0, dict[int, float](), list[tuple[float, int]]()
     for number, (kind, value) in enumerate([*script, (ADVANCE, 1000.0)]):

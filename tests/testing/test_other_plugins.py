@@ -1,4 +1,4 @@
-"""`fake_clock` beside other plugins for async tests: never in real time, whatever runs the test."""
+"""`fake_clock` with other plugins for async tests: never in real time, whatever runs the test."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ IN_REAL_TIME = {
 
 
 def run_pytest(folder: Path, plugins: Iterable[str], *options: str, **files: str) -> str:
-    """What a pytest of its own says about these files; warnings are errors."""
+    """The output of a separate pytest for these files; warnings are errors."""
     scope = (
         "asyncio_default_fixture_loop_scope = function\n"
         if "pytest_asyncio.plugin" in plugins
@@ -290,7 +290,7 @@ def run_pytest(folder: Path, plugins: Iterable[str], *options: str, **files: str
 
 
 def outcomes(told: str, file: str) -> dict[str, str]:
-    """The outcome of each test of a file: the last one, as an error may follow on a pass."""
+    """The outcome of each test of a file: the last one, because an error may follow a pass."""
     lines = re.findall(rf"^(PASSED|FAILED|ERROR) {file}\.py::(\S+)", told, re.MULTILINE)
     found: dict[str, str] = {}
     for outcome, test in lines:
@@ -304,7 +304,9 @@ def outcomes(told: str, file: str) -> dict[str, str]:
     [ORDERS[0], pytest.param(ORDERS[1], marks=pytest.mark.soak)],
 )
 def test_under_pytest_asyncio_in_auto_mode(tmp_path: Path, plugins: tuple[str, ...]) -> None:
-    """A test with a fake clock runs on it, others on the plugin's loop; no warning is ours."""
+    """A test with a fake clock runs on it, others on the plugin's loop; Penstock emits no
+    warning.
+    """
     suite = (SUITE + WIDER + UNMARKED + REAL).replace("MARK", "")
     told = run_pytest(
         tmp_path,
@@ -328,7 +330,7 @@ def test_under_pytest_asyncio_in_auto_mode(tmp_path: Path, plugins: tuple[str, .
     [ORDERS[1], pytest.param(ORDERS[0], marks=pytest.mark.soak)],
 )
 def test_with_marks_of_pytest_asyncio_and_anyio(tmp_path: Path, plugins: tuple[str, ...]) -> None:
-    """Both plugins at once, each with a module of its own, and a module without any mark."""
+    """Both plugins at once, each with its own module, and a module without marks."""
     marks = {
         "test_asyncio": "pytestmark = pytest.mark.asyncio",
         "test_wide": "pytestmark = pytest.mark.asyncio(loop_scope='session')",
@@ -336,7 +338,7 @@ def test_with_marks_of_pytest_asyncio_and_anyio(tmp_path: Path, plugins: tuple[s
         "test_unmarked": "",
     }
     suites = {name: SUITE.replace("MARK", mark) for name, mark in marks.items()}
-    for name in marks:  # anyio would take a session's fixture for its own, by plugin order
+    for name in marks:  # by plugin order, anyio would take over a session's fixture
         suites[name] += WIDER if name != "test_anyio" else ""
     suites["test_unmarked"] += UNMARKED
     told = run_pytest(
@@ -360,7 +362,7 @@ def test_with_marks_of_pytest_asyncio_and_anyio(tmp_path: Path, plugins: tuple[s
 
 
 def test_another_runner_is_no_silent_real_time(tmp_path: Path) -> None:
-    """An item that runs its own function, past every hook."""
+    """An item that runs its own function bypasses all hooks."""
     suite = "async def test_own(fake_clock): pass\ndef test_plain(fake_clock): pass\n"
     told = run_pytest(tmp_path, ORDERS[0][:1], conftest=FOREIGN, test_suite=suite)
     assert outcomes(told, "test_suite") == {"test_own": "FAILED", "test_plain": "PASSED"}, told

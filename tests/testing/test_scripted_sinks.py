@@ -1,4 +1,4 @@
-"""Scripted sinks do what they are told and write down what happened."""
+"""Scripted sinks follow their script and record the calls."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_test_can_wait_for_a_call(fake_clock: FakeClock) -> None:
 
 
 async def test_the_short_forms(fake_clock: FakeClock) -> None:
-    """B-T33: the names that people look for."""
+    """B-T33: the names that users expect."""
     for sink, failures in ((FakeSink[int](), 0), (SlowSink[int](3.0), 0), (FlakySink[int](2), 2)):
         for _ in range(failures):
             assert set(await send(sink, RowBatch([1]))) == {0}
@@ -76,7 +76,7 @@ async def test_the_short_forms(fake_clock: FakeClock) -> None:
 
 
 async def test_hanging_deaf_and_nonsense(fake_clock: FakeClock) -> None:
-    """What the batcher has to live with."""
+    """Behaviour that the batcher must tolerate."""
     assert isinstance((await send(ScriptedSink([answer(3)]), RowBatch([1])))[0], ResultMismatch)
     hung = asyncio.create_task(send(ScriptedSink([hang()]), RowBatch([1])))
     await asyncio.sleep(1.0)
@@ -93,8 +93,8 @@ async def test_hanging_deaf_and_nonsense(fake_clock: FakeClock) -> None:
 async def test_a_deduplicating_server_tells_writes_apart_by_their_key(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T39: two disjoint picks of a batch both land, the same pick twice lands once, item keys are
-    stable.
+    """B-T39: two disjoint picks of a batch are both stored, the same pick twice is stored once, and
+    item keys are stable.
     """
     sink: DedupSink[str] = DedupSink()
     batch = RowBatch("abcd")
@@ -109,5 +109,5 @@ async def test_a_deduplicating_server_tells_writes_apart_by_their_key(
 
 
 def test_unknown_is_its_own_class() -> None:
-    """Never folded into failure."""
+    """It is never merged with failures."""
     assert not issubclass(UnknownOutcomeError, TransientError)

@@ -27,7 +27,7 @@ async def running(
     *jobs: Any,
     **options: Any,
 ) -> AsyncGenerator[Consumer]:
-    """A consumer that runs until the block ends, and has nothing inside then."""
+    """A consumer that runs until the block ends and is empty by then."""
     defaults: dict[str, Any] = {"ordering": "partition", "name": "billing"}
     options = {**defaults, "retry": PROMPT, "poison": "skip", **options}
     async with Consumer(source, clock=clock, **options) as consumer, asyncio.TaskGroup() as tasks:
@@ -41,4 +41,4 @@ async def running(
 
 
 async def pass_on(key: object, value: object) -> None:
-    """Process nothing."""
+    """Do nothing."""

@@ -1,8 +1,8 @@
-"""Events that are completed later under every hand that may touch them, on virtual time.
+"""Random tests of events that are completed later, on virtual time, in any order of actions.
 
-One process at a time reads two partitions. Each record has a script: its jobs, its items, how long all
-of that takes, and which of it fails. Rules give and take partitions, end the process in any way, and
-complete raw events at any time. The functions of the process check each call (`jobs_member`).
+One process at a time reads two partitions. Each record has a script: its jobs, its items, their
+durations, and which of them fail. Rules assign and revoke partitions, end the process in any way,
+and complete raw events at any time. The functions of the process check each call (`jobs_member`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 KEYS = ["a", "b", "c"]
 MOST_RECORDS = 40
 LONGEST = 300.0
-"""Virtual seconds until everything is complete, once all is calm."""
+"""Virtual seconds until everything is complete once the actions have ended."""
 
 
 class JobsMachine(RuleBasedStateMachine):
-    """Rules are what producers, brokers, callers, operators and crashes do."""
+    """The rules are actions of producers, brokers, callers and operators, and crashes."""
 
     failed = False
     where: ClassVar[dict[str, Any]] = {}
-    """Settings that are fixed."""
+    """The fixed settings."""
 
     @initialize(setting=settings_of_members)
     def begin(self, setting: Setting) -> None:
@@ -57,7 +57,7 @@ class JobsMachine(RuleBasedStateMachine):
         self.act(self.member.start)
 
     def act(self, act: Any, seconds: float = 0.0) -> None:
-        """Act inside the loop; then let it run until nothing is ready."""
+        """Act inside the loop, then run it until nothing is ready."""
 
         async def run() -> None:
             result = act()
@@ -238,7 +238,7 @@ class JobsMachine(RuleBasedStateMachine):
             self.clock.close()
 
     async def _abandon(self) -> None:
-        """Leave no task behind, whatever a planted bug has left."""
+        """Cancel all tasks, including those left by a planted bug."""
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for _ in range(3):
             for task in rest:
@@ -246,7 +246,9 @@ class JobsMachine(RuleBasedStateMachine):
             await asyncio.sleep(0)
 
     def _settle_all(self) -> None:
-        """The last process has everything: all is complete, and nothing is left inside."""
+        """Assign everything to the last process; check that all events complete and the consumer is
+        empty.
+        """
         self.act(lambda: None, 10 * DRAIN)
         self.act(lambda: self.member.source.assign(self._free()))
         until = self.clock.now() + LONGEST
@@ -275,5 +277,5 @@ class JobsMachine(RuleBasedStateMachine):
 
 
 def narrowed(**where: Any) -> type[JobsMachine]:
-    """The machine with some settings fixed."""
+    """The machine with some fixed settings."""
     return type("JobsMachine", (JobsMachine,), {"where": where})

@@ -1,5 +1,5 @@
-"""One process of the random tests of jobs: a consumer of events whose every function checks what has
-to be true when it is called, and follows the script of its record.
+"""One process of the random tests of jobs: a consumer of events whose functions check the laws on
+each call and follow the script of their record.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class JobsMember:
         )
         self.raws: list[EventContext] = []
         self.completed: set[EventContext] = set()
-        """Raw events whose completion was taken."""
+        """Raw events whose completion was accepted."""
         self.begun: set[Message] = set()
         """The events whose finaliser has begun."""
         self.failures = self.acked = self.given_up = self.ticks = 0
@@ -102,7 +102,7 @@ class JobsMember:
         )
 
     def start(self) -> None:
-        """Open and run."""
+        """Open the consumer and run it."""
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> DrainReport:
@@ -173,7 +173,7 @@ class JobsMember:
                 return self.first.schedule(context, message.key, Work(message, script))
 
     def _stranger(self, context: EventContext, script: Script) -> object:
-        """A scheduler that belongs to no run takes nothing."""
+        """Schedule with a scheduler outside the run, which must refuse the job."""
         try:
             work = Work(context.message, script)
             result = cast("object", self.stranger.schedule(context, "key", work))
@@ -197,14 +197,14 @@ class JobsMember:
     async def finalise(
         self, name: str, context: EventContext, work: Work, error: BaseException | None
     ) -> object:
-        """The end of a job."""
+        """Finalise a job."""
         told = f"finalised before its processor ended: {context.message}"
         self.truth.claim(error is not None or work.processed == 1, told)
         self.truth.claim(context.message is work.message, "another event's finaliser")
         return await self._finished(context, name)
 
     async def written(self, context: EventContext, group: BatchItems) -> object:
-        """The end of a group."""
+        """Finalise a group."""
         told = f"called before its items were executed: {context.message}"
         executed = [item.user_data is not None or item.error is not None for item in group.items]
         self.truth.claim(all(executed), told)
@@ -232,7 +232,7 @@ class JobsMember:
             return None
 
     def _once(self, message: Message, face: str) -> None:
-        """A callback is called once, but for failed tries."""
+        """Check that a callback is called once, except after failed attempts."""
         if message.claim.is_closed:
             return
         done = ("done", message.claim.number, message.offset, face)
@@ -240,7 +240,7 @@ class JobsMember:
         self._tries[done] += 1
 
     async def tick(self, context: EventContext) -> object:
-        """An interjection."""
+        """Run an interjection."""
         with self.turn(context, "interjection") as message:
             self.ticks += 1
             turn = self.ticks % 4
@@ -336,7 +336,7 @@ class JobsMember:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return not (self.has_crashed or self.task is None or self.task.done())
 
     def _without_room(self) -> list[Message]:
@@ -349,13 +349,13 @@ class JobsMember:
         return [job.message for job in jobs] + [group.context.message for group in groups]
 
     def _check_room(self, message: Message) -> None:
-        """No event begins behind one that has no room."""
+        """Check that no event begins behind an event without capacity."""
         for other in self._without_room():
             is_same = (other.claim, other.lane_key) == (message.claim, message.lane_key)
             self.truth.claim(not is_same, f"no room for {other}, and {message} begins")
 
     def check_inside(self) -> None:
-        """Places add up, and everything can be explained."""
+        """Check that the places add up and that `explain` covers everything."""
         if not self.is_alive or self.consumer._engine is None:
             return
         str(self.consumer.explain())
@@ -373,7 +373,7 @@ class JobsMember:
         assert places == inside.messages, f"places do not add up: {inside}"
 
     def to_be_finalised(self, partition: TopicPartition) -> set[Message]:
-        """The events of a partition that wait for their finaliser, unless one has failed."""
+        """The events of a partition that await their finaliser; none if a finaliser has failed."""
         assert self.consumer._engine is not None
         schedule = self.consumer._engine.schedule
         if any(entry.message.finalise is not None for _, entry in schedule.retries):
@@ -381,7 +381,7 @@ class JobsMember:
         return {each for each in schedule.completed.inside if each.claim.partition == partition}
 
     def left_inside(self, *, has_ended: bool = False) -> dict[str, object]:
-        """What is inside, anywhere; after the end, jobs that were cut do not count."""
+        """Everything inside; after the end, cut jobs do not count."""
         engine, run = self.consumer._engine, self.consumer._events
         assert engine is not None
         assert run is not None

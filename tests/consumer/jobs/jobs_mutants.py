@@ -1,4 +1,4 @@
-"""Planted bugs of jobs: each a small change of one method, and the law that finds it."""
+"""Planted bugs of jobs: each is a small change of one method, with the law that detects it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ END = "the end was not reached|left inside"
 
 
 def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
-    """Note a mutant, the beginning of the complaints that find it, and where it shows."""
+    """Register a mutant with the start of the expected complaints and the settings in which it
+    shows.
+    """
 
     def note(plant: Mutant) -> Mutant:
         ALL[plant.__name__] = Planted(plant, law, where)
@@ -44,7 +46,7 @@ def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
 
 @mutant(ORDER, ordering="partition")
 def the_last_job_is_finalised_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event comes in in front of those that came in before it."""
+    """A completed event enters the queue in front of earlier ones."""
 
     def put_ahead(self: Lanes[Message], entry: Message) -> None:
         self.put_back(entry.lane_key, [entry])
@@ -54,7 +56,7 @@ def the_last_job_is_finalised_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("what waits to be finalised has left", ordering="partition", every=None)
 def finalisers_leave_at_once_in_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits to be finalised is dropped when its claim begins to close."""
+    """Events that await their finaliser are dropped when their claim begins to close."""
     real = Quiet.drop
 
     def drop(
@@ -68,13 +70,15 @@ def finalisers_leave_at_once_in_a_drain(monkeypatch: pytest.MonkeyPatch) -> None
 
 @mutant(END, first=(1, 1, 1))
 def a_held_lane_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event that has room now does not let its lane go on."""
+    """An event that gets capacity does not release its lane."""
     monkeypatch.setattr(Events, "has_room", lambda self, message: None)
 
 
 @mutant("no room for", ordering="partition", first=(1, 1, 1), second=(1, 1, 1))
 def one_of_two_holds_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first event that has room lets the lane go on, whatever others have none."""
+    """The first event that gets capacity releases the lane although others still wait for
+    capacity.
+    """
 
     def has_room(self: Events, message: Message) -> None:
         lanes, key = message.claim.lanes, message.lane_key
@@ -92,7 +96,7 @@ def one_of_two_holds_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("after its claim: finaliser|a consumer failed|.*completed after its claim")
 def a_finaliser_runs_for_a_claim_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that is done completes its event, whatever became of the claim."""
+    """A finished job completes its event even if the claim has ended."""
 
     def job_complete(self: Events, context: EventContext, finalise: Any) -> bool:
         message = context.message
@@ -110,7 +114,7 @@ def a_finaliser_runs_for_a_claim_that_has_ended(monkeypatch: pytest.MonkeyPatch)
 
 @mutant("a key in two processors|out of order")
 def a_key_is_free_before_its_processor_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next job of a key begins beside the one before it."""
+    """The next job of a key begins while the previous one runs."""
     real, done = JobRun._processed, JobQueue.done
 
     async def processed(self: JobRun, job: Job, task: Any) -> BaseException | None:
@@ -124,7 +128,7 @@ def a_key_is_free_before_its_processor_ends(monkeypatch: pytest.MonkeyPatch) -> 
 
 @mutant("a key in two batches|out of order", batch=(2, 2, 2))
 def a_batch_does_not_keep_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys of a batch may be in the next one while it runs."""
+    """The keys of a running batch may be in the next batch."""
     real, ended = ItemFormer.take, ItemFormer.done
 
     def take(self: ItemFormer) -> list[BatchItem]:
@@ -133,7 +137,7 @@ def a_batch_does_not_keep_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         return batch
 
     def done(self: ItemFormer, batch: Sequence[BatchItem]) -> None:
-        """Everything has happened."""
+        """Ignore the end of the batch."""
 
     monkeypatch.setattr(ItemFormer, "take", take)
     monkeypatch.setattr(ItemFormer, "done", done)
@@ -141,7 +145,7 @@ def a_batch_does_not_keep_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("complete without its job")
 def a_scheduler_without_a_run_says_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`schedule` returns what completes the event."""
+    """`schedule` returns a result that completes the event."""
     real = JobScheduler.schedule
 
     def schedule(self: JobScheduler[Any, Any], *given: Any) -> Any:
@@ -171,7 +175,7 @@ def an_interjection_takes_the_lane_of_a_running_handler(monkeypatch: pytest.Monk
 
 @mutant("processed twice|called twice|out of order", attempts=4)
 def a_failed_finaliser_repeats_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next try of an event begins with its handler."""
+    """The next attempt of an event begins with its handler."""
     real = Message.begin_again
 
     def begin_again(self: Message) -> None:
@@ -183,13 +187,13 @@ def a_failed_finaliser_repeats_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(f"places do not add up|{END}|a consumer failed", ordering="partition")
 def finalisers_outlive_their_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits to be finalised leaves its lane only."""
+    """Events that await their finaliser only leave their lane."""
     monkeypatch.setattr(CompletedJobs, "forget", lambda self, is_dead: None)
 
 
 @mutant("called before its items|called twice|after its claim|a consumer failed|places")
 def a_callback_runs_with_the_first_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group counts as executed once one of its items is."""
+    """A group counts as executed after its first item."""
 
     def executed(self: BatchItems) -> bool:
         self.left -= 1
@@ -200,7 +204,7 @@ def a_callback_runs_with_the_first_item(monkeypatch: pytest.MonkeyPatch) -> None
 
 @mutant(END)
 def an_early_completion_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event that was completed before its handler ended waits for ever."""
+    """An event completed before its handler ended waits forever."""
     real = Events.step_out
 
     def step_out(self: Events, message: Message, result: Any) -> None:
@@ -212,14 +216,14 @@ def an_early_completion_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("after its claim: batch", delay=0.4, batch=(3, 1, 2))
 def items_of_ended_claims_are_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing looks at the claim before a batch."""
+    """The claim is not checked before a batch."""
 
     monkeypatch.setattr(BatchItem, "is_left", property(lambda self: False))
 
 
 @mutant("committed past|the end was not reached|not committed|counted")
 def an_incomplete_event_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its position is passed while its job is out."""
+    """The position passes the event while its job is unfinished."""
     real = Events.step_out
 
     def step_out(self: Events, message: Message, result: Any) -> None:
@@ -232,7 +236,7 @@ def an_incomplete_event_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None
 
 @mutant(f"places do not add up|{END}|a consumer failed")
 def an_event_that_is_left_keeps_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is out when its claim ends frees no place in the window."""
+    """An unfinished event does not free its place in the window when its claim ends."""
     real = Schedule.finish
 
     def finish(self: Schedule, message: Message) -> None:

@@ -1,5 +1,5 @@
-"""What the random tests of jobs draw: the arguments of a process, and what becomes of each record; and
-the truth about that.
+"""The random data of the tests of jobs: the arguments of a process, the script of each record, and
+the expected results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DRAIN = 2.0
 IN_ORDER = {"job", "chain"}
-"""The kinds of events that are complete in the order of their key."""
+"""The kinds of events that complete in key order."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Setting:
     first: tuple[int, int, int]
     second: tuple[int, int, int]
     batch: tuple[int, int, int]
-    """The size, the most at once, and the most items inside, as a multiple of the size."""
+    """The batch size, the most concurrent batches and the most items inside, as multiples of the
+    size.
+    """
     batch_tries: int
     delay: float
     attempts: int
@@ -64,20 +66,20 @@ settings_of_members = st.builds(
 
 @dataclass(frozen=True)
 class Script:
-    """What becomes of a record."""
+    """The script of a record."""
 
     kind: str
     takes: float
-    """Seconds of its handler."""
+    """Duration of its handler, in seconds."""
     job: float
-    """Seconds of its processors, and of batches with items of it."""
+    """Duration of its processors and of batches with its items, in seconds."""
     final: float
-    """Seconds of its finalisers."""
+    """Duration of its finalisers, in seconds."""
     job_fails: bool
     fails: int
-    """Failed tries of its handler, in each claim."""
+    """Failed attempts of its handler, in each claim."""
     final_fails: int
-    """Failed tries of each finaliser, in each claim."""
+    """Failed attempts of each finaliser, in each claim."""
     mood: str
     is_early: bool
     items: tuple[str, ...]
@@ -104,7 +106,7 @@ scripts = st.builds(
 
 @dataclass(eq=False)
 class Work:
-    """What a processor is given."""
+    """The argument of a processor."""
 
     message: Message
     script: Script
@@ -113,7 +115,7 @@ class Work:
 
 
 class JobsTruth(Truth):
-    """What the functions have seen, and what the log says."""
+    """The calls that the functions have observed, compared with the log."""
 
     def __init__(self, log: MemoryLog) -> None:
         super().__init__(log)
@@ -122,18 +124,20 @@ class JobsTruth(Truth):
         self.happened: Counter[str] = Counter()
 
     def claim(self, is_true: object, complaint: str) -> None:
-        """Complain: raised in a handler, it would only be a failed try."""
+        """Record a complaint: an exception in a handler would only be a failed attempt."""
         if not is_true:
             self.complaints.append(complaint)
 
     def comes_after(self, face: Hashable, place: Any, what: str) -> None:
-        """Note what happens at a face, in order."""
+        """Check that events at this point occur in order."""
         before = self.last.get(face)
         self.claim(before is None or before < place, f"out of order: {what} {before}, {place}")
         self.last[face] = place
 
     def is_complete(self, message: Message) -> None:
-        """Note an event that is complete in its claim; earlier ones like it have to be."""
+        """Record an event that completed in its claim; earlier events of its kind must be
+        complete.
+        """
         kind = self.scripts[place_of(message)].kind
         if kind in IN_ORDER:
             for place in self.earlier(message):

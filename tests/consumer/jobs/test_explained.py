@@ -1,4 +1,4 @@
-"""Where events are that are completed later, in the words of `explain()`."""
+"""How `explain()` describes events that are completed later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def running(
     clock: FakeClock, keys: str, handler: Callable[[EventContext], Any], *jobs: Any, **options: Any
 ) -> AsyncGenerator[Consumer]:
-    """A consumer of events that has run for a while, with what cannot end."""
+    """A consumer of events that has run for some time, with work that never ends."""
     source = MemorySource(log_of(*keys), clock=clock)
     settings: dict[str, Any] = {"ordering": "partition", "drain": 0.1, **options}
     async with (
@@ -42,7 +42,7 @@ async def running(
 
 
 def told(consumer: Consumer) -> list[str]:
-    """Why the first partition waits."""
+    """The reasons for which the first partition waits."""
     return [str(cause) for cause in causes_of(consumer)]
 
 
@@ -52,11 +52,11 @@ async def forever(*_: object) -> None:
 
 
 async def complete(context: EventContext) -> None:
-    """The event is complete."""
+    """Complete the event."""
 
 
 def scheduled(jobs: JobScheduler[Any, Any]) -> Callable[[EventContext], Any]:
-    """A handler that passes its event on by its key."""
+    """A handler that schedules its event by key."""
 
     async def handle(context: EventContext) -> Incomplete:
         return jobs.schedule(context, context.key, None)
@@ -65,7 +65,7 @@ def scheduled(jobs: JobScheduler[Any, Any]) -> Callable[[EventContext], Any]:
 
 
 async def test_a_job_is_told_with_its_scheduler_and_its_place(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: running, waiting for a worker, or behind its key."""
+    """consumer/C:N5: running, waiting for a worker, or waiting for its key."""
     jobs = JobScheduler(forever, concurrency=1, name="writes")
     async with running(fake_clock, "aab", scheduled(jobs), jobs) as consumer:
         assert told(consumer) == [
@@ -86,7 +86,7 @@ async def test_a_job_is_told_with_its_scheduler_and_its_place(fake_clock: FakeCl
 
 
 async def test_a_job_of_the_users_own_has_no_place(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: nothing is known of it."""
+    """consumer/C:N5: the consumer knows nothing about it."""
 
     async def handle(context: EventContext) -> Incomplete:
         return Incomplete()
@@ -97,13 +97,13 @@ async def test_a_job_of_the_users_own_has_no_place(fake_clock: FakeClock) -> Non
 
 
 async def test_a_group_is_told_with_its_batcher(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: how much of it is left, and the bound that it waits for."""
+    """consumer/C:N5: the number of its remaining items, and the limit that it waits for."""
     items = ItemBatcher(
         forever, max_batch_size=2, max_items=2, max_concurrent_batches=1, name="rows"
     )
 
     async def written(context: EventContext, group: BatchItems) -> None:
-        """The event is complete."""
+        """Complete the event."""
 
     async def handle(context: EventContext) -> Incomplete:
         return items.add(BatchItems(context, context.key, written).add(1, 2))
@@ -120,7 +120,7 @@ async def test_a_group_is_told_with_its_batcher(fake_clock: FakeClock) -> None:
 
 
 async def test_an_oldest_event_without_room_is_told_once(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: an interjection has taken the only key."""
+    """consumer/C:N5: an interjection holds the only key."""
     jobs = JobScheduler(forever, concurrency=1, max_keys=1, name="writes")
     handle = scheduled(jobs)
 
@@ -155,7 +155,9 @@ async def test_an_oldest_event_without_room_is_told_once(fake_clock: FakeClock) 
 
 
 async def test_an_event_without_room_is_told_with_the_bounds(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: beside the oldest one, which waits for its job; nothing behind it begins."""
+    """consumer/C:N5: beside the oldest event, which waits for its job; no event behind it
+    begins.
+    """
     jobs = JobScheduler(forever, concurrency=1, max_keys=1, name="writes")
 
     async def handle(context: EventContext) -> Incomplete | None:
@@ -175,7 +177,7 @@ async def test_an_event_without_room_is_told_with_the_bounds(fake_clock: FakeClo
 async def test_an_event_to_be_finalised_names_the_one_that_has_the_turn(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:N5: that backs off; one whose job runs has no turn."""
+    """consumer/C:N5: the other event backs off; an event whose job runs does not hold the turn."""
 
     async def process(key: int, value: object) -> None:
         await fake_clock.sleep((1.0, 0.5, 1e6)[key])
@@ -194,7 +196,7 @@ async def test_an_event_to_be_finalised_names_the_one_that_has_the_turn(
 
 
 async def test_an_interjection_that_runs_is_told(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: beside the oldest event, which waits behind it or for its job."""
+    """consumer/C:N5: beside the oldest event, which waits for the interjection or for its job."""
     jobs = JobScheduler(forever, name="writes")
     async with running(fake_clock, "a", scheduled(jobs), jobs) as consumer:
         interjected = asyncio.ensure_future(consumer.interject(forever))
@@ -207,7 +209,7 @@ async def test_an_interjection_that_runs_is_told(fake_clock: FakeClock) -> None:
 
 
 async def test_an_event_behind_an_interjection_names_it(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: it has the turn of the partition."""
+    """consumer/C:N5: the interjection holds the partition's turn."""
     log = log_of("a")
     async with (
         Consumer(

@@ -1,4 +1,6 @@
-"""Events that are completed later, where it hurts: results of finalisers, completions at any time, ended claims."""
+"""Edge cases of events that are completed later: results of finalisers, early and late completions,
+ended claims.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ async def test_a_finaliser_that_fails_may_begin_another_stage_then(
 
 
 async def test_a_failed_finaliser_sees_the_decoded_value_again(fake_clock: FakeClock) -> None:
-    """consumer/G2: steps are not repeated."""
+    """consumer/G2: the steps are not repeated."""
     seen: list[object] = []
 
     async def finalise(context: EventContext, *_: object) -> None:
@@ -74,7 +76,7 @@ async def test_a_failed_finaliser_sees_the_decoded_value_again(fake_clock: FakeC
 
 @pytest.mark.parametrize("answer", [ToDeadLetter("no"), Terminate("no")])
 async def test_a_finaliser_may_give_its_event_up(fake_clock: FakeClock, answer: object) -> None:
-    """consumer/C:F2: as a handler may."""
+    """consumer/C:F2: it may return the same results as a handler."""
 
     async def finalise(context: EventContext, *_: object) -> object:
         return answer if context.key == "a" else None
@@ -93,7 +95,7 @@ async def test_a_finaliser_may_give_its_event_up(fake_clock: FakeClock, answer: 
 
 
 async def test_a_finaliser_may_answer_manual(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: its event waits for `settle`, and is in one place."""
+    """consumer/C:N5: its event waits for `settle` and is counted in one place."""
     contexts: list[EventContext] = []
 
     async def finalise(context: EventContext, *_: object) -> Manual:
@@ -145,7 +147,7 @@ async def test_settle_is_not_for_events_that_wait_for_jobs(fake_clock: FakeClock
 async def test_an_early_completion_of_a_failed_try_counts_for_nothing(
     fake_clock: FakeClock,
 ) -> None:
-    """G-T18: nor does a later one of its context."""
+    """G-T18: later completions through its context are refused, too."""
     contexts, done = list[EventContext](), list[str]()
 
     def finish(name: str) -> Any:
@@ -173,7 +175,7 @@ async def test_an_early_completion_of_a_failed_try_counts_for_nothing(
 
 
 async def test_a_running_handler_of_a_lost_claim_completes_nothing(fake_clock: FakeClock) -> None:
-    """G-T16, G-T18: and is told so."""
+    """G-T16, G-T18: `job_complete` returns false."""
     answers: list[bool] = []
 
     async def finish(context: EventContext) -> None:
@@ -196,7 +198,7 @@ async def test_a_running_handler_of_a_lost_claim_completes_nothing(fake_clock: F
 
 
 async def test_completions_while_the_claim_closes_count(fake_clock: FakeClock) -> None:
-    """consumer/G23, O-T7: and have no effect once it has ended."""
+    """consumer/G23, O-T7: once the claim has ended they have no effect."""
     contexts, done = list[EventContext](), list[int]()
 
     async def finish(context: EventContext) -> None:
@@ -228,7 +230,7 @@ async def test_completions_while_the_claim_closes_count(fake_clock: FakeClock) -
 
 
 async def test_finalisers_that_wait_leave_with_their_claim(fake_clock: FakeClock) -> None:
-    """O-T8, consumer/C:B1: all of them, and they take no room any more."""
+    """O-T8, consumer/C:B1: all of them, and they release their capacity."""
     gate = asyncio.Event()
 
     async def finalise(context: EventContext, *_: object) -> None:
@@ -258,7 +260,7 @@ async def test_finalisers_that_wait_leave_with_their_claim(fake_clock: FakeClock
 async def test_a_finaliser_that_fails_in_a_closing_claim_is_not_overtaken(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:O1: what would be finalised after it is left with it, in its order."""
+    """consumer/C:O1: the events behind it also leave with the claim, in order."""
     seen: list[tuple[int, bool]] = []
     gate = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Items that events forward through a batcher: an event is complete once they have arrived."""
+"""Items that events forward through a batcher: an event is complete once they are delivered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def forwarding(
     *jobs: Any,
     **options: Any,
 ) -> AsyncGenerator[Consumer]:
-    """A consumer whose events forward into a sink."""
+    """A consumer whose events forward items into a sink."""
     options = {"retry": PROMPT, "poison": "skip", "commit_every": 0.01, **options}
     async with (
         Batcher(sink, limits=Limits(max_items=10, max_delay=0.1), clock=clock) as batcher,
@@ -56,8 +56,8 @@ async def forward_key(context: EventContext) -> None:
 
 
 async def test_an_event_is_complete_once_its_items_have_arrived(fake_clock: FakeClock) -> None:
-    """consumer/G27, consumer/G-T20: its position is not passed before; events behind it are handled
-    meanwhile.
+    """consumer/G27, consumer/G-T20: its position is not passed earlier; events behind it are
+    handled meanwhile.
     """
     log, sink = log_of(*"abc"), ScriptedSink[Any]()
     async with forwarding(log, fake_clock, sink, forward_key) as consumer:
@@ -72,7 +72,7 @@ async def test_an_event_is_complete_once_its_items_have_arrived(fake_clock: Fake
 
 
 async def test_a_turn_that_fails_forwards_nothing(fake_clock: FakeClock) -> None:
-    """By an exception or by its result; the next try does."""
+    """Whether it fails by an exception or by its result; the next attempt forwards."""
     log, sink, tries = log_of(*"abc"), ScriptedSink[Any](), list[object]()
 
     async def handle(context: EventContext) -> object:
@@ -91,7 +91,7 @@ async def test_a_turn_that_fails_forwards_nothing(fake_clock: FakeClock) -> None
 
 
 async def test_all_stages_of_an_event_may_forward(fake_clock: FakeClock) -> None:
-    """A handler that begins a job, and its finaliser: the event waits for both."""
+    """A handler that begins a job, and its finaliser: the event waits for the items of both."""
     log, sink = log_of(*"ab"), ScriptedSink[Any]()
 
     async def finalise(context: EventContext, key: object, *_: object) -> None:
@@ -112,7 +112,7 @@ async def test_all_stages_of_an_event_may_forward(fake_clock: FakeClock) -> None
 async def test_refused_items_are_submitted_again_and_no_handler_is_repeated(
     fake_clock: FakeClock,
 ) -> None:
-    """A refusal that may pass: the event is tried again, with what was refused alone."""
+    """After a transient refusal the event is retried, with the refused items only."""
     log, handled = log_of(*"ab"), list[object]()
     sink = ScriptedSink[Any]([partial({1: TransientError("busy")})])
 
@@ -128,7 +128,9 @@ async def test_refused_items_are_submitted_again_and_no_handler_is_repeated(
 
 
 async def test_an_item_that_is_refused_for_good_is_poison(fake_clock: FakeClock) -> None:
-    """Its event goes to the dead letters with the destination's error; its neighbours are delivered."""
+    """Its event becomes a dead letter with the destination's error; its neighbours are
+    delivered.
+    """
     log, letters = log_of(*"abc"), ScriptedSink[Any]()
     sink = ScriptedSink[Any]([partial({1: PermanentError("no such column")})])
     async with forwarding(log, fake_clock, sink, forward_key, dead_letters=letters):
@@ -141,7 +143,7 @@ async def test_an_item_that_is_refused_for_good_is_poison(fake_clock: FakeClock)
 
 
 async def test_a_drain_leaves_events_whose_items_are_on_their_way(fake_clock: FakeClock) -> None:
-    """They are handled again by the next owner: nothing is complete that has not arrived."""
+    """The next owner handles them again: no event is complete before its items are delivered."""
     log, sink = log_of(*"ab"), BlockingSink[Any]()
     async with forwarding(log, fake_clock, sink, forward_key, drain=1.0) as consumer:
         await fake_clock.advance(0.5)
@@ -156,7 +158,7 @@ async def test_a_drain_leaves_events_whose_items_are_on_their_way(fake_clock: Fa
 async def test_an_interjection_is_complete_once_its_items_have_arrived(
     fake_clock: FakeClock,
 ) -> None:
-    """Whoever has asked for it hears of that, or of their refusal."""
+    """Its caller receives the result, or the error of refused items."""
     sink = ScriptedSink[Any]([ok(), partial({0: PermanentError("no")})])
 
     async def tick(context: EventContext) -> None:
@@ -179,7 +181,7 @@ async def test_an_interjection_is_complete_once_its_items_have_arrived(
 
 
 async def test_a_batcher_that_is_closed_ends_the_run(fake_clock: FakeClock) -> None:
-    """No event is given up for that."""
+    """No event is given up because of it."""
     log, letters = log_of(*"ab"), ScriptedSink[Any]()
     batcher = Batcher(ScriptedSink[Any](), clock=fake_clock)
     async with batcher:
@@ -205,7 +207,7 @@ async def test_bad_arguments(fake_clock: FakeClock) -> None:
 
 
 async def test_nowhere_to_forward_to(fake_clock: FakeClock) -> None:
-    """It is an error of the handler that says what to pass."""
+    """The handler fails with an error that says what to pass."""
     log, letters = log_of(*"a"), ScriptedSink[Any]()
     async with Consumer(
         MemorySource(log, ends=True),

@@ -1,4 +1,4 @@
-"""Work in the order of a partition that no record asks for, and the state that it sees."""
+"""Work in the order of a partition that does not come from a record, and the state that it sees."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ async def running(
 
 
 async def idle(context: EventContext) -> None:
-    """Handle nothing."""
+    """Do nothing."""
 
 
 async def idle_job(key: object, value: object) -> None:
-    """Process nothing."""
+    """Do nothing."""
 
 
 async def test_the_times_are_apart_and_counted_from_the_end(fake_clock: FakeClock) -> None:
-    """G-T12: between `every - jitter` and `every + jitter` from one end to the next beginning."""
+    """G-T12: `every - jitter` to `every + jitter` from one end to the next beginning."""
     began, ended = list[float](), list[float]()
 
     async def tick(context: EventContext) -> None:
@@ -88,7 +88,7 @@ async def test_the_times_are_apart_and_counted_from_the_end(fake_clock: FakeCloc
 
 
 async def test_it_runs_between_events_under_load(fake_clock: FakeClock) -> None:
-    """G-T12: never beside one of the same partition, and however much waits there."""
+    """G-T12: never beside an event of the same partition, however long its queue is."""
     inside = ticks = handled = 0
 
     async def turn() -> None:
@@ -124,8 +124,8 @@ async def test_it_runs_between_events_under_load(fake_clock: FakeClock) -> None:
 async def test_a_result_that_only_an_event_can_have_fails_an_interjection(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, result: object, *, is_later: bool
 ) -> None:
-    """consumer/G34: it has no dead letter and is not retried, so it must not pass for a success. A
-    callback may serve events as well as interjections.
+    """consumer/G34: it has no dead letter and no retry, so such a result must not count as success.
+    A callback may serve both events and interjections.
     """
 
     async def finalise(*_: object) -> object:
@@ -145,8 +145,8 @@ async def test_a_result_that_only_an_event_can_have_fails_an_interjection(
 
 
 async def test_failed_items_are_parked_and_tried_again(fake_clock: FakeClock) -> None:
-    """consumer/G19, G-T13: kept with their due time, removed when they are due, and kept again if
-    they fail.
+    """consumer/G19, G-T13: stored with their due time, removed when due, and stored again if they
+    fail.
     """
     log, state = log_of("a", "b", "c"), MemoryState(keep=True)
     failures = {"a": 2, "b": 0, "c": 1}
@@ -182,7 +182,7 @@ async def test_failed_items_are_parked_and_tried_again(fake_clock: FakeClock) ->
             group.add_with_key(place.rpartition("/")[2], value)
         return batcher.add(group)
 
-    for seconds in (0.5, 10.0):  # over a restart
+    for seconds in (0.5, 10.0):  # across a restart
         source = MemorySource(log, clock=fake_clock)
         async with running(
             source,
@@ -201,7 +201,7 @@ async def test_failed_items_are_parked_and_tried_again(fake_clock: FakeClock) ->
 async def test_one_that_raises_is_tried_at_its_next_time(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/G17: it is logged, and moves nothing."""
+    """consumer/G17: the error is logged, and no position moves."""
     count = 0
 
     async def tick(context: EventContext) -> None:
@@ -222,7 +222,7 @@ async def test_one_that_raises_is_tried_at_its_next_time(
 async def test_one_whose_finaliser_raises_blocks_nothing(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/G17: it is no event, also in its further turns: not tried again, and no poison."""
+    """consumer/G17: it is not an event: none of its turns is retried or becomes poison."""
     handled = list[int]()
 
     async def process(key: str, value: object) -> None:
@@ -256,7 +256,7 @@ async def test_one_whose_finaliser_raises_blocks_nothing(
 async def test_one_that_takes_too_long_is_cut_and_runs_again_at_its_next_time(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/G17: the consumer's timeout holds for interjections."""
+    """consumer/G17: the consumer's timeout applies to interjections."""
     began = list[float]()
 
     async def tick(context: EventContext) -> None:
@@ -280,7 +280,7 @@ async def test_one_that_takes_too_long_is_cut_and_runs_again_at_its_next_time(
 
 
 async def test_one_that_a_drain_cuts_is_told(fake_clock: FakeClock) -> None:
-    """consumer/G18: its caller does not wait for ever."""
+    """consumer/G18: its caller does not wait forever."""
 
     async def tick(context: EventContext) -> None:
         await asyncio.Event().wait()
@@ -294,7 +294,7 @@ async def test_one_that_a_drain_cuts_is_told(fake_clock: FakeClock) -> None:
 
 
 async def test_now_in_one_partition_or_in_all(fake_clock: FakeClock) -> None:
-    """consumer/G18: suspends until it is complete, and tells its error."""
+    """consumer/G18: the call suspends until completion and raises its error."""
     log = MemoryLog([*records("a"), *records("b", partition=1)])
     source, seen = MemorySource(log, clock=fake_clock), list[object]()
 
@@ -317,7 +317,7 @@ async def test_now_in_one_partition_or_in_all(fake_clock: FakeClock) -> None:
 
 
 async def test_state_belongs_to_a_claim(fake_clock: FakeClock) -> None:
-    """consumer/G28: opened before the first event, and dropped with the claim."""
+    """consumer/G28: it is opened before the first event and dropped with the claim."""
     log, state, counts = log_of("a", "a"), MemoryState(), list[int]()
     source = MemorySource(log, clock=fake_clock)
 
@@ -338,7 +338,7 @@ async def test_state_belongs_to_a_claim(fake_clock: FakeClock) -> None:
 
 
 def test_a_store_is_in_order() -> None:
-    """consumer/G28: ranges by the order of the keys, as they were when they were asked for."""
+    """consumer/G28: ranges follow the key order and contain the keys at the time of the call."""
     store = MemoryStore({"b": 2, "a": 1, "d": 4})
     assert [*store.range()] == [("a", 1), ("b", 2), ("d", 4)]
     store.put("c", 3)

@@ -1,4 +1,4 @@
-"""Batches of items: many events in one call, one callback for each event."""
+"""Batches of items: one call for many events, one callback per event."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 async def run(
     log: MemoryLog, clock: FakeClock, handler: Callable[[EventContext], Any], *jobs: ItemBatcher
 ) -> DrainReport:
-    """Handle everything in a log."""
+    """Handle all records of a log."""
     source = MemorySource(log, ends=True, clock=clock)
     async with Consumer(source, ordering="partition", clock=clock) as consumer:
         return await consumer.run_events(handler, jobs=jobs)
 
 
 async def test_more_items_than_a_batch_run_one_after_another(fake_clock: FakeClock) -> None:
-    """consumer/G13, consumer/G14, G-T6: two executions of ten, in order, and one callback with all
-    of it.
+    """consumer/G13, consumer/G14, G-T6: two executions of ten items, in order, and one callback
+    with all items.
     """
     running, batches, told = 0, list[list[int]](), list[list[object]]()
 
@@ -66,7 +66,7 @@ async def test_more_items_than_a_batch_run_one_after_another(fake_clock: FakeClo
 
 
 async def test_a_placeholder_is_complete_in_its_order(fake_clock: FakeClock) -> None:
-    """consumer/G15, G-T7: nothing is executed for it, and it waits for what its key has in a batch."""
+    """consumer/G15, G-T7: it is not executed, and waits for the items of its key in a batch."""
     executed, done = list[object](), list[int]()
 
     async def execute(items: list[BatchItem]) -> None:
@@ -88,8 +88,8 @@ async def test_a_placeholder_is_complete_in_its_order(fake_clock: FakeClock) -> 
 
 
 async def test_a_key_is_in_one_running_batch(fake_clock: FakeClock) -> None:
-    """consumer/G11, consumer/G12, G-T8, G-T9: over partitions, under a random load; sizes, numbers
-    and waits are bounded.
+    """consumer/G11, consumer/G12, G-T8, G-T9: across partitions, under random load; sizes, numbers
+    and waiting times are limited.
     """
     random, running = Random(3), list[list[BatchItem]]()
     log = MemoryLog(
@@ -133,7 +133,7 @@ async def test_a_key_is_in_one_running_batch(fake_clock: FakeClock) -> None:
 
 
 async def test_a_first_item_waits_for_the_delay_only(fake_clock: FakeClock) -> None:
-    """consumer/G12, G-T9: by the clock; a full batch does not wait."""
+    """consumer/G12, G-T9: a full batch does not wait."""
     began: list[tuple[float, int]] = []
     start = fake_clock.now()
 
@@ -159,13 +159,13 @@ async def test_a_first_item_waits_for_the_delay_only(fake_clock: FakeClock) -> N
         assert began == [(0.0, 3), (0.25, 1)]
         log.append(records([9], first=4)[0])
         await fake_clock.advance(0.1)
-        consumer.stop()  # it does not wait for its delay
+        consumer.stop()  # does not wait for its delay
         await running
     assert began[2] == (1.1, 1)
 
 
 async def test_an_executor_that_raises_fails_its_items(fake_clock: FakeClock) -> None:
-    """G-T10: those without an error of their own; the next batch runs."""
+    """G-T10: those without their own error; the next batch runs."""
     told: list[list[str]] = []
 
     async def execute(items: list[BatchItem]) -> None:
@@ -186,7 +186,7 @@ async def test_an_executor_that_raises_fails_its_items(fake_clock: FakeClock) ->
 
 
 async def test_items_have_keys_of_their_own(fake_clock: FakeClock) -> None:
-    """consumer/G13, G-T11: five keys, one callback; a failed item tells its own key."""
+    """consumer/G13, G-T11: five keys, one callback; a failed item reports its own key."""
     failed: list[object] = []
 
     async def execute(items: list[BatchItem]) -> None:
@@ -232,7 +232,7 @@ async def test_a_full_batch_runs_before_later_events_are_handled(fake_clock: Fak
 
 
 async def test_what_is_inside_is_bounded(fake_clock: FakeClock) -> None:
-    """G-T15: an event that adds more waits for room, and nothing deadlocks."""
+    """G-T15: an event with more items waits for capacity, without deadlock."""
     most = 0
 
     async def execute(items: list[BatchItem]) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that are cut, cancelled or lost, exits of the program, and schedulers without a run."""
+"""Jobs that are cut, cancelled or lost, program exits, and schedulers without a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 async def test_items_of_a_lost_claim_are_not_executed(fake_clock: FakeClock) -> None:
-    """G-T16: those that are in no batch yet."""
+    """G-T16: those that are not yet in a batch."""
     executed: list[object] = []
 
     async def execute(items: list[BatchItem]) -> None:
@@ -81,7 +81,7 @@ async def test_an_executor_that_raises_a_cancellation_fails_its_items(
 
 
 async def test_a_cancellation_of_a_job_is_its_own(fake_clock: FakeClock) -> None:
-    """consumer/C:F4: neither one that it swallows nor one that it leaves hits the next job."""
+    """consumer/C:F4: neither a swallowed nor a leftover cancellation reaches the next job."""
     ended: list[object] = []
 
     async def process(key: str, value: object) -> None:
@@ -126,7 +126,7 @@ async def _failing() -> None:
 async def test_an_exit_ends_the_consumer_after_its_drain(
     fake_clock: FakeClock, kind: type[BaseException], where: str
 ) -> None:
-    """consumer/C:B3: its event is left, and what else is inside is finished."""
+    """consumer/C:B3: its event stays unsettled; all others inside are finished."""
 
     async def process(key: str, value: object) -> None:
         if key == "exit" and where == "processor":
@@ -165,7 +165,7 @@ async def test_an_exit_ends_the_consumer_after_its_drain(
 
 
 async def test_a_scheduler_serves_one_consumer_after_another(fake_clock: FakeClock) -> None:
-    """G-T17: one at a time; a refused run leaves its other schedulers free."""
+    """G-T17: one consumer at a time; a refused run leaves its other schedulers free."""
     jobs, other = JobScheduler(pass_on, name="shared"), JobScheduler(pass_on)
 
     async def handle(context: EventContext) -> Incomplete:
@@ -188,7 +188,7 @@ async def test_a_scheduler_serves_one_consumer_after_another(fake_clock: FakeClo
 
 
 async def test_keys_without_a_hash_and_odd_ones(fake_clock: FakeClock) -> None:
-    """G-T17, G-T21: a key without a hash fails its event alone."""
+    """G-T17, G-T21: an unhashable key fails its own event only."""
     keys: list[object] = [("a", 1), ["no", "hash"], 1.0, 1, True, float("nan")]
 
     async def process(key: object, value: object) -> None:
@@ -211,7 +211,9 @@ async def test_keys_without_a_hash_and_odd_ones(fake_clock: FakeClock) -> None:
 
 
 async def test_a_job_is_tried_again_in_the_order_of_its_key(fake_clock: FakeClock) -> None:
-    """Later jobs of its key wait, and those of other keys do not; the finaliser is told the last error."""
+    """Later jobs of its key wait, jobs of other keys do not; the finaliser receives the last
+    error.
+    """
     tries, done = list[tuple[object, object]](), list[tuple[object, str]]()
 
     async def process(key: object, value: object) -> None:
@@ -244,7 +246,7 @@ async def test_a_job_is_tried_again_in_the_order_of_its_key(fake_clock: FakeCloc
 async def test_a_job_that_waits_for_its_next_try_is_left_with_its_claim(
     fake_clock: FakeClock,
 ) -> None:
-    """G-T16: it is not tried again here."""
+    """G-T16: it is not retried here."""
     tries = 0
 
     async def process(key: object, value: object) -> None:
@@ -270,7 +272,9 @@ async def test_a_job_that_waits_for_its_next_try_is_left_with_its_claim(
 async def test_a_job_is_not_repeated_before_the_destination_allows_it(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/G6: `Retry-After` of a throttled destination, up to the policy's maximum."""
+    """consumer/G6: the `Retry-After` of a throttled destination applies, up to the policy's
+    maximum.
+    """
     began: list[float] = []
 
     async def process(key: object, value: object) -> None:

@@ -1,4 +1,6 @@
-"""Runs of events: threads, timeouts, cancellations, budgets, ends of sources, and other orders."""
+"""Runs of events: threads, timeouts, cancellations, budgets, ends of sources, and other ordering
+modes.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ async def test_plain_functions_run_in_threads(fake_clock: FakeClock) -> None:
 
 
 async def test_a_timeout_cuts_a_finaliser_and_leaves_its_job(fake_clock: FakeClock) -> None:
-    """O-T16: the finaliser alone is tried again; a processor has as much time as it needs."""
+    """O-T16: only the finaliser is retried; a processor has no time limit."""
     seen: list[str] = []
 
     async def process(key: str, value: object) -> None:
@@ -93,7 +95,7 @@ async def test_a_timeout_cuts_a_finaliser_and_leaves_its_job(fake_clock: FakeClo
 async def test_a_cancelled_run_drains_and_a_second_cancellation_ends_it(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:B3: the jobs are cancelled, and nothing is inside."""
+    """consumer/C:B3: the jobs are cancelled, and the consumer is empty."""
     cancelled = 0
 
     async def process(key: str, value: object) -> None:
@@ -127,7 +129,7 @@ async def test_a_cancelled_run_drains_and_a_second_cancellation_ends_it(
 
 @pytest.mark.parametrize("ordering", ["partition", "key", "unordered"])
 async def test_a_source_that_ends_waits_for_jobs(fake_clock: FakeClock, ordering: Any) -> None:
-    """consumer/G2: also for items that wait for others, and in any order."""
+    """consumer/G2: also for items that wait for others, in any order."""
     written_keys: list[str] = []
 
     async def process(key: str, value: object) -> None:
@@ -159,7 +161,7 @@ async def test_a_source_that_ends_waits_for_jobs(fake_clock: FakeClock, ordering
 
 
 async def test_a_budget_ends_a_run_and_items_do_not_wait_then(fake_clock: FakeClock) -> None:
-    """O-T9: the drain hurries batches."""
+    """O-T9: the drain does not wait for batches to fill."""
 
     async def execute(items: list[BatchItem]) -> None:
         await fake_clock.sleep(0.5)
@@ -183,7 +185,7 @@ async def test_a_budget_ends_a_run_and_items_do_not_wait_then(fake_clock: FakeCl
 
 
 async def test_fewer_jobs_run_once_their_bound_is_lower(fake_clock: FakeClock) -> None:
-    """consumer/G20: those that run end; a bad bound changes nothing."""
+    """consumer/G20: running jobs end; an invalid limit changes nothing."""
     running_jobs, most = 0, list[int]()
 
     async def process(key: int, value: object) -> None:
@@ -212,7 +214,7 @@ async def test_fewer_jobs_run_once_their_bound_is_lower(fake_clock: FakeClock) -
 
 
 async def test_the_key_of_a_job_is_not_the_key_of_its_record(fake_clock: FakeClock) -> None:
-    """consumer/G7: jobs of one key do not overlap, whatever the keys of their records are."""
+    """consumer/G7: jobs of one key do not overlap, whatever their records' keys are."""
     running_jobs, at_once = set[object](), set[frozenset[object]]()
 
     async def process(key: str, value: object) -> None:
@@ -236,7 +238,7 @@ async def test_the_key_of_a_job_is_not_the_key_of_its_record(fake_clock: FakeClo
 
 
 async def test_observers_are_told_of_each_turn(fake_clock: FakeClock) -> None:
-    """consumer/G2: a handler that gives its turn up, and what its finalisers return."""
+    """consumer/G2: a handler that releases its turn, and the results of its finalisers."""
     ends: list[str] = []
 
     class Ends(ConsumerObserver):

@@ -1,4 +1,6 @@
-"""Events that are completed later, against the ground truth of their functions, under rules in any order."""
+"""Events that are completed later, checked against the calls of their functions, with actions in
+any order.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 
 SEEDS = 20
 RUNS = 200
-"""From each seed."""
+"""The number of runs per seed."""
 TRIES = 20
-"""Seeds from which a planted bug is looked for."""
+"""The number of seeds tried for a planted bug."""
 QUICK = {
     "the_last_job_is_finalised_first",
     "one_of_two_holds_is_enough",
@@ -34,12 +36,12 @@ QUICK = {
     "a_failed_finaliser_repeats_its_job",
     "an_incomplete_event_is_acknowledged",
 }
-"""The planted bugs that are looked for in every run of the suite; the others take longer."""
+"""The planted bugs checked in every run of the suite; the others take longer."""
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Failures by the thousand are the point here, and not worth a log line each."""
+    """Suppress the log lines of thousands of intended failures."""
     logger = logging.getLogger("penstock")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -48,7 +50,7 @@ def quiet() -> Iterator[None]:
 
 
 def explore(seed: int) -> None:
-    """So many runs from a seed."""
+    """This many runs from a seed."""
     machine = hypothesis.seed(seed)(type("JobsMachine", (JobsMachine,), {}))
     with run_by(f"from tests.consumer.jobs.test_jobs_machine import explore; explore({seed})"):
         run_state_machine_as_test(
@@ -60,8 +62,8 @@ def explore(seed: int) -> None:
 @pytest.mark.filterwarnings(FOR_EVER)
 def test_every_event_is_complete_once_and_in_order() -> None:
     """G-T1, G-T2, G-T3, G-T5, G-T8, G-T12, G-T15, G-T16, G-T18, consumer/C:N3, consumer/C:Ba6,
-    consumer/C:Ba7: the laws hold after every step, and in the end everything is complete and nothing
-    is left inside.
+    consumer/C:Ba7: the laws hold after every step; at the end everything is complete and the
+    consumer is empty.
     """
     run_state_machine_as_test(JobsMachine, settings=settings(FAST, max_examples=30))
 
@@ -76,7 +78,7 @@ def test_they_are_over_many_runs(seed: int) -> None:
 
 
 def complaint(machine: type[JobsMachine], seed: int) -> str:
-    """How the runs from a seed failed; empty without a failure."""
+    """The error of the runs from a seed; empty if they succeed."""
     once = settings(
         FAST,
         max_examples=150,
@@ -86,10 +88,10 @@ def complaint(machine: type[JobsMachine], seed: int) -> str:
     )
     try:
         run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=once)
-    except Exception as error:  # a planted bug may raise whatever it likes
+    except Exception as error:  # a planted bug may raise any exception
         return str(error)
     finally:
-        gc.collect()  # tasks that the bug has left for ever, before another test hears of them
+        gc.collect()  # collect tasks abandoned by the bug before they reach another test
     return ""
 
 
@@ -102,8 +104,8 @@ def complaint(machine: type[JobsMachine], seed: int) -> str:
     ],
 )
 def test_a_planted_bug_of_jobs_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G-T1, G-T2, G-T3, G-T8, G-T14, G-T16, consumer/C:N3: each by the law that it breaks, from one seed
-    of a few, for some runs end before that at a consequence which no law is about.
+    """G-T1, G-T2, G-T3, G-T8, G-T14, G-T16, consumer/C:N3: the law that it breaks detects each
+    within a few seeds; some runs end earlier at a consequence that no law covers.
     """
     planted = jobs_mutants.ALL[name]
     planted.plant(monkeypatch)

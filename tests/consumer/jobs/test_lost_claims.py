@@ -1,4 +1,4 @@
-"""Jobs of a claim that is lost: the next claim of the partition in this process does not wait for them."""
+"""Jobs of a lost claim: the partition's next claim in this process does not wait for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Hanging:
-    """Jobs of which the first ones never end."""
+    """Jobs of which the first never end."""
 
     def __init__(self, hang: int, **options: Any) -> None:
         self.hang = hang
@@ -28,7 +28,7 @@ class Hanging:
         self.jobs: JobScheduler[object, object] = JobScheduler(self.process, **options)
 
     async def process(self, key: object, value: object) -> None:
-        """Hang, at first."""
+        """Hang on the first calls."""
         self.began.append(value)
         if len(self.began) <= self.hang:
             await asyncio.Future()
@@ -56,7 +56,9 @@ async def test_the_key_of_a_job_that_hangs_is_free_for_the_next_claim(
 
 
 async def test_events_of_a_lost_claim_take_no_room(fake_clock: FakeClock) -> None:
-    """consumer/O4, G-T16: neither in the window nor in the scheduler, so other partitions go on."""
+    """consumer/O4, G-T16: neither in the window nor in the scheduler, so other partitions
+    continue.
+    """
     hanging = Hanging(2, concurrency=2, max_keys=2)
     log = MemoryLog([*records("abc"), *records("de", partition=1)])
     source = MemorySource(log, partitions=[P0], clock=fake_clock)
@@ -109,7 +111,7 @@ async def test_many_events_leave_in_time_in_proportion_to_their_number(
 
 
 async def _calls_of_a_loss(clock: FakeClock, kind: type, count: int) -> int:
-    """Return the number of calls by which the events of a lost claim leave."""
+    """Return the number of calls that removing the events of a lost claim takes."""
     calls = 0
 
     async def hang(*_: object) -> None:

@@ -1,5 +1,5 @@
-"""Functions without a result that return one, and jobs that fail without a finaliser: neither passes
-for a success without a word.
+"""Functions without a result that return one, and jobs that fail without a finaliser: neither is
+treated as success silently.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ async def _errors_of_items(clock: FakeClock, returned: object) -> list[BaseExcep
 async def test_a_refusal_that_is_returned_is_an_error(
     fake_clock: FakeClock, returned: object
 ) -> None:
-    """consumer/G34, G-T10: handlers return refusals, so a job or an executor that returns one means it."""
+    """consumer/G34, G-T10: handlers return refusals, so a job or an executor that returns one
+    intends a refusal.
+    """
     for errors in (_errors_of_jobs, _errors_of_items):
         (error,) = await errors(fake_clock, returned)
         assert isinstance(error, ResultTypeError)
@@ -99,7 +101,7 @@ async def test_anything_else_that_is_returned_is_ignored(
 async def test_a_job_that_fails_without_a_finaliser_is_logged(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    """G-T4: its event is complete nevertheless, and the log is the only trace of the error."""
+    """G-T4: its event completes anyway, and the log is the only trace of the error."""
 
     async def process(key: object, value: object) -> None:
         if key == "a":

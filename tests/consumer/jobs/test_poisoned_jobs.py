@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class KeptParkStore(MemoryParkStore):
-    """A store that outlives the consumers of a test, and writes while its gate is open."""
+    """A store that outlives the consumers of a test and writes while its gate is open."""
 
     is_durable = True
 
@@ -42,7 +42,7 @@ class KeptParkStore(MemoryParkStore):
 
 
 def poisoned(seen: list[str], bad: set[str]) -> JobScheduler[str, int]:
-    """A scheduler whose finaliser gives up the events of these keys, as long as they are in the set."""
+    """A scheduler whose finaliser fails the events of these keys while they are in the set."""
 
     async def finalise(context: EventContext, key: str, *_: object) -> Terminate | None:
         seen.append(f"finalise {key}")
@@ -56,7 +56,9 @@ def poisoned(seen: list[str], bad: set[str]) -> JobScheduler[str, int]:
 async def test_a_blocked_finaliser_is_tried_again_alone(
     fake_clock: FakeClock, strategy: str, action: Any
 ) -> None:
-    """consumer/C:F2, consumer/G2: what is to be finalised behind it waits for `unblock`."""
+    """consumer/C:F2, consumer/G2: events behind it that await their finaliser wait for
+    `unblock`.
+    """
     seen, bad = list[str](), {"a"}
     jobs, letters = poisoned(seen, bad), MemorySink[Any]()
 
@@ -86,7 +88,7 @@ async def test_a_blocked_finaliser_is_tried_again_alone(
 
 
 async def test_an_exit_by_poison_leaves_its_event(fake_clock: FakeClock) -> None:
-    """consumer/C:F2: the run raises its error."""
+    """consumer/C:F2: the run raises its error, and the event stays unsettled."""
     seen: list[str] = []
     jobs = poisoned(seen, {"b"})
 
@@ -106,7 +108,7 @@ async def test_an_exit_by_poison_leaves_its_event(fake_clock: FakeClock) -> None
 async def test_events_that_are_out_are_finalised_between_records_of_their_parked_key(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:F2: while these are parked, and while they are unparked; nothing stands still."""
+    """consumer/C:F2: while records are parked and while they are unparked; nothing stalls."""
     seen, gates = list[str](), {offset: asyncio.Event() for offset in range(7)}
     is_bad = True
 

@@ -1,4 +1,4 @@
-"""Events by the type of their records."""
+"""Events by record type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Paid:
 
 
 async def test_events_are_handled_by_their_type(fake_clock: FakeClock) -> None:
-    """G-T19: with a transformer, a default handler, and poison for what none takes."""
+    """G-T19: with a transformer, a default handler, and poison for unmatched types."""
     seen: list[object] = []
 
     async def process(key: str, value: object) -> None:
@@ -67,7 +67,7 @@ async def test_events_are_handled_by_their_type(fake_clock: FakeClock) -> None:
 
 
 def test_a_handler_without_a_context_is_refused() -> None:
-    """G-T17: it could complete nothing later."""
+    """G-T17: it could not complete an event later."""
 
     async def placed(order: Placed) -> None:
         del order

@@ -1,4 +1,4 @@
-"""Executions of items that fail as a whole and are repeated, by the batcher's retry policy."""
+"""Executions that fail as a whole and are repeated by the batcher's retry policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_SECOND = RetryPolicy(attempts=3, backoff=DoublingBackoff(1.0, 1.0))
 
 
 class Executor:
-    """An executor with the errors of its first calls, and the callback that notes each event."""
+    """An executor with errors for its first calls, and a callback that records each event."""
 
     def __init__(self, *errors: BaseException | None) -> None:
         self.errors = [*errors]
@@ -30,7 +30,7 @@ class Executor:
         self.told: list[tuple[int, str]] = []
 
     async def execute(self, items: list[BatchItem]) -> None:
-        """Raise the next error, after failing items with a negative value on their own."""
+        """Fail each item with a negative value, then raise the next error."""
         self.calls.append([item.value for item in items])
         for item in items:
             if item.value < 0:
@@ -40,11 +40,11 @@ class Executor:
             raise error
 
     async def written(self, context: EventContext, group: BatchItems) -> None:
-        """Note the errors of an event."""
+        """Record the errors of an event."""
         self.told += [(item.value, str(item.error)) for item in group.items]
 
     def batcher(self, size: int = 2, **options: Any) -> ItemBatcher:
-        """A batcher of it, with the policy."""
+        """A batcher of this executor, with the policy."""
         options = {"retry": EVERY_SECOND, **options}
         return ItemBatcher(self.execute, max_batch_size=size, **options)
 
@@ -72,7 +72,7 @@ async def test_an_execution_that_raises_is_repeated_and_keeps_its_keys(
 
 
 async def test_the_callbacks_get_the_error_of_the_last_try(fake_clock: FakeClock) -> None:
-    """G-T25, G-T10: an error of the item itself stays, and the item is not repeated."""
+    """G-T25, G-T10: an item with its own error keeps it and is not repeated."""
     executor = Executor(*[ConnectionError(f"try {n}") for n in (1, 2, 3)])
     batcher = executor.batcher()
 
@@ -87,7 +87,7 @@ async def test_the_callbacks_get_the_error_of_the_last_try(fake_clock: FakeClock
 
 
 async def test_a_permanent_error_is_not_repeated(fake_clock: FakeClock) -> None:
-    """G-T25: as it fails each time."""
+    """G-T25: it would fail each time."""
     executor = Executor(PermanentError("no such table"))
     batcher = executor.batcher()
 
@@ -104,7 +104,9 @@ async def test_a_permanent_error_is_not_repeated(fake_clock: FakeClock) -> None:
 async def test_items_of_a_claim_that_ended_meanwhile_are_not_repeated(
     fake_clock: FakeClock,
 ) -> None:
-    """G-T25, G-T16: those of other claims are; without any, the keys are free after the wait."""
+    """G-T25, G-T16: items of other claims are; if there are none, the keys are free after the
+    wait.
+    """
     executor = Executor(ConnectionError(), ConnectionError())
     batcher = executor.batcher(delay=0.1)
     log = MemoryLog([*records("a"), *records("b", partition=1)])

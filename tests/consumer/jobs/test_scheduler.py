@@ -1,4 +1,4 @@
-"""Jobs of events: order per key, finalisers in the order of the partition, commits, bounds."""
+"""Jobs of events: order per key, finalisers in partition order, commits, limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Commits(MemorySource):
-    """Calls `look` with each position that is committed."""
+    """Calls `look` with each committed position."""
 
     look: Callable[[int], None] = staticmethod(lambda offset: None)
 
@@ -42,7 +42,7 @@ async def run(
     look: Callable[[int], None] | None = None,
     **options: Any,
 ) -> DrainReport:
-    """Handle everything in a log."""
+    """Handle all records of a log."""
     source = Commits(log, ends=True, clock=clock)
     if look is not None:
         source.look = look
@@ -52,7 +52,7 @@ async def run(
 
 
 async def test_keys_are_in_order_and_positions_too(fake_clock: FakeClock) -> None:
-    """consumer/G3, consumer/G5, G-T1: k1 is slow and k2 overtakes it; what is committed never does."""
+    """consumer/G3, consumer/G5, G-T1: k1 is slow and k2 overtakes it, but no position does."""
     log, seen, commits = log_of("k1", "k2", "k2", "k2", "k1"), list[str](), list[int]()
 
     async def process(key: str, offset: int) -> None:
@@ -111,8 +111,8 @@ async def test_no_position_passes_an_unfinished_event(fake_clock: FakeClock) -> 
 
 
 async def test_turns_of_a_partition_exclude_each_other(fake_clock: FakeClock) -> None:
-    """consumer/G4, G-T3: handlers and finalisers of a partition; another partition runs beside
-    them.
+    """consumer/G4, G-T3: handlers and finalisers of a partition; another partition runs
+    concurrently.
     """
     log = MemoryLog([*records("abcabcabc"), *records("abcabc", partition=1)])
     inside: dict[int, int] = {0: 0, 1: 0}
@@ -146,7 +146,9 @@ async def test_turns_of_a_partition_exclude_each_other(fake_clock: FakeClock) ->
 
 
 async def test_a_processors_error_is_the_finalisers(fake_clock: FakeClock) -> None:
-    """consumer/G6, G-T4: without a finaliser the event is complete, whatever became of the job."""
+    """consumer/G6, G-T4: without a finaliser the event completes, whatever the result of the
+    job.
+    """
     errors: list[BaseException | None] = []
 
     async def process(key: str, value: object) -> None:
@@ -168,7 +170,7 @@ async def test_a_processors_error_is_the_finalisers(fake_clock: FakeClock) -> No
 
 async def test_stages_are_in_order_and_complete_with_the_last(fake_clock: FakeClock) -> None:
     """consumer/G9, G-T5: the event is committed after its second stage, and keys keep their order
-    over both.
+    in both.
     """
     log, done, commits = log_of(*"abababab"), list[tuple[str, int]](), list[tuple[int, int]]()
     random = Random(2)
@@ -205,7 +207,7 @@ async def test_stages_are_in_order_and_complete_with_the_last(fake_clock: FakeCl
 
 
 async def test_events_far_beyond_the_room_wait_and_do_not_deadlock(fake_clock: FakeClock) -> None:
-    """G-T15: two partitions, few keys, chained stages, and bounds of a few jobs."""
+    """G-T15: two partitions, few keys, chained stages, and limits of a few jobs."""
     count = 5_000
     log = MemoryLog(
         [*records([n % 7 for n in range(count)]), *records([n % 7 for n in range(count)], 1)]
@@ -233,7 +235,7 @@ async def test_events_far_beyond_the_room_wait_and_do_not_deadlock(fake_clock: F
 
 
 async def test_an_event_without_room_holds_up_its_partition_only(fake_clock: FakeClock) -> None:
-    """consumer/G21: and finalisers of its partition run meanwhile."""
+    """consumer/G21: finalisers of its partition run meanwhile."""
     log = MemoryLog([*records("aab"), *records("c", partition=1)])
     gate, seen = asyncio.Event(), list[object]()
 
@@ -277,7 +279,7 @@ async def test_an_event_without_room_holds_up_its_partition_only(fake_clock: Fak
 
 
 async def test_what_is_inside_at_the_end_is_finished_or_told(fake_clock: FakeClock) -> None:
-    """G-T14: within the drain, and otherwise left; nothing is taken after the end."""
+    """G-T14: finished within the drain, otherwise left; nothing is accepted after the end."""
     started, never = list[int](), asyncio.Event()
 
     async def process(key: str, offset: int) -> None:
@@ -311,7 +313,7 @@ async def test_what_is_inside_at_the_end_is_finished_or_told(fake_clock: FakeClo
 
 
 async def test_a_failing_finaliser_is_tried_again_alone(fake_clock: FakeClock) -> None:
-    """consumer/G2: the handler and the job are not repeated, and the partition waits."""
+    """consumer/G2: handler and job are not repeated, and the partition waits."""
     seen: list[str] = []
 
     async def process(key: str, value: object) -> None:
@@ -335,7 +337,9 @@ async def test_a_failing_finaliser_is_tried_again_alone(fake_clock: FakeClock) -
 
 
 async def test_the_raw_primitive(fake_clock: FakeClock) -> None:
-    """consumer/G1, G-T18: complete when its finaliser says so, however early or late it is called."""
+    """consumer/G1, G-T18: the event completes when its finaliser says so, however early or late it
+    is called.
+    """
     log, kept = log_of("early", "late", "twice", "plain"), list[EventContext]()
     finished: list[str] = []
 
@@ -408,8 +412,8 @@ async def test_an_event_that_passes_its_scheduler_by_is_refused(fake_clock: Fake
 async def test_a_deaf_job_of_a_lost_claim_keeps_its_key_and_counts_for_nothing(
     fake_clock: FakeClock,
 ) -> None:
-    """G-T16, consumer/C:N3: its key waits until it ends, and its event runs again. It ignores its
-    cancellation, as a thread does.
+    """G-T16, consumer/C:N3: its key waits until it ends, and its event runs again. The job ignores
+    its cancellation, as a thread does.
     """
     log, running_jobs = log_of("a"), list[int]()
     gates, most, finals = [asyncio.Event(), asyncio.Event()], 0, 0
@@ -469,7 +473,7 @@ async def test_a_deaf_job_of_a_lost_claim_keeps_its_key_and_counts_for_nothing(
     ],
 )
 def test_bad_bounds_are_refused(options: dict[str, Any], told: str) -> None:
-    """G-T17: with the argument, the value and the rule."""
+    """G-T17: the error names the argument, the value and the rule."""
     with pytest.raises(ConfigError, match=told):
         JobScheduler(lambda key, value: None, **options)
 
@@ -483,7 +487,7 @@ def test_functions_are_checked() -> None:
 
 
 async def test_bounds_change_while_it_runs(fake_clock: FakeClock) -> None:
-    """consumer/G20: more jobs at once from then on."""
+    """consumer/G20: more jobs run concurrently from then on."""
     most = running = 0
 
     async def process(key: int, value: object) -> None:
@@ -505,7 +509,7 @@ async def test_bounds_change_while_it_runs(fake_clock: FakeClock) -> None:
 
 
 async def test_where_an_incomplete_event_stands_is_told(fake_clock: FakeClock) -> None:
-    """consumer/C:N5: it waits for its job; places add up to what is inside."""
+    """consumer/C:N5: it waits for its job; the places add up to the messages inside."""
     gate = asyncio.Event()
 
     async def process(key: str, value: object) -> None:

@@ -1,5 +1,5 @@
-"""Jobs that a turn schedules and does not return, or returns for another event: they would be lost, or
-complete the wrong event.
+"""Jobs that a turn schedules without returning them, or returns for another event: they would be
+lost or complete the wrong event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Jobs:
-    """A scheduler and a batcher, whose callbacks note the events that they complete."""
+    """A scheduler and a batcher whose callbacks record the events that they complete."""
 
     def __init__(self, kind: str) -> None:
         self.completed: list[Any] = []
@@ -32,26 +32,26 @@ class Jobs:
         self.begin = self.schedule if kind == "job" else self.add
 
     def schedule(self, context: EventContext) -> Incomplete:
-        """Begin a job."""
+        """Schedule a job."""
         return self.jobs.schedule(context, "k", context.key)
 
     def add(self, context: EventContext) -> Incomplete:
-        """Begin a group of items."""
+        """Add a group of items."""
         return self.items.add(BatchItems(context, "k", self.written).add(context.key))
 
     async def execute(self, items: list[Any]) -> None:
-        """Execute nothing."""
+        """Do nothing."""
 
     async def finalise(self, context: EventContext, key: str, value: Any, error: Any) -> None:
-        """Note a job."""
+        """Record a job."""
         self.completed.append(value)
 
     async def written(self, context: EventContext, group: BatchItems) -> None:
-        """Note a group."""
+        """Record a group."""
         self.completed.append(context.key)
 
     async def failure(self, clock: FakeClock, turn: Callable[[EventContext], object]) -> str:
-        """Why the run of two events ends."""
+        """The error that ends the run of two events."""
 
         async def handle(context: EventContext) -> object:
             return turn(context)
@@ -71,7 +71,7 @@ def jobs(request: pytest.FixtureRequest) -> Jobs:
 
 @pytest.mark.parametrize("result", [None, Ack(), Incomplete()])
 async def test_a_job_that_is_not_returned(jobs: Jobs, fake_clock: FakeClock, result: Any) -> None:
-    """consumer/G32: the event fails; it is not complete without its job."""
+    """consumer/G32: the event fails instead of completing without its job."""
 
     def turn(context: EventContext) -> object:
         jobs.begin(context)
@@ -93,7 +93,7 @@ async def test_two_jobs_of_a_turn(jobs: Jobs, fake_clock: FakeClock) -> None:
 
 
 async def test_a_job_of_another_event(jobs: Jobs, fake_clock: FakeClock) -> None:
-    """It would complete that one, and its own event never."""
+    """It would complete the other event, and never its own."""
     first: list[EventContext] = []
 
     def turn(context: EventContext) -> object:
@@ -118,7 +118,7 @@ async def test_a_job_of_another_turn(jobs: Jobs, fake_clock: FakeClock) -> None:
 
 
 async def test_a_failed_turn_drops_its_job(jobs: Jobs, fake_clock: FakeClock) -> None:
-    """The next try begins another one."""
+    """The next attempt begins a new one."""
     tries: list[str] = []
 
     async def handle(context: EventContext) -> object:
@@ -134,7 +134,7 @@ async def test_a_failed_turn_drops_its_job(jobs: Jobs, fake_clock: FakeClock) ->
 
 
 async def test_items_forwarded_outside_a_turn(fake_clock: FakeClock) -> None:
-    """They would be dropped when the next turn begins, or never be sent."""
+    """They would be dropped at the beginning of the next turn, or never be sent."""
     contexts: list[EventContext] = []
     errors: list[str] = []
     sink = ScriptedSink[Any]()
@@ -167,7 +167,7 @@ async def test_items_forwarded_outside_a_turn(fake_clock: FakeClock) -> None:
 
 
 async def test_a_group_that_is_added_again(fake_clock: FakeClock) -> None:
-    """Its items would be executed again, and items that are added to it late never."""
+    """Its items would be executed twice, and items added to it later never."""
     jobs, groups = Jobs("items"), list[BatchItems]()
 
     def turn(context: EventContext) -> object:

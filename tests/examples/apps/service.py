@@ -1,4 +1,4 @@
-"""A server in a process of its own, and clients that remember every answer."""
+"""A server in a separate process, and clients that record every response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 APPS = EXAMPLES / "apps"
-PLAIN = httpx.create_ssl_context(verify=False)  # of no use here, and expensive per client
+PLAIN = httpx.create_ssl_context(verify=False)  # not needed here, and expensive per client
 TABLE = (
     "CREATE TABLE IF NOT EXISTS events (id bigint PRIMARY KEY, action text CHECK (action <> 'bad'))"
 )
@@ -101,7 +101,7 @@ class Crowd:
         self._counts: Counter[int] = Counter()
 
     async def client(self) -> None:
-        """Send until the server is gone."""
+        """Send events until the server is gone."""
         async with httpx.AsyncClient(base_url=self.url, timeout=20.0, verify=PLAIN) as client:
             while await self._sent(client, next(self._numbers)):
                 pass
@@ -123,7 +123,7 @@ class Crowd:
         return True
 
     async def more(self, status: int, count: int) -> None:
-        """Return when so many more answers of this status have come."""
+        """Return after this many more responses with this status."""
         goal = self._counts[status] + count
         async with self._changed:
             await self._changed.wait_for(lambda: self._counts[status] >= goal)
@@ -135,7 +135,7 @@ class Crowd:
 
 @contextlib.asynccontextmanager
 async def crowd_of(clients: int, url: str) -> AsyncIterator[Crowd]:
-    """Clients at work; leaving the block waits until the server is gone."""
+    """Running clients; leaving the block waits until the server is gone."""
     crowd = Crowd(url)
     async with asyncio.TaskGroup() as group:
         for _ in range(clients):
@@ -156,7 +156,9 @@ async def query(dsn: str, *statements: str) -> list[Any]:
 
 
 def assert_nothing_is_lost(crowd: Crowd, stored: list[int]) -> None:
-    """What was answered with 2xx is stored once; besides, at most what was cut off."""
+    """Check that every event answered with 2xx is stored once; besides these, at most unanswered
+    ones.
+    """
     assert len(stored) == len(set(stored))
     assert crowd.accepted <= set(stored) <= crowd.accepted | crowd.cut
     assert len(set(stored) - crowd.cut) == len(crowd.accepted)

@@ -1,4 +1,4 @@
-"""The Celery sample: a real worker with two processes, which is stopped, and killed."""
+"""The Celery sample: a real worker with two processes that is stopped and killed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Installation:
 
 
 async def ended(worker: Service, tasks: set[str], count: int) -> None:
-    """Read the log until so many tasks have ended."""
+    """Read the log until this many tasks have ended."""
     while len(tasks) < count:
         tasks.add((await worker.line(ENDED))[1])
 
@@ -116,7 +116,7 @@ async def log_of_a_worker(folder: Path, dsn: str) -> tuple[list[int], list[str]]
 
 @pytest.mark.long
 def test_the_log_on_the_page(tmp_path: Path, embedded_postgres: EmbeddedPostgres) -> None:
-    """Two processes take the tasks as they come, so the order of the lines varies."""
+    """Two processes take the tasks as they arrive, so the order of the lines varies."""
     stored, lines = asyncio.run(log_of_a_worker(tmp_path, embedded_postgres.dsn))
     assert stored == list(range(1, 1003))
     (said,) = printed_on("how-to/use-with-celery.md")
@@ -126,11 +126,11 @@ def test_the_log_on_the_page(tmp_path: Path, embedded_postgres: EmbeddedPostgres
     )
 
 
-@pytest.mark.soak  # a worker on this broker, a folder, once took minutes instead of seconds
+@pytest.mark.soak  # with a folder as the broker, a worker once took minutes instead of seconds
 def test_every_task_ends_with_its_row_in_the_table(
     tmp_path: Path, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """Over a warm shutdown in the middle; a row that the table refuses fails its task."""
+    """Including a warm shutdown during the run; a row refused by the table fails its task."""
     stored, lines = asyncio.run(stopped_and_started(tmp_path, embedded_postgres.dsn))
     assert stored == [*range(1300), 2000]
     assert any("raised unexpected: Refused((2001, 'bad'))" in line for line in lines)
@@ -149,7 +149,7 @@ async def killed(folder: Path, dsn: str) -> tuple[list[int], list[str]]:
 def test_the_task_of_a_killed_process_runs_again(
     tmp_path: Path, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """What was in the ledger died with the process, and the task was not acknowledged."""
+    """The contents of the ledger were lost with the process, and the task was not acknowledged."""
     stored, lines = asyncio.run(killed(tmp_path, embedded_postgres.dsn))
     assert stored == [1]
     assert any("WorkerLostError" in line for line in lines)

@@ -24,7 +24,7 @@ MARGIN = 3.0  # seconds for the interpreter's exit and Docker
 FILE = yaml.safe_load((APPS / "compose.yaml").read_text())
 EVENTS, DATABASE = FILE["services"]["events"], FILE["services"]["db"]
 ENV = EVENTS["environment"]
-ALONE = ("unshare", "--pid", "--fork", "--kill-child")  # in a namespace of processes of its own
+ALONE = ("unshare", "--pid", "--fork", "--kill-child")  # in its own process namespace
 
 
 def seconds(duration: str) -> float:
@@ -39,7 +39,7 @@ def option(name: str) -> float:
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """The secret in place of the one that Docker mounts, with the end of line of an editor."""
+    """The secret in place of Docker's, with the line end that an editor adds."""
     path = tmp_path / "database_url"
     path.write_text("postgresql://app:secret@127.0.0.1:1/app\n")
     return path
@@ -47,7 +47,7 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch, secret: Path) -> Any:
-    """The application as the file's environment makes it."""
+    """The application with the environment of the file."""
     monkeypatch.delenv("DATABASE_URL", raising=False)
     for name, value in {**ENV, "DATABASE_URL_FILE": str(secret)}.items():
         monkeypatch.setenv(name, value)
@@ -55,18 +55,18 @@ def app(monkeypatch: pytest.MonkeyPatch, secret: Path) -> Any:
 
 
 def test_the_drain_fits_into_the_grace_period(app: Any) -> None:
-    """The last seconds of a container end before SIGKILL."""
+    """The last phases of a container end before SIGKILL."""
     server = option("--timeout-graceful-shutdown")
     grace = seconds(EVENTS["stop_grace_period"])
     assert server + app.SHUTDOWN_DEADLINE + MARGIN < grace
     assert app.make_batcher().setup.shutdown_deadline == app.SHUTDOWN_DEADLINE
-    assert server > app.ROOM_WITHIN + app.SAFE_WITHIN  # or the server cuts requests that wait
+    assert server > app.ROOM_WITHIN + app.SAFE_WITHIN  # otherwise the server cuts waiting requests
     assert EVENTS["init"] is True
     assert EVENTS["command"][:2] == ["uvicorn", "fastapi_app:app"]  # no shell
 
 
 def test_the_app_has_what_the_file_names(app: Any) -> None:
-    """Variables, the secret, the port, and the table."""
+    """Variables, the secret, the port and the table."""
     source = (APPS / "fastapi_app.py").read_text()
     read = set(re.findall(r'environ(?:\.get\(|\[)"(\w+)"', source))
     assert read - {"DATABASE_URL"} == set(ENV)
@@ -83,7 +83,7 @@ def test_the_app_has_what_the_file_names(app: Any) -> None:
 
 
 def test_the_parts_of_the_file_fit() -> None:
-    """Secrets, the database that is waited for, and its healthcheck."""
+    """Secrets, the database that the app waits for, and its healthcheck."""
     for part in (EVENTS, DATABASE):
         (name,) = part["secrets"]
         assert name in FILE["secrets"]
@@ -96,7 +96,7 @@ def test_the_parts_of_the_file_fit() -> None:
 
 
 def served() -> list[str]:
-    """The file's command, on a free port of loopback."""
+    """The file's command, on a free loopback port."""
     command = [sys.executable, "-m", *EVENTS["command"]]
     command[command.index("--port") + 1] = "0"
     command[command.index("--host") + 1] = "127.0.0.1"
@@ -104,7 +104,7 @@ def served() -> list[str]:
 
 
 async def is_healthy(url: str) -> bool:
-    """Whether the command of the file's healthcheck ends with 0."""
+    """Whether the healthcheck command of the file exits with 0."""
     program = EVENTS["healthcheck"]["test"][3]
     here = program.replace(f"http://127.0.0.1:{int(option('--port'))}", url)
     async with child(sys.executable, "-c", here, stderr=asyncio.subprocess.DEVNULL) as process:
@@ -120,7 +120,7 @@ async def stored(url: str, event: int) -> None:
 
 
 async def health(secret: Path, is_up: bool) -> bool:
-    """Of a new service; with a database that is up, after its first write."""
+    """The health of a new service; with a running database, after its first write."""
     environment = {**ENV, "DATABASE_URL_FILE": str(secret), "DATABASE_URL": ""}
     async with service(*served(), env=environment) as running:
         url = await running.url()
@@ -130,7 +130,7 @@ async def health(secret: Path, is_up: bool) -> bool:
 
 
 def test_the_healthcheck(secret: Path, database: str) -> None:
-    """Its command, on the app in front of the table of `events.sql`."""
+    """Its command, with the app in front of the table of `events.sql`."""
     asyncio.run(query(database, (APPS / "events.sql").read_text()))
     assert asyncio.run(health(secret, is_up=False)) is False
     secret.write_text(f"{database}\n")
@@ -154,7 +154,7 @@ async def drained_as_process_1(secret: Path) -> tuple[Counter[str], int]:
 
 
 def test_it_drains_as_process_1(secret: Path, database: str) -> None:
-    """As in a container without `init`: SIGTERM has no effect by default there."""
+    """As in a container without `init`, where SIGTERM has no effect by default."""
     may = subprocess.run([*ALONE, "true"], check=False, capture_output=True, text=True)
     if may.returncode:
         pytest.skip(f"no namespace of processes can be made: {may.stderr.strip()}")

@@ -1,5 +1,5 @@
-"""The FastAPI sample: its answers on virtual time, and the process in front of a PostgreSQL that is
-killed.
+"""The FastAPI sample: its responses on virtual time, and the process in front of a PostgreSQL that
+is killed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def client_of(batcher: Batcher[Any]) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the app, with this batcher in the place of the lifespan's."""
+    """A client of the app, with this batcher in place of the lifespan's."""
     app = load("apps/fastapi_app").app
 
     async def with_state(scope: Any, receive: Any, send: Any) -> None:
@@ -69,7 +69,9 @@ async def client_of(batcher: Batcher[Any]) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_outcomes_become_statuses(fake_clock: FakeClock) -> None:
-    """201 once it is stored; what failed, by whose fault it is and whether it may be stored."""
+    """201 once it is stored; otherwise by what failed, whose fault it is, and whether it may be
+    stored.
+    """
     failures = (PermanentError("no"), TransientError("lost"), UnknownOutcomeError("cut"))
     sink: ScriptedSink[Any] = ScriptedSink([ok(), *(fail(error) for error in failures)])
     async with Batcher(sink, limits=SMALL) as batcher, client_of(batcher) as client:
@@ -82,7 +84,7 @@ async def test_outcomes_become_statuses(fake_clock: FakeClock) -> None:
 
 
 async def test_an_outcome_that_does_not_come_is_pending(fake_clock: FakeClock) -> None:
-    """And the event stays inside, and is written."""
+    """The event stays inside and is written."""
     sink: ScriptedSink[Any] = ScriptedSink([hang()])
     async with Batcher(sink, limits=SMALL) as batcher, client_of(batcher) as client:
         before = fake_clock.now()
@@ -94,8 +96,8 @@ async def test_an_outcome_that_does_not_come_is_pending(fake_clock: FakeClock) -
 
 
 async def test_retry_after_grows_with_the_outage(fake_clock: FakeClock) -> None:
-    """5 s at first, then as long as the outage has lasted, then half a minute; not ready by then,
-    and alive all the time. A recovery is seen without traffic.
+    """5 s at first, then the duration of the outage, then half a minute; not ready by then, but
+    always alive. A recovery is detected without traffic.
     """
     sink: ScriptedSink[Any] = ScriptedSink([fail(UnavailableError("down"))] * DOWN)
     async with (
@@ -119,7 +121,9 @@ async def test_retry_after_grows_with_the_outage(fake_clock: FakeClock) -> None:
 
 
 async def test_ready_again_when_nothing_is_left_to_probe_with(fake_clock: FakeClock) -> None:
-    """The state of the destination stays, and a replica without traffic would never be ready."""
+    """The state of the destination stays; otherwise a replica without traffic would never be
+    ready.
+    """
     sink: ScriptedSink[Any] = ScriptedSink([fail(UnavailableError("down"))] * DOWN)
     async with (
         Batcher(stack(sink, Retry(give_up_after=60.0)), limits=SMALL) as batcher,
@@ -134,7 +138,9 @@ async def test_ready_again_when_nothing_is_left_to_probe_with(fake_clock: FakeCl
 
 
 async def test_closed_and_broken(fake_clock: FakeClock) -> None:
-    """503 for both, from events and readiness; only a broken batcher asks for a new process."""
+    """Events and readiness answer 503 in both states; only a broken batcher requests a new
+    process.
+    """
     refusing: ScriptedSink[Any] = ScriptedSink([fail(PermanentError("no"))])
     async with (
         Batcher(refusing, limits=SMALL, on_failure="crash") as batcher,
@@ -164,13 +170,13 @@ async def stopped_under_load(dsn: str) -> tuple[Crowd, Service, int]:
 
 
 def test_sigterm_in_the_middle_loses_nothing(embedded_postgres: EmbeddedPostgres) -> None:
-    """Every event that was answered with 202 is in the table."""
+    """Every event answered with 202 is in the table."""
     crowd, running, code = asyncio.run(stopped_under_load(embedded_postgres.dsn))
     stored = asyncio.run(query(embedded_postgres.dsn, "SELECT id FROM events"))
     assert_nothing_is_lost(crowd, stored)
     (report,) = running.reports()
     assert report == {"accepted": len(stored), "delivered": len(stored)}
-    assert code == -signal.SIGTERM  # uvicorn raises the signal again when all is done
+    assert code == -signal.SIGTERM  # uvicorn raises the signal again at the end
 
 
 async def with_a_crash(server: EmbeddedPostgres) -> tuple[Crowd, list[str]]:
@@ -204,13 +210,13 @@ async def with_a_crash(server: EmbeddedPostgres) -> tuple[Crowd, list[str]]:
 
 
 def test_a_killed_database_pushes_back_and_loses_nothing() -> None:
-    """Down at the start, and killed later: 503 with Retry-After and not ready while it is away;
-    then all goes on.
+    """Down at the start, and killed later: 503 with Retry-After and not ready meanwhile; then
+    everything continues.
     """
     with another_server({"fsync": "off"}) as server:
         crowd, ready = asyncio.run(with_a_crash(server))
         stored = asyncio.run(query(server.dsn, "SELECT id FROM events WHERE id >= 0"))
-    stored.remove(10**6)  # accepted before the database was there
+    stored.remove(10**6)  # accepted before the database was available
     assert set(crowd.statuses.values()) == {202, 503}
     assert all(pause is not None and 5 <= int(pause) <= 30 for pause in crowd.retry_after)
     assert ready[0] == "opening\n"

@@ -42,7 +42,7 @@ BODIES = {
 def test_what_it_answers(
     embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """201 once it is stored; 422 for what the table could not take; 503 once it is closed."""
+    """201 once it is stored; 422 if the table could not accept it; 503 once it is closed."""
     dsn = embedded_postgres.dsn
     asyncio.run(query(dsn, "DROP TABLE IF EXISTS events", TABLE))
     monkeypatch.setenv("DATABASE_URL", dsn)
@@ -78,7 +78,9 @@ async def stopped_under_load(dsn: str, *options: str) -> tuple[Crowd, Service, i
 def test_sigterm_in_the_middle_loses_nothing(
     embedded_postgres: EmbeddedPostgres, options: tuple[str, ...]
 ) -> None:
-    """Two worker processes with four threads each: every event of a 202 is in the table."""
+    """Two worker processes with four threads each: every event answered with 202 is in the
+    table.
+    """
     dsn = embedded_postgres.dsn
     crowd, running, code = asyncio.run(stopped_under_load(dsn, *options))
     stored = asyncio.run(query(dsn, "SELECT id FROM events"))

@@ -25,7 +25,7 @@ ENV = {entry["name"]: entry.get("value", "postgresql://unused") for entry in CON
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The application as the manifest's environment makes it."""
+    """The application with the environment of the manifest."""
     for name, value in ENV.items():
         monkeypatch.setenv(name, value)
     return load("apps/fastapi_app")
@@ -37,18 +37,18 @@ def option(name: str) -> float:
 
 
 def test_the_drain_fits_into_the_grace_period(app: Any) -> None:
-    """The pod's last seconds, one after the other, end before SIGKILL."""
+    """The last phases of the pod, one after another, end before SIGKILL."""
     pre_stop = float(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1])
     server = option("--timeout-graceful-shutdown")
     last_seconds = pre_stop + server + app.SHUTDOWN_DEADLINE + MARGIN
     assert last_seconds < POD["spec"]["terminationGracePeriodSeconds"]
     assert app.make_batcher().setup.shutdown_deadline == app.SHUTDOWN_DEADLINE
     longest_wait = app.ROOM_WITHIN + app.SAFE_WITHIN
-    assert longest_wait < server  # or the server cuts requests that wait
+    assert longest_wait < server  # otherwise the server cuts waiting requests
 
 
 def test_the_app_has_what_the_manifest_names(app: Any) -> None:
-    """Probe and metrics paths, ports, and the names in the environment."""
+    """Paths of probes and metrics, ports, and the names in the environment."""
     probes = [CONTAINER[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
     notes = POD["metadata"]["annotations"]
     named = {probe["path"] for probe in probes} | {notes["prometheus.io/path"]}
@@ -60,19 +60,19 @@ def test_the_app_has_what_the_manifest_names(app: Any) -> None:
     assert SERVICE["spec"]["selector"] == POD["metadata"]["labels"]
     source = (APPS / "fastapi_app.py").read_text()
     read = set(re.findall(r'environ(?:\.get\(|\[)"(\w+)"', source))
-    assert read - {"DATABASE_URL_FILE"} == set(ENV)  # the manifest has the URL itself
+    assert read - {"DATABASE_URL_FILE"} == set(ENV)  # the manifest contains the URL itself
     module = CONTAINER["command"][1].split(":")[0]
     assert (APPS / f"{module}.py").exists()
 
 
 def timeless(line: str) -> str:
-    """A line of the log without the process, the port, and how long the shutdown took."""
+    """A line of the log without the process, the port and the duration of the shutdown."""
     line = re.sub(r"\[\d+\]|http://[\d.:]+|\(spent on.*", "", line)
     return re.sub(r"[\d.]+ s:", "N s:", line)
 
 
 async def log_of_a_pod(dsn: str) -> list[str]:
-    """The manifest's command, on loopback and with a port and a database of the test's own."""
+    """The output of the manifest's command, on loopback, with the test's own port and database."""
     server: str
     options: list[str]
     server, *options = CONTAINER["command"]

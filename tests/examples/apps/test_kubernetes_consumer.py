@@ -12,7 +12,7 @@ from tests.examples.example import load
 
 from penstock.consumer import probes
 
-MARGIN = 5.0  # seconds for the probes' server, the interpreter's exit and the kubelet
+MARGIN = 5.0  # seconds for the probe server, the interpreter's exit and the kubelet
 POD_START = 30.0  # seconds until the next pod has joined
 MANIFEST = yaml.safe_load((APPS / "kafka_consumer.yaml").read_text())
 POD = MANIFEST["spec"]["template"]["spec"]
@@ -22,14 +22,14 @@ ENV = {entry["name"]: entry.get("value", "billing-0") for entry in CONTAINER["en
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The program as the manifest's environment makes it."""
+    """The program with the environment of the manifest."""
     for name, value in ENV.items():
         monkeypatch.setenv(name, value)
     return load("apps/kafka_consumer")
 
 
 def test_the_times_fit(app: Any) -> None:
-    """A drain ends before SIGKILL, and a restart before the group gives the partitions away."""
+    """A drain ends before SIGKILL, and a restart before the group reassigns the partitions."""
     grace = POD["terminationGracePeriodSeconds"]
     assert grace > app.DRAIN + app.STOP_TIMEOUT + MARGIN
     assert grace + POD_START < float(ENV["SESSION_TIMEOUT"])
@@ -37,7 +37,7 @@ def test_the_times_fit(app: Any) -> None:
 
 
 def test_the_program_has_what_the_manifest_names(app: Any) -> None:
-    """Variables, the port and the paths of the probes; a name of a pod that stays."""
+    """Variables, the port and the paths of the probes; a stable pod name."""
     source = (APPS / "kafka_consumer.py").read_text()
     assert set(re.findall(r'environ(?:\.get\(|\[)"(\w+)"', source)) == set(ENV)
     (port,) = CONTAINER["ports"]

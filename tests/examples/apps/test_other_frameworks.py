@@ -1,4 +1,6 @@
-"""The page on aiohttp, Litestar and Django: each program writes what it was sent, also at its end."""
+"""The page on aiohttp, Litestar and Django: each program writes the events it receives, including
+those at its end.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ async def test_aiohttp(real_clock: LoopClock, path: Path) -> None:
 
 @pytest.fixture
 def kept_logging() -> Iterator[None]:
-    """What an application sets for the whole process ends with its test."""
+    """Undo process-wide settings of an application after its test."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     yield

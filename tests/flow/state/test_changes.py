@@ -1,4 +1,4 @@
-"""The changes that wait for their position: what is stored is what the events before it have made."""
+"""Changes that wait for their position: the stored state is what the events before it produced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ P0 = TopicPartition("t", 0)
 
 
 class Access(NamedTuple):
-    """One access of a turn: it reads keys, and sets or deletes one by what it has read."""
+    """One access of a turn: it reads keys, and sets or deletes one depending on the values read."""
 
     reads: str
     key: str
@@ -33,7 +33,7 @@ class Access(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A turn of an event, or with `None` of an interjection."""
+    """A turn of an event, or of an interjection if `None`."""
 
     event: int | None
     accesses: list[Access]
@@ -41,7 +41,7 @@ class Turn(NamedTuple):
 
 
 def run(store: KeptStore, turns: Iterable[tuple[int, Turn]]) -> None:
-    """Run turns, whose values depend on all that they have read."""
+    """Run turns whose values depend on everything they have read."""
     for number, turn in turns:
         store.begin_turn(turn.event)
         for each in turn.accesses:
@@ -61,7 +61,7 @@ def store_of() -> KeptStore:
 
 
 def content(store: KeptStore) -> dict[str, object]:
-    """All that is in a store."""
+    """The whole content of a store."""
     store.begin_turn(None)
     try:
         return dict(store.range())
@@ -86,7 +86,7 @@ ticks = st.builds(Turn, st.none(), st.lists(accesses, max_size=2), st.just(False
 
 
 class Database:
-    """What is stored, and the position."""
+    """The stored state and the position."""
 
     def __init__(self) -> None:
         self.entries: dict[str, object] = {}
@@ -95,7 +95,7 @@ class Database:
         self.position = 0
 
     def commit(self, store: KeptStore, done: int) -> None:
-        """Store what can be, of the events before `done`."""
+        """Store all storable changes of the events before `done`."""
         self.position = store.bound(done)
         taken = store.log.take(self.position)
         for key, value in taken.changes.items():
@@ -111,15 +111,15 @@ class Database:
 
 
 def first_incomplete(history: list[Turn], place: int) -> int:
-    """The first event with a turn from this place on: the position cannot pass it."""
+    """The first event with a turn at or behind this place: the position cannot pass it."""
     return min([turn.event for turn in history[place:] if turn.event is not None], default=5)
 
 
 @given(st.lists(turns, max_size=10), st.integers(0, 10))
 @settings(deadline=None, max_examples=500)
 def test_what_is_stored_is_a_replay(history: list[Turn], place: int) -> None:
-    """G-T24: the stored state is that of the turns of the events before the position, as if no other turn
-    had run, whatever turns of later events ran between them.
+    """G-T24: the stored state is that of the turns of the events before the position, as if no
+    other turn had run, whichever turns of later events ran between them.
     """
     store, database = store_of(), Database()
     numbered = list(enumerate(history))
@@ -134,7 +134,7 @@ def test_what_is_stored_is_a_replay(history: list[Turn], place: int) -> None:
 @given(st.lists(turns | ticks, max_size=14), st.lists(st.integers(0, 14), max_size=4))
 @settings(deadline=None, max_examples=300)
 def test_in_the_end_everything_is_stored(history: list[Turn], commits: list[int]) -> None:
-    """Whatever was stored before, with interjections too."""
+    """At the end everything is stored, including interjections, whatever was stored before."""
     store, database = store_of(), Database()
     numbered, at = list(enumerate(history)), 0
     for place in sorted({min(each, len(history)) for each in commits}):
@@ -164,7 +164,7 @@ def test_a_turn_that_fails_is_undone() -> None:
 
 
 def test_a_finaliser_that_has_read_a_later_event_waits_for_it() -> None:
-    """Without that, the state of the later event would be stored, and the event run again."""
+    """Otherwise the state of the later event would be stored and the event repeated."""
     store = store_of()
     for event in (1, 0):
         store.begin_turn(event)
@@ -192,7 +192,7 @@ def test_an_interjection_is_stored_with_what_it_has_touched() -> None:
 
 
 def test_values_are_read_as_after_a_restart() -> None:
-    """An object that is changed after it was put, or read, changes nothing."""
+    """Changing an object after it was put or read has no effect on the state."""
     store, value = store_of(), {"n": [1]}
     store.begin_turn(0)
     store.put("a", value)

@@ -1,4 +1,4 @@
-"""State beside a topic of Kafka, with partitions that move between processes."""
+"""State beside a Kafka topic, with partitions that move between processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = 2
 
 
 async def until(tables: StateTables, least: int) -> None:
-    """Wait until the positions of all partitions are there."""
+    """Wait until all partitions have reached their positions."""
     async with asyncio.timeout(30.0):
         while min([await tables.position(part) for part in range(PARTS)]) < least:
             pass
@@ -45,8 +45,8 @@ async def until(tables: StateTables, least: int) -> None:
 async def test_two_processes(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, how: signal.Signals
 ) -> None:
-    """G-T24: one joins, the other is killed or frozen; each partition's state is always a replay of its
-    events.
+    """G-T24: one process joins, the other is killed or frozen; each partition's state is always a
+    replay of its events.
     """
     topic, group = await new_topic(broker, PARTS), new_name("state")
     for part in range(PARTS):
@@ -72,7 +72,7 @@ async def test_two_processes(
         await until(tables, COUNT)
         if how == signal.SIGSTOP:
             first.send_signal(signal.SIGCONT)
-            await LOOP_CLOCK.sleep(3.0)  # for what it would store now
+            await LOOP_CLOCK.sleep(3.0)  # time in which it must not store
             first.send_signal(signal.SIGTERM)
             await first.communicate()
         second.send_signal(signal.SIGTERM)
@@ -92,7 +92,9 @@ async def test_two_processes(
 async def test_processes_that_come_and_are_killed(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """G-T24: three at most, of which one is killed, frozen for good, or stopped at a random moment."""
+    """G-T24: up to three processes, of which one is killed, frozen permanently, or stopped at a
+    random moment.
+    """
     count, chance = 15_000, random.Random(2)
     topic, group = await new_topic(broker, PARTS), new_name("state")
     for part in range(PARTS):

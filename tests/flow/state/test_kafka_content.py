@@ -1,4 +1,4 @@
-"""Topics of state that have lost or gained records: refused at the next claim, or at the next commit."""
+"""State topics that have lost or gained records: refused at the next claim or commit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 async def test_a_record_of_another_program(
     broker: EmbeddedKafka, entry: tuple[bytes, bytes | None]
 ) -> None:
-    """consumer/G30: it would be taken for an entry."""
+    """consumer/G30: it would be mistaken for an entry."""
     made = await counted(broker)
     await produce(broker, made.name, entry)
     await produce(broker, made.topic, (b"k", b"v"))
@@ -52,8 +52,8 @@ async def test_a_record_of_another_program(
 async def test_a_topic_that_is_recreated_while_it_is_used(
     broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its next commit would hold the last changes only: nothing more is committed, and the new claim
-    is refused, without an end of the run.
+    """Its next commit would contain only the last changes: nothing more is committed, and the new
+    claim is refused. The run does not end.
     """
     monkeypatch.setattr(state_keeping, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(state_keeping, "LOST_MOST", 0.1)
@@ -92,8 +92,8 @@ async def test_a_topic_that_is_deleted_while_it_is_used(
 
 @pytest.mark.long
 async def test_two_groups_that_share_a_topic(broker: EmbeddedKafka) -> None:
-    """Both have read an empty topic before either of them stores its start; neither takes the entries
-    of the other one for its own.
+    """Both groups read an empty topic before either stores its start; neither accepts the entries
+    of the other.
     """
     topic, name = await new_topic(broker), new_name("shared")
     await fill(broker, topic, 5)
@@ -119,7 +119,7 @@ async def test_two_groups_that_share_a_topic(broker: EmbeddedKafka) -> None:
 
 @pytest.mark.long
 async def test_a_state_with_deleted_entries_goes_on(broker: EmbeddedKafka) -> None:
-    """The content of a state is known through changes, deletions and restarts."""
+    """The content of a state stays known through changes, deletions and restarts."""
     made = await counted(broker, 0)
 
     async def handle(context: EventContext) -> None:
@@ -152,6 +152,6 @@ class Packed:
 
 @pytest.mark.long
 async def test_values_of_another_codec(broker: EmbeddedKafka) -> None:
-    """No event fails for them: the state is refused as a whole."""
+    """The state is refused as a whole; no single event fails."""
     made = await counted(broker)
     assert "cannot decode the stored value of 'n'" in await made.refused(codec=Packed())

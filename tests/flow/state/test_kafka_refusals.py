@@ -1,4 +1,4 @@
-"""Topics of state that are refused: each time with what to do, and before any event is handled."""
+"""State topics that are refused before any event is handled; each error says what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 async def test_a_topic_that_deletes(broker: EmbeddedKafka, policy: str) -> None:
-    """It would lose entries without a word."""
+    """It would lose entries silently."""
     name = await new_topic(broker, settings={"cleanup.policy": policy})
     with pytest.raises(ConfigError, match=f"cleanup.policy={policy}.*kafka-configs.sh --alter"):
         async with KafkaState(topic=name, bootstrap=broker.bootstrap):
@@ -43,7 +43,7 @@ async def test_a_topic_that_deletes(broker: EmbeddedKafka, policy: str) -> None:
 
 
 async def test_a_topic_is_created_compacted(broker: EmbeddedKafka) -> None:
-    """With as many partitions as the topic that is consumed, and the settings that were asked for."""
+    """It has as many partitions as the consumed topic, and the requested settings."""
     made = Counted(broker, await new_topic(broker, 3))
     await fill(broker, made.topic, 1)
     async with made.running(topic_config={"segment.ms": "600000"}), asyncio.timeout(30.0):
@@ -55,7 +55,9 @@ async def test_a_topic_is_created_compacted(broker: EmbeddedKafka) -> None:
 
 
 async def test_offsets_that_were_reset(broker: EmbeddedKafka) -> None:
-    """The state would hold events that run again. Once they are set back, the next run goes on."""
+    """The state would contain events that run again. Once the offsets are restored, the next run
+    continues.
+    """
     made = await counted(broker)
     await store(broker, made.group, {made.part: Position(2)})
     told = await made.refused()
@@ -68,7 +70,7 @@ async def test_offsets_that_were_reset(broker: EmbeddedKafka) -> None:
 
 
 async def test_a_topic_that_was_made_anew(broker: EmbeddedKafka) -> None:
-    """It does not hold the state before the position."""
+    """It does not contain the state before the position."""
     made = await counted(broker)
     await delete_topic(broker, made.name)
     await new_topic(broker, name=made.name, settings={"cleanup.policy": "compact"})
@@ -91,7 +93,7 @@ async def test_a_topic_that_others_use(broker: EmbeddedKafka) -> None:
 async def test_a_group_that_has_run_without_state_begins_with_an_empty_one(
     broker: EmbeddedKafka,
 ) -> None:
-    """Where it stands: there is no other state of its position."""
+    """Its position has no other state, so it continues there with an empty one."""
     made = await counted(broker, 0)
     await fill(broker, made.topic, 5)
     await store(broker, made.group, {made.part: Position(3)})
@@ -104,8 +106,8 @@ async def test_a_group_that_has_run_without_state_begins_with_an_empty_one(
 
 
 async def test_too_few_partitions(broker: EmbeddedKafka) -> None:
-    """Only the partitions without a place are refused. They are added by hand; the consumer goes on
-    then.
+    """Only the partitions without a counterpart are refused. Once an operator adds them, the
+    consumer continues.
     """
     made = Counted(broker, await new_topic(broker, 2))
     await fill(broker, made.topic, 2)
@@ -135,7 +137,7 @@ async def test_another_source(broker: EmbeddedKafka) -> None:
 
 
 async def test_a_value_that_the_topic_does_not_take(broker: EmbeddedKafka) -> None:
-    """It fails its event, and no commit: its neighbours are stored."""
+    """The value fails its event but no commit: the state of its neighbours is stored."""
     made = Counted(broker, await new_topic(broker))
     settings = {"cleanup.policy": "compact", "max.message.bytes": "20000"}
     await new_topic(broker, name=made.name, settings=settings)

@@ -1,4 +1,4 @@
-"""State in a compacted topic of Kafka, in the transactions of the positions."""
+"""State in a compacted Kafka topic, stored in the transactions of the positions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROGRAM = Path(__file__).parents[1] / "state_child.py"
 
 
 async def until(broker: EmbeddedKafka, group: str, least: int, parts: int = 1) -> None:
-    """Wait until the group's offsets of all partitions are there."""
+    """Wait until the group's offsets of all partitions are stored."""
     async with asyncio.timeout(60.0):
         while True:
             at = await stored(broker, group)
@@ -56,7 +56,7 @@ async def consumed(
     through: str | None = None,
     **options: Any,
 ) -> AsyncGenerator[Consumer]:
-    """A consumer with state that runs until the block ends, and has nothing inside then."""
+    """A consumer with state that runs until the block ends and is empty by then."""
     async with (
         KafkaState(topic=name, bootstrap=through or broker.bootstrap, request_timeout=1.0) as state,
         Consumer(
@@ -74,8 +74,8 @@ async def consumed(
 
 
 async def test_two_runs(broker: EmbeddedKafka) -> None:
-    """consumer/G28: the second run continues with the state of the first; the group's offset is that
-    of the state.
+    """consumer/G28: the second run continues with the state of the first; the group's offset
+    matches the state.
     """
     topic, group, name = await new_topic(broker), new_name("state"), new_name("changes")
     for count in (300, 200):
@@ -96,7 +96,7 @@ async def test_two_runs(broker: EmbeddedKafka) -> None:
     [2, pytest.param(4, marks=pytest.mark.long), pytest.param(25, marks=pytest.mark.soak)],
 )
 async def test_kills(broker: EmbeddedKafka, kills: int) -> None:
-    """G-T24: after each kill the state is that of the events before its position, exactly."""
+    """G-T24: after each kill the state is exactly that of the events before its position."""
     chance, count = random.Random(kills), 1500 * kills
     topic, group, name = await new_topic(broker), new_name("state"), new_name("changes")
     await fill(broker, topic, count)
@@ -121,8 +121,8 @@ async def test_kills(broker: EmbeddedKafka, kills: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_two_processes(broker: EmbeddedKafka, how: signal.Signals) -> None:
-    """G-T24: one joins, the other is killed or frozen; each partition's state is always a replay of its
-    events. A frozen one that wakes stores nothing.
+    """G-T24: one process joins, the other is killed or frozen; each partition's state is always a
+    replay of its events. A frozen process that resumes stores nothing.
     """
     count, parts = 2500, 2
     topic, group, name = await new_topic(broker, parts), new_name("state"), new_name("changes")
@@ -141,7 +141,7 @@ async def test_two_processes(broker: EmbeddedKafka, how: signal.Signals) -> None
         await until(broker, group, count, parts)
         if how == signal.SIGSTOP:
             first.send_signal(signal.SIGCONT)
-            await LOOP_CLOCK.sleep(3.0)  # for what it would store now
+            await LOOP_CLOCK.sleep(3.0)  # time in which it must not store
             first.send_signal(signal.SIGTERM)
             await first.communicate()
         second.send_signal(signal.SIGTERM)
@@ -155,7 +155,7 @@ async def test_two_processes(broker: EmbeddedKafka, how: signal.Signals) -> None
 
 @pytest.mark.long
 async def test_a_broker_that_is_killed(own_broker: OwnKafka) -> None:
-    """G-T24: events go on meanwhile; in the end the state is that of all, each once."""
+    """G-T24: events continue meanwhile; at the end the state contains each of them once."""
     count = 6000
     topic, group, name = await new_topic(own_broker), new_name("state"), new_name("changes")
     await fill(own_broker, topic, count)
@@ -172,7 +172,9 @@ async def test_a_broker_that_is_killed(own_broker: OwnKafka) -> None:
 
 @pytest.mark.long
 async def test_a_broker_that_is_frozen(own_broker: OwnKafka) -> None:
-    """G-T24: requests of a transaction hang, and take effect when the broker continues, or not."""
+    """G-T24: transaction requests hang, and may or may not take effect when the broker
+    continues.
+    """
     count = 4000
     topic, group, name = await new_topic(own_broker), new_name("state"), new_name("changes")
     await fill(own_broker, topic, count)
@@ -193,7 +195,7 @@ async def test_a_broker_that_is_frozen(own_broker: OwnKafka) -> None:
 
 @pytest.mark.parametrize("is_applied", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_answers_to_commits_are_lost(broker: EmbeddedKafka, *, is_applied: bool) -> None:
-    """Whether they were applied is found out: no change is lost, and no forwarded record sent twice."""
+    """The outcome is verified: no change is lost, and no forwarded record is sent twice."""
     topic, out = await new_topic(broker), await new_topic(broker)
     group, name = new_name("state"), new_name("changes")
     await fill(broker, topic, 600)
@@ -225,8 +227,8 @@ async def test_answers_to_commits_are_lost(broker: EmbeddedKafka, *, is_applied:
 
 
 async def test_forwarded_records_are_sent_with_the_state(broker: EmbeddedKafka) -> None:
-    """consumer/G-T20: readers of committed records see each once, in order, although turns fail; those of
-    a turn that failed are not sent.
+    """consumer/G-T20: readers of committed records see each record once and in order although turns
+    fail; records of a failed turn are not sent.
     """
     topic, out = await new_topic(broker), await new_topic(broker, 1)
     group, name, tries = new_name("state"), new_name("changes"), dict[int, int]()
@@ -255,7 +257,7 @@ async def test_forwarded_records_are_sent_with_the_state(broker: EmbeddedKafka) 
 
 @pytest.mark.parametrize("record", ["text", {"topic": "t"}])
 async def test_something_else_is_forwarded(broker: EmbeddedKafka, record: object) -> None:
-    """It is the failure of that event."""
+    """The event fails."""
     topic, letters = await new_topic(broker), list[Any]()
     await fill(broker, topic, 2)
     group, name = new_name("state"), new_name("changes")
@@ -292,7 +294,7 @@ def test_a_bad_record(arguments: dict[str, Any]) -> None:
 async def test_a_forwarded_record_without_a_topic_stops_the_commits_until_there_is_one(
     broker: EmbeddedKafka,
 ) -> None:
-    """Nothing is given up for that, and nothing is stored without it."""
+    """No record is given up for it, and nothing is stored without it."""
     topic, out = await new_topic(broker), new_name("out")
     group, name = new_name("state"), new_name("changes")
     await fill(broker, topic, 3)

@@ -1,4 +1,4 @@
-"""A consumer with state that is killed at random moments: what is stored is always a replay.
+"""A consumer with state that is killed at random moments: the stored state is always a replay.
 
 `PENSTOCK_KILLS=50 pytest -m soak tests/flow/state/test_kills.py` kills at 50 random moments.
 """
@@ -27,7 +27,7 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
 
 @pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.long)])
 async def test_some_kills(embedded_postgres: EmbeddedPostgres, kills: int) -> None:
-    """G-T24: after each kill the state is that of the events before the position, exactly."""
+    """G-T24: after each kill the state is exactly that of the events before the position."""
     await _kill(embedded_postgres, kills, random.Random(0))
 
 

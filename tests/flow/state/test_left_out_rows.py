@@ -1,4 +1,4 @@
-"""A table of state whose triggers leave rows out: no position is stored without them."""
+"""A state table whose triggers skip rows: no position is stored without them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ async def test_a_trigger_that_leaves_rows_out_stops_the_commits_until_it_is_gone
     event: str,
     told: str,
 ) -> None:
-    """G-T24: such as one that marks rows as deleted instead. The next run would have another state."""
+    """G-T24: for example a trigger that marks rows as deleted instead. The next run would have
+    another state.
+    """
 
     async def handle(context: EventContext) -> None:
         if context.message.offset == 2:

@@ -1,5 +1,5 @@
-"""Positions in PostgreSQL that an operator has moved without the state, or a state that was emptied:
-refused before any event is handled, with statements that put it right.
+"""Positions in PostgreSQL that an operator moved without the state, or a state that was emptied:
+refused before any event is handled, with the SQL statements that repair it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OLDER = 'UPDATE "{table}" SET value = replace(value::text, \'"number": \', \'"nu
 
 
 class Counted:
-    """Runs over a log, that count its events."""
+    """Runs over a log that count its events."""
 
     def __init__(self, tables: StateTables) -> None:
         self.tables = tables
@@ -39,7 +39,7 @@ class Counted:
         self.handled: list[int] = []
 
     async def run(self, count: int, codec: Any = None) -> None:
-        """Count the events of a log; note why it is refused."""
+        """Count the events of a log; record the reason of a refusal."""
         log = MemoryLog([Record("t", 0, at, "k", b"") for at in range(count)])
         async with (
             self.tables.state(codec=codec) as state,
@@ -81,7 +81,9 @@ class Counted:
 async def test_a_position_that_is_not_that_of_the_state(
     embedded_postgres: EmbeddedPostgres, change: str
 ) -> None:
-    """consumer/G29: its events would be counted twice. The first statement goes on with the state."""
+    """consumer/G29: its events would be counted twice. The first statement continues with the
+    state.
+    """
     async with state_tables(embedded_postgres.dsn) as tables:
         counted = Counted(tables)
         await counted.run(5)
@@ -94,7 +96,7 @@ async def test_a_position_that_is_not_that_of_the_state(
 
 @pytest.mark.long
 async def test_a_position_that_was_moved_on_purpose(embedded_postgres: EmbeddedPostgres) -> None:
-    """The operator can keep the state, or begin with an empty one, from there."""
+    """The operator can keep the state, or begin with an empty one at that position."""
     async with state_tables(embedded_postgres.dsn) as tables:
         counted = Counted(tables)
         await counted.run(5)
@@ -109,7 +111,7 @@ async def test_a_position_that_was_moved_on_purpose(embedded_postgres: EmbeddedP
 
 
 async def test_a_state_that_was_emptied(embedded_postgres: EmbeddedPostgres) -> None:
-    """Its totals would begin again. The statement goes on with what is there."""
+    """Its totals would start from zero. The statement continues with the remaining state."""
     async with state_tables(embedded_postgres.dsn) as tables:
         counted = Counted(tables)
         await counted.run(5)
@@ -123,7 +125,7 @@ async def test_a_state_that_was_emptied(embedded_postgres: EmbeddedPostgres) -> 
 async def test_a_recreated_table_is_accepted_by_one_statement(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """The statement in the refusal of the claim covers the mark, too."""
+    """The statement in the claim's refusal also covers the mark."""
     async with state_tables(embedded_postgres.dsn) as tables:
         counted = Counted(tables)
         await counted.run(5)
@@ -166,7 +168,7 @@ async def test_marks_of_a_state_in_bytes(embedded_postgres: EmbeddedPostgres) ->
 async def test_a_position_moved_during_a_commit_without_an_answer(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """It is lost, as after any other move: the next transaction would hide the move."""
+    """The position is lost, as after any other move: the next transaction would hide the move."""
     async with state_tables(embedded_postgres.dsn) as tables, tables.state() as state:
         source = state.attach(MemorySource(MemoryLog([])))
         assert source is not None

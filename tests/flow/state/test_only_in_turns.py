@@ -1,4 +1,4 @@
-"""A state that is used from outside the turn: the access would be part of another event."""
+"""State access from outside the turn, which would belong to another event."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ ACCESSES: list[Callable[[KeptStore], object]] = [
 
 @pytest.mark.parametrize("access", ACCESSES)
 async def test_a_task_that_is_not_of_the_turn(access: Callable[[KeptStore], object]) -> None:
-    """consumer/G31: neither a job, nor a task that has outlived its turn, nor another partition's
-    event uses the store in the turn of an event.
+    """consumer/G31: a job, a task that outlived its turn, and another partition's event cannot use
+    the store in the turn of an event.
     """
     store, other = store_of(0), store_of(1)
     begun, done = asyncio.Event(), asyncio.Event()
@@ -85,7 +85,7 @@ async def test_tasks_and_threads_of_the_turn() -> None:
 
 @pytest.mark.parametrize("key", [b"a", 1, None])
 async def test_a_key_that_is_not_text(key: Any) -> None:
-    """A look-up by the record's own key, in bytes, would find nothing."""
+    """A look-up with the record's own key, which is bytes, would find nothing."""
     store = store_of()
     store.begin_turn(0)
     store.put("a", 1)
@@ -95,7 +95,7 @@ async def test_a_key_that_is_not_text(key: Any) -> None:
 
 
 class Odd:
-    """A codec whose values are of the other type."""
+    """A codec that encodes to the wrong type."""
 
     def __init__(self, column: str, stored: object) -> None:
         self.column = column
@@ -110,7 +110,7 @@ class Odd:
 
 @pytest.mark.parametrize("codec", [Odd("bytea", "text"), Odd("json", b"{}"), Odd("text", None)])
 async def test_a_codec_that_encodes_another_type(codec: Odd) -> None:
-    """It fails the turn, and not every commit of the partition."""
+    """It fails the turn instead of every commit of the partition."""
     store = store_of(codec=codec)
     store.begin_turn(0)
     with pytest.raises(ConfigError, match=r"codec=.*must encode values as"):

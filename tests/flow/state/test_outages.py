@@ -1,4 +1,4 @@
-"""State in a database that goes away under load."""
+"""State in a database that fails under load."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ COUNT = 6000
 
 @pytest.fixture(scope="module")
 def own_postgres() -> Iterator[EmbeddedPostgres]:
-    """One that may be stopped and killed; tests leave it running."""
+    """A server that tests may stop and kill; they leave it running."""
     with there_or_skip("postgres", started({})) as server:
         yield server
 
 
 async def test_a_database_that_is_killed(own_postgres: EmbeddedPostgres) -> None:
-    """G-T24: events go on meanwhile; in the end the state is that of all, each once. A run that ends
-    while there is no database says so, and the next one continues.
+    """G-T24: events continue meanwhile; at the end the state contains each of them once. A run that
+    ends during the outage reports it, and the next one continues.
     """
     log = MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(COUNT)])
     async with state_tables(own_postgres.dsn) as tables:
@@ -72,7 +72,7 @@ async def _run(tables: StateTables, log: MemoryLog) -> DrainReport:
 async def test_answers_to_commits_are_lost(
     embedded_postgres: EmbeddedPostgres, *, is_applied: bool
 ) -> None:
-    """Whether they were applied is found out: the position is read, and no change is lost."""
+    """The outcome is verified by reading the position, and no change is lost."""
     counting = Counting(0)
     log = MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(1500)])
     async with (
@@ -99,7 +99,7 @@ async def test_answers_to_commits_are_lost(
 
 
 async def test_a_server_that_was_read_only(embedded_postgres: EmbeddedPostgres) -> None:
-    """As a former primary after a failover: its connections stay read-only, and are replaced."""
+    """Like a former primary after a failover: its connections stay read-only and are replaced."""
     counting = Counting(0)
     log = MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(3)])
     name = embedded_postgres.dsn.rpartition("/")[2].partition("?")[0]
@@ -153,7 +153,7 @@ async def _until(tables: StateTables, least: int) -> None:
 
 
 async def _replay(tables: StateTables) -> int:
-    """Compare the state with the position, by a new connection; return the position."""
+    """Compare the state with the position on a new connection; return the position."""
     con = await asyncpg.connect(tables.dsn)
     seen = StateTables(tables.dsn, con)
     seen.table, seen.positions = tables.table, tables.positions

@@ -1,4 +1,6 @@
-"""A state whose tables, rights or source do not fit is refused by name, before anything is read."""
+"""A state whose tables, permissions or source do not fit is refused by name before anything is
+read.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ async def handle(context: Any) -> None:
 
 @asynccontextmanager
 async def role(tables: StateTables) -> AsyncGenerator[str]:
-    """The DSN of a role without rights."""
+    """The DSN of a role without permissions."""
     con, name = tables.con, f"{tables.table}_reader".lower().replace(" ", "_")
     await con.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
     try:
@@ -51,14 +53,14 @@ async def role(tables: StateTables) -> AsyncGenerator[str]:
 
 
 async def test_tables_are_made(embedded_postgres: EmbeddedPostgres) -> None:
-    """By the statements that `creation` shows, with quoted names."""
+    """They are created by the statements that `creation` shows, with quoted names."""
     async with state_tables(embedded_postgres.dsn) as tables:
         state = tables.state()
         assert tables.table in state.creation[0]
         async with state:
             assert await tables.stored() == (0, {})
         async with state:
-            pass  # it is there
+            pass  # it exists
 
 
 async def test_a_table_of_another_shape(embedded_postgres: EmbeddedPostgres) -> None:
@@ -102,7 +104,7 @@ async def test_a_role_without_rights(embedded_postgres: EmbeddedPostgres) -> Non
 
 
 async def test_rows_that_are_hidden(embedded_postgres: EmbeddedPostgres) -> None:
-    """A part of the state would be missing, and no error would tell."""
+    """A part of the state would be missing without an error."""
     async with state_tables(embedded_postgres.dsn) as tables, role(tables) as dsn:
         async with tables.state():
             pass
@@ -117,7 +119,7 @@ async def test_rows_that_are_hidden(embedded_postgres: EmbeddedPostgres) -> None
 
 
 async def test_a_table_that_was_made_anew(embedded_postgres: EmbeddedPostgres) -> None:
-    """It does not hold the state before the position: the claim is refused, with what to do."""
+    """It does not contain the state before the position: the claim is refused, with what to do."""
     async with state_tables(embedded_postgres.dsn) as tables:
         async with (
             tables.state() as state,
@@ -170,7 +172,7 @@ async def test_sources_that_keep_their_positions(embedded_postgres: EmbeddedPost
 
 
 async def test_a_run_without_the_state(embedded_postgres: EmbeddedPostgres) -> None:
-    """It moves no position: the state would not be the one before it."""
+    """It stores no position: the state would not be the one before it."""
     async with state_tables(embedded_postgres.dsn) as tables:
         for _ in range(2):
             async with (
@@ -183,7 +185,7 @@ async def test_a_run_without_the_state(embedded_postgres: EmbeddedPostgres) -> N
 
 
 async def test_changes_outside_a_turn(embedded_postgres: EmbeddedPostgres) -> None:
-    """They would be of no event."""
+    """They would belong to no event."""
     kept: list[Any] = []
 
     async def keep(context: Any) -> None:

@@ -1,5 +1,5 @@
-"""A position that is lost although the source keeps its claim: the claim is replaced, and the run goes
-on with the state that is stored.
+"""A position lost while the source keeps its claim: the claim is replaced, and the run continues
+with the stored state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counting:
-    """A handler that counts, and the run of a consumer with state in tables."""
+    """A counting handler, and the run of a consumer with its state in tables."""
 
     def __init__(self, tables: StateTables) -> None:
         self.handled: list[int] = []
@@ -53,7 +53,7 @@ class Counting:
         context.store.put("n", context.store.get("n", 0) + 1)
 
     async def run(self, source: Source, **options: Any) -> None:
-        """Run until cancelled, or until the end of the source."""
+        """Run until cancelled or until the source ends."""
         async with (
             self._tables.state() as state,
             Consumer(
@@ -64,7 +64,7 @@ class Counting:
 
 
 def log_of(count: int) -> MemoryLog:
-    """A log of so many records."""
+    """A log of this many records."""
     return MemoryLog([Record("t", 0, at, "k", b"") for at in range(count)])
 
 
@@ -75,7 +75,9 @@ async def _until(tables: StateTables, position: int) -> None:
 
 
 async def test_an_owner_that_was_taken_over_by_error(embedded_postgres: EmbeddedPostgres) -> None:
-    """G-T24, consumer/G33: it stores nothing of what it has; the new claim continues where the other owner was."""
+    """G-T24, consumer/G33: it stores none of its changes; the new claim continues where the other
+    owner stopped.
+    """
     async with state_tables(embedded_postgres.dsn) as tables:
         first, second = Counting(tables), Counting(tables)
         log = log_of(5)
@@ -115,7 +117,7 @@ async def test_a_source_that_cannot_replace_a_claim_ends_the_run(
 
 @pytest.mark.long
 async def test_a_slot_of_a_stream(embedded_postgres: EmbeddedPostgres) -> None:
-    """Its lock is released, and it is claimed again."""
+    """Its lock is released, and the slot is claimed again."""
     log = Log(embedded_postgres.dsn, fresh_name())
     await install_log(log)
     async with state_tables(embedded_postgres.dsn) as tables, log.connected() as con:
@@ -141,7 +143,7 @@ async def test_a_slot_of_a_stream(embedded_postgres: EmbeddedPostgres) -> None:
 async def test_a_transactional_id_that_was_claimed_by_error(
     broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G-T24: such as by a frozen process that wakes while it begins a claim."""
+    """G-T24: for example by a frozen process that resumes while it begins a claim."""
     made = await counted(broker)
     async with (
         KafkaSink(made.topic, bootstrap=broker.bootstrap) as other,
@@ -166,7 +168,7 @@ async def test_a_transactional_id_that_was_claimed_by_error(
 async def test_a_transaction_that_takes_longer_than_the_broker_allows(
     broker: EmbeddedKafka,
 ) -> None:
-    """G-T24: the broker ends it, and refuses its producer. The run goes on, and sends each forwarded
+    """G-T24: the broker ends it and fences its producer. The run continues and sends each forwarded
     record once.
     """
     made, out = await counted(broker), await new_topic(broker)
@@ -204,14 +206,14 @@ async def test_a_transaction_that_takes_longer_than_the_broker_allows(
 async def test_the_end_of_a_log_as_a_start_is_stored_before_any_event(
     broker: EmbeddedKafka,
 ) -> None:
-    """consumer/G35: events behind it are not skipped by a crash before the first commit."""
+    """consumer/G35: a crash before the first commit does not skip events behind it."""
     made = Counted(broker, await new_topic(broker))
     await fill(broker, made.topic, 5)
     async with made.running(start="latest") as consumer, asyncio.timeout(30.0):
         while not consumer.ready:
             await LOOP_CLOCK.sleep(0.01)
         assert (await stored(broker, made.group))[made.part].offset == 5
-    await fill(broker, made.topic, 3)  # while it does not run
+    await fill(broker, made.topic, 3)  # while it is stopped
     async with made.running(start="latest"), asyncio.timeout(30.0):
         while (await stored(broker, made.group))[made.part].offset < 8:
             pass
@@ -224,7 +226,7 @@ async def test_the_end_of_a_log_as_a_start_is_stored_before_any_event(
 @pytest.mark.long
 @pytest.mark.parametrize("direction", ["request", "answer"])
 async def test_a_start_whose_commit_has_no_answer(broker: EmbeddedKafka, direction: Any) -> None:
-    """Whether it is stored is found out before the state is read again."""
+    """Its outcome is verified before the state is read again."""
     made = Counted(broker, await new_topic(broker))
     await fill(broker, made.topic, 5)
     async with proxied(broker) as proxy:

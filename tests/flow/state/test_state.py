@@ -33,7 +33,7 @@ READING = "it reads the parked keys, or the state, of its partitions"
 
 
 def log_of(count: int, first: int = 0) -> MemoryLog:
-    """A log of so many records."""
+    """A log of this many records."""
     return MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(first, count)])
 
 
@@ -47,7 +47,7 @@ async def run(
     state: dict[str, Any] | None = None,
     **options: Any,
 ) -> DrainReport:
-    """Handle everything in a log."""
+    """Handle all records of a log."""
     settings: dict[str, Any] = {"commit_every": 0.01, **options}
     async with (
         tables.state(**(state or {})) as opened,
@@ -63,7 +63,7 @@ async def run(
 
 
 async def test_a_whole_log(embedded_postgres: EmbeddedPostgres) -> None:
-    """consumer/G28: the state is that of all events, with jobs and finalisers that share a key."""
+    """consumer/G28: the state contains all events, with jobs and finalisers that share a key."""
     counting = Counting(0)
     async with state_tables(embedded_postgres.dsn) as tables:
         report = await run(tables, log_of(3000), counting.handle, jobs=[counting.jobs])
@@ -72,7 +72,7 @@ async def test_a_whole_log(embedded_postgres: EmbeddedPostgres) -> None:
 
 
 async def test_the_next_run_continues(embedded_postgres: EmbeddedPostgres) -> None:
-    """It reads the state of the one before, and no event twice."""
+    """It reads the stored state, and no event twice."""
     seen: list[tuple[int, int]] = []
 
     async def handle(context: EventContext) -> None:
@@ -88,7 +88,7 @@ async def test_the_next_run_continues(embedded_postgres: EmbeddedPostgres) -> No
 
 
 async def test_a_turn_that_fails_changes_nothing(embedded_postgres: EmbeddedPostgres) -> None:
-    """Not by an exception, nor by a result; the next try sees the state before it."""
+    """Neither an exception nor a failure result does; the next attempt sees the state before it."""
     tries: dict[int, int] = {}
 
     async def handle(context: EventContext) -> object:
@@ -109,7 +109,7 @@ async def test_a_turn_that_fails_changes_nothing(embedded_postgres: EmbeddedPost
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {1: b"x"}, "x" * (17 << 20)])
 async def test_a_value_that_cannot_be_kept(embedded_postgres: EmbeddedPostgres, value: Any) -> None:
-    """It is the failure of that event: what it put beside it is undone, and the others go on."""
+    """Its event fails: its other changes are undone, and the other events continue."""
     letters: list[Any] = []
 
     async def handle(context: EventContext) -> None:
@@ -144,7 +144,7 @@ async def test_a_key_that_cannot_be_kept(embedded_postgres: EmbeddedPostgres, ke
 
 
 async def test_odd_keys_and_values(embedded_postgres: EmbeddedPostgres) -> None:
-    """What is kept is read again after a restart as it was before, up to the largest key."""
+    """Values are the same after a restart, up to the largest key."""
     values = {
         "": None,
         "é" * 512: 1e16,
@@ -202,7 +202,7 @@ async def test_other_codecs(
 
 
 class AsItIs:
-    """Texts, whatever they contain."""
+    """Text values with any content."""
 
     column: Literal["json", "text", "bytea"] = "text"
 
@@ -217,7 +217,7 @@ class AsItIs:
 async def test_a_text_that_the_column_does_not_take(
     embedded_postgres: EmbeddedPostgres, value: str
 ) -> None:
-    """It is the failure of that event, and of no commit."""
+    """Its event fails; no commit does."""
 
     async def handle(context: EventContext) -> None:
         at = context.message.offset
@@ -235,7 +235,7 @@ async def test_a_text_that_the_column_does_not_take(
 async def test_changes_behind_an_incomplete_event_wait(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """The position stays before it, and with it the state; there is no map of what is complete."""
+    """The position stays before it, and so does the state; there is no offset map."""
     first: list[EventContext] = []
 
     async def handle(context: EventContext) -> object:
@@ -269,13 +269,15 @@ async def test_changes_behind_an_incomplete_event_wait(
 
 @asynccontextmanager
 async def running(work: Any) -> AsyncGenerator[asyncio.Task[Any]]:
-    """Run something beside the body, which ends it."""
+    """Run a task beside the body; the end of the body ends it."""
     async with asyncio.TaskGroup() as group:
         yield group.create_task(work)
 
 
 async def test_a_partition_full_of_changes_waits(embedded_postgres: EmbeddedPostgres) -> None:
-    """Behind an incomplete event there are at most so many; with its finaliser all goes on."""
+    """The changes behind an incomplete event are limited; its finaliser lets everything
+    continue.
+    """
     held: list[EventContext] = []
     behind = [0] * 4
 
@@ -307,7 +309,7 @@ async def test_a_partition_full_of_changes_waits(embedded_postgres: EmbeddedPost
                     await LOOP_CLOCK.sleep(0.005)
                 while await tables.position() < number * 50:
                     await LOOP_CLOCK.sleep(0.005)
-                await LOOP_CLOCK.sleep(0.05)  # for events that should not begin
+                await LOOP_CLOCK.sleep(0.05)  # time for events that must not begin
                 assert held[number].job_complete(finalise)
             await task
         _, state_now = await tables.stored()
@@ -316,7 +318,9 @@ async def test_a_partition_full_of_changes_waits(embedded_postgres: EmbeddedPost
 
 
 async def test_interjections_of_a_quiet_partition(embedded_postgres: EmbeddedPostgres) -> None:
-    """Their changes are stored although the position does not move; one that raises changes nothing."""
+    """Their changes are stored although the position does not move; a failed interjection changes
+    nothing.
+    """
     calls = 0
 
     async def tick(context: EventContext) -> None:
@@ -354,7 +358,7 @@ async def test_interjections_of_a_quiet_partition(embedded_postgres: EmbeddedPos
 async def test_many_entries(
     embedded_postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/G23: a restore reads them in pages, once, and nothing runs before, not even
+    """consumer/G23: a restore reads them once, in pages, and nothing runs before it ends, not even
     interjections.
     """
     ready: list[bool] = []
@@ -387,7 +391,7 @@ async def test_many_entries(
 
 
 async def test_a_consumer_that_reads_its_state(embedded_postgres: EmbeddedPostgres) -> None:
-    """consumer/G23: it is not ready, and `explain()` says why; it tries again where it fails."""
+    """consumer/G23: it is not ready, and `explain()` says why; a failed read is retried."""
     async with state_tables(embedded_postgres.dsn) as tables, tables.state() as state:
         log = log_of(3)
         await tables.con.execute(f'BEGIN; LOCK TABLE "{tables.table}"')

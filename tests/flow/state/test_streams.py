@@ -21,7 +21,7 @@ STREAMS = 60
 
 
 async def test_streams_of_many_slots(embedded_postgres: EmbeddedPostgres) -> None:
-    """G-T24: each slot has a state of its own, and a second run goes on with it."""
+    """G-T24: each slot has its own state, and a second run continues with it."""
     log = Log(embedded_postgres.dsn, fresh_name())
     await install_log(log)
 

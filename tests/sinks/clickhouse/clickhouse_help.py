@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TOKENS = " SETTINGS non_replicated_deduplication_window = 1000"
 
 PLAIN = {"verify": False}
-"""There is no TLS, so no certificates are read for each client."""
+"""Without TLS, so no certificates are read for each client."""
 
 
 class Words:
@@ -35,7 +35,7 @@ class Words:
         partition: str = "tuple()",
         after: str = "",
     ) -> None:
-        """Create the table anew; it keeps tokens if the server has them."""
+        """Recreate the table; it keeps tokens if the server supports them."""
         self.server.run("DROP TABLE IF EXISTS words")
         tokens = after or (TOKENS if self.options.get("deduplicate", True) else "")
         self.server.run(
@@ -48,7 +48,7 @@ class Words:
         return self.server.rows(f"SELECT {columns} FROM words ORDER BY {order}")
 
     async def looked(self, columns: str = "id, word", order: str = "id") -> list[tuple[str, ...]]:
-        """Like `rows`, outside the event loop."""
+        """Like `rows`, for use outside the event loop."""
         return await asyncio.to_thread(self.rows, columns, order)
 
     def sink(self, **options: Any) -> ClickHouseSink:
@@ -70,12 +70,12 @@ async def written(
 
 
 def told(rows: Sequence[tuple[object, ...]]) -> list[tuple[str, ...]]:
-    """Rows in the form of a query's result."""
+    """Rows in the form of a query result."""
     return [tuple(map(str, row)) for row in rows]
 
 
 def bad(errors: dict[int, BaseException]) -> list[int]:
-    """The indices of the errors, each of which refuses its item for good."""
+    """The indices of the errors, each of which refuses its item permanently."""
     from penstock import PermanentError
 
     assert all(isinstance(error, PermanentError) for error in errors.values()), errors

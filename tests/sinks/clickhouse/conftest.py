@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def old_server() -> Iterator[OldServer]:
-    """Skips unless Debian's packages can be had, or `PENSTOCK_REQUIRE` names `clickhouse`."""
+    """Skip unless Debian's packages are available, or `PENSTOCK_REQUIRE` names `clickhouse`."""
     with there_or_skip("clickhouse", running(OldServer)) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[EngineServer]:
-    """Skips unless the engine is installed, or `PENSTOCK_REQUIRE` names `clickhouse`."""
+    """Skip unless the engine is installed, or `PENSTOCK_REQUIRE` names `clickhouse`."""
     with there_or_skip("clickhouse", running(EngineServer)) as server:
         yield server
 
@@ -36,5 +36,5 @@ def old(old_server: OldServer) -> Words:
 
 @pytest.fixture(params=["arrow", pytest.param("json", marks=pytest.mark.long)])
 def words(request: pytest.FixtureRequest, engine: EngineServer) -> Words:
-    """The table `words` of the engine, in both formats; the old server reads JSON too."""
+    """The table `words` of the engine, in both formats; the old server reads JSON as well."""
     return Words(engine, format=request.param)

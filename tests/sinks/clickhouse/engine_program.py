@@ -27,7 +27,7 @@ STATUSES = {60: 404, 81: 404, 115: 404, **dict.fromkeys((6, 26, 27, 38, 41, 53, 
 
 
 class Front(BaseHTTPRequestHandler):
-    """One connection."""
+    """One HTTP connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -39,14 +39,14 @@ class Front(BaseHTTPRequestHandler):
         body = self.body()
         asked = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         query = asked.pop("query", "")
-        if not query and body.startswith(b"INSERT"):  # as clickhouse-connect has it
+        if not query and body.startswith(b"INSERT"):  # the form that clickhouse-connect expects
             line, _, body = body.partition(b"\n")
             query = line.decode()
         insert = INSERT.fullmatch(query)
         statement = query.encode() + body
         if insert is not None:
             statement = f"{insert[1]}{self.settings(asked)} {insert[2]}\n".encode() + body
-            if not insert[2].endswith("Row"):  # bytes within a statement would be taken for its end
+            if not insert[2].endswith("Row"):  # bytes within a statement would be taken as its end
                 file = f" FROM INFILE '{self.file}'"
                 statement = f"{insert[1]}{file}{self.settings(asked)} {insert[2]}".encode()
         try:
@@ -89,7 +89,7 @@ class Front(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base's name
-        """Say nothing."""
+        """Log nothing."""
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ LIBRARIES = (
 )
 PROGRAM = "usr/sbin/clickhouse-server"
 UNKNOWN_OPTION = 78
-"""The status of a server that is given an option it does not know."""
+"""The exit code of a server that gets an unknown option."""
 LOOK_EVERY = 0.01
 CONFIG = """\
 <yandex>

@@ -1,4 +1,4 @@
-"""A table that is altered under an open `ClickHouseSink`: no value is changed and told as stored.
+"""A table that is altered under an open `ClickHouseSink`: no changed value is reported as stored.
 
 Proven here: batcher/B38.
 """
@@ -40,7 +40,7 @@ NARROWED: dict[str, tuple[str, str, Any, Any, tuple[str, ...]]] = {
 
 
 def _idle(sink: ClickHouseSink) -> None:
-    """As after a second without a write."""
+    """Make the sink idle, as after a second without a write."""
     watched: Any = sink._table
     watched._looked_at = float("-inf")
 
@@ -50,8 +50,8 @@ def _idle(sink: ClickHouseSink) -> None:
     ["bits", *(pytest.param(each, marks=pytest.mark.long) for each in NARROWED if each != "bits")],
 )
 async def test_a_column_that_is_made_narrower(words: Words, what: str) -> None:
-    """The row that the server has changed is told, although the INSERT succeeded; and is not sent
-    by a sink that has been idle.
+    """The row that the server changed is reported although the INSERT succeeded; a sink that has
+    been idle does not send it.
     """
     before, after, good, wide, changed = NARROWED[what]
     words.make(f"id UInt32, v {before}")
@@ -64,12 +64,12 @@ async def test_a_column_that_is_made_narrower(words: Words, what: str) -> None:
         assert bad(await written(sink, [(5, good), (6, wide)])) == [1]
         words.server.run(f"ALTER TABLE words MODIFY COLUMN v {before}")
         assert await written(sink, [(7, wide)]) == {}
-        words.server.run("DELETE FROM words WHERE id = 7")  # it does not fit below
+        words.server.run("DELETE FROM words WHERE id = 7")  # does not fit below
         words.server.run(f"ALTER TABLE words MODIFY COLUMN v {after}")
         _idle(sink)
         assert bad(await written(sink, [(8, good), (9, wide)])) == [1]
     found = {row[0]: row[1] for row in await words.looked("id, v")}
-    if what != "sign" or words.options["format"] == "arrow":  # such texts of numbers are refused
+    if what != "sign" or words.options["format"] == "arrow":  # such numbers as text are refused
         assert is_told
         assert found.pop("3") in changed
     assert [*found] == ["0", "1", "2", "4", "5", "8"]
@@ -77,7 +77,9 @@ async def test_a_column_that_is_made_narrower(words: Words, what: str) -> None:
 
 
 async def test_a_table_in_the_place_of_another(words: Words) -> None:
-    """With a column that takes no NULL; as columns, and in the second body of a batch, too."""
+    """With a column that does not accept NULL; also as columns, and in the second body of a
+    batch.
+    """
     words.make("id UInt32, v Nullable(String)")
     words.server.run("DROP TABLE IF EXISTS other")
     words.server.run(
@@ -100,9 +102,7 @@ async def test_a_table_in_the_place_of_another(words: Words) -> None:
 
 
 async def test_columns_that_are_added_give_no_row_up(words: Words) -> None:
-    """Rows without them get the default, also beside a row that is bad; rows with them are stored
-    as well.
-    """
+    """Rows without them get the default, also beside a bad row; rows with them are stored, too."""
     async with words.sink() as sink:
         assert await written(sink, [(1, "a")]) == {}
         words.server.run("ALTER TABLE words ADD COLUMN more String DEFAULT 'none'")
@@ -121,7 +121,7 @@ async def test_columns_that_are_added_give_no_row_up(words: Words) -> None:
 
 
 async def test_columns_that_are_gone_give_no_row_up(words: Words) -> None:
-    """Under the name that they had; all rows wait until it is back, or have none of it."""
+    """Under their old names: all rows wait until the columns are back, or all lack them."""
     rows = [{"id": 2, "word": "b"}, {"id": 3, "word": "c"}]
     async with words.sink() as sink:
         assert await written(sink, [(1, "a")]) == {}
@@ -137,7 +137,7 @@ async def test_columns_that_are_gone_give_no_row_up(words: Words) -> None:
 
 
 async def test_rows_whose_columns_cannot_be_compared_are_unknown() -> None:
-    """They are stored; the types that they were stored by are not known."""
+    """They are stored, but the types used for storing them are unknown."""
 
     async def step(request: Request) -> Reply:
         if "INSERT" in unquote(request.query):
@@ -164,7 +164,7 @@ async def test_rows_whose_columns_cannot_be_compared_are_unknown() -> None:
 
 
 async def test_a_column_of_an_old_server_that_is_made_narrower(old: Words) -> None:
-    """And a name that its enum does not have is one row's fault."""
+    """A name that its enum lacks fails only its row."""
     old.make("id UInt32, v UInt32, e Enum8('a' = 1, 'b' = 2)")
     async with old.sink() as sink:
         assert await written(sink, [(0, 1, "a")]) == {}

@@ -109,7 +109,7 @@ async def test_a_row_that_is_blamed_wrongly_is_delivered() -> None:
 
 
 async def test_a_blamed_row_costs_three_requests() -> None:
-    """Every part has a token of its own, which stays the same when it is sent again."""
+    """Every part has its own token, which stays the same when it is sent again."""
 
     async def step(request: Request) -> Reply:
         rows = json.loads(request.body)
@@ -154,8 +154,8 @@ async def test_settings_are_those_that_the_server_knows() -> None:
 async def test_views_recognize_repeated_rows_where_they_do_it_by_the_token(
     version: str, options: dict[str, Any], sent: list[str] | None
 ) -> None:
-    """By default, views of 24.7 to 25.x store them again, as those of 26.9 do with this setting at
-    0. Earlier ones would compare the rows of the view itself.
+    """By default, views of 24.7 to 25.x store them again, as do those of 26.9 with this setting at
+    0. Earlier ones compare the rows of the view itself.
     """
     facts = reply(200, {"data": [[version, [*KNOWN, VIEWS]]]})
     async with opened(facts=facts, **options) as (sink, server):
@@ -208,7 +208,7 @@ async def test_a_body_that_was_cut_off_is_refused(engine: EngineServer, format_n
 
 @pytest.mark.long
 def test_a_body_is_one_block_however_many_rows_it_has(engine: EngineServer) -> None:
-    """So nothing of it is stored if its last row is refused; otherwise, two million rows would be."""
+    """So none of it is stored if its last row is refused; otherwise two million rows would be."""
     words = Words(engine, format="json")
     words.make("id UInt32, CONSTRAINT small CHECK id < 9000000")
     rows = b",".join(b'{"id":%d}' % number for number in range(4_000_000))

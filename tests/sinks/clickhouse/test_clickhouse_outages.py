@@ -1,4 +1,4 @@
-"""`ClickHouseSink` with servers that are killed, stopped or full, and with missing rights."""
+"""`ClickHouseSink` with servers that are killed, stopped or full, and with missing permissions."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ async def test_an_answer_that_is_lost(words: Words) -> None:
         assert {classified(error, sink.classify) for error in errors.values()} == {
             ErrorClass.UNKNOWN
         }
-        assert await send(patient, batch) == {}  # a busy machine takes its time
+        assert await send(patient, batch) == {}  # a busy machine is slow
     assert await words.looked() == told([(1, "a"), (2, "b")])
 
 
 async def test_an_old_server_that_is_stopped(old: Words) -> None:
-    """Rows sent to it are stored when it continues, and once more if they are sent again."""
+    """Rows sent to it are stored when it continues, and again if they are resent."""
     program = old.server.program
     async with old.sink(timeout=0.5) as sink:
         await asyncio.to_thread(program.pause)
@@ -125,7 +125,7 @@ async def test_a_server_that_is_down(old: Words) -> None:
 
 
 async def test_a_user_that_may_not_write_gives_no_row_up(old: Words) -> None:
-    """Of the server, and of a database."""
+    """Permissions on the server and on a database."""
     async with old.sink(auth=("reader", "secret")) as sink:
         errors = await written(sink, [(1, "a"), (2, "b")])
         assert {*errors} == {0, 1}
@@ -153,7 +153,7 @@ async def test_too_many_parts_are_a_throttle(old: Words) -> None:
 
 
 async def test_too_many_queries_are_a_throttle(old: Words) -> None:
-    """And too little memory is not the fault of a row."""
+    """Insufficient memory is not the fault of a row, either."""
     async with old.sink(settings={"max_concurrent_queries_for_user": 1}) as sink:
         other = asyncio.create_task(asyncio.to_thread(old.server.run, "SELECT sleep(0.5)"))
         while "SELECT sleep" not in await asyncio.to_thread(old.server.run, "SHOW PROCESSLIST"):

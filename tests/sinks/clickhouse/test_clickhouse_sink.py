@@ -66,7 +66,7 @@ async def test_a_table_that_keeps_no_tokens_is_told(
 
 
 async def test_without_tokens_equal_batches_are_all_stored(words: Words) -> None:
-    """Although the table would treat equal blocks as one, as replicated tables do."""
+    """Although the table would deduplicate equal blocks, as replicated tables do."""
     async with words.sink(deduplicate=False) as sink:
         for _ in range(3):
             assert await written(sink, ROWS[:10]) == {}
@@ -213,7 +213,7 @@ async def test_values_of_columns_that_do_not_fit_fail_alone(engine: EngineServer
             errors = await send(sink, ArrowBatch(batch))
             assert bad(errors) == [1], kind
             assert kind == "UUID" or f"does not fit the column 'v{at}'" in str(errors[1])
-            if kind.startswith(("Array", "Map")):  # of which a slice shares its values
+            if kind.startswith(("Array", "Map")):  # a slice shares its values
                 assert bad(await send(sink, ArrowBatch(batch.slice(1, 1)))) == [0], kind
     assert await words.looked("id") == told([(at,) for at in range(3 * len(UNFIT)) if at % 3 != 1])
 
@@ -228,7 +228,9 @@ NEVER: list[tuple[str, Any]] = [
 
 
 async def test_columns_of_types_that_never_fit(engine: EngineServer) -> None:
-    """One clear error for all rows, before the first is sent; the sink reports it in advance too."""
+    """One clear error for all rows, before the first is sent; the sink also reports it in
+    advance.
+    """
     words = Words(engine)
     words.make(", ".join(["id UInt32", *(f"v{at} {kind}" for at, (kind, _) in enumerate(NEVER))]))
     async with words.sink() as sink:
@@ -257,8 +259,8 @@ async def test_rows_that_only_the_server_refuses_fail_alone(words: Words) -> Non
 
 
 async def test_a_materialized_view_that_fails_leaves_rows_unknown(words: Words) -> None:
-    """The server fills table and view concurrently, so the table may have them or not. No row is
-    blamed; sent again without the view, each is stored once.
+    """The server fills table and view concurrently, so the table may or may not have them. No row
+    is blamed; sent again without the view, each is stored once.
     """
     words.server.run("DROP TABLE IF EXISTS shares")
     words.server.run(
@@ -281,7 +283,7 @@ async def test_a_materialized_view_that_fails_leaves_rows_unknown(words: Words) 
 
 
 async def test_fields_that_the_table_does_not_have(words: Words) -> None:
-    """They fail alone, and are not omitted silently, unless the columns are given."""
+    """Their items fail alone; they are not omitted silently unless the columns are specified."""
     items = [{"id": 1, "word": "a"}, {"id": 2, "word": "b", "more": 1}, {"id": 3}]
     async with words.sink() as sink:
         errors = await written(sink, items)
@@ -339,7 +341,7 @@ async def test_a_table_that_changes_under_an_open_sink(words: Words) -> None:
 
 
 async def test_a_column_that_is_made_wider_takes_values_at_once(words: Words) -> None:
-    """And a narrower one in a new table accepts no value that it would truncate."""
+    """A narrower column in a new table accepts no value that it would truncate."""
     words.make("id UInt32, n UInt8")
     async with words.sink() as sink:
         assert bad(await written(sink, [(1, 300)])) == [0]

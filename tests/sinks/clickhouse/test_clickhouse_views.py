@@ -1,4 +1,4 @@
-"""Materialized views of a table, whose rows are stored once as well."""
+"""Materialized views of a table, whose rows are also stored once."""
 
 from __future__ import annotations
 

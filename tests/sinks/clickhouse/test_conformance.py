@@ -57,7 +57,7 @@ class TestJson(TestArrow):
 
 @pytest.mark.long
 class TestAsynchronous(TestArrow):
-    """Collected by the server."""
+    """Collected by the server (asynchronous inserts)."""
 
     options: ClassVar[dict[str, Any]] = {"async_insert": True}
 

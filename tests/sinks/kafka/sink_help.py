@@ -78,7 +78,7 @@ class Answering:
         self._codes = [*codes]
 
     def __call__(self, frame: Frame) -> bytes:
-        """The answer, with the next error for the first partition in it."""
+        """The answer, with the next error for its first partition."""
         body = frame.body
         if frame.api != Api.PRODUCE or not self._codes:
             return body
@@ -128,5 +128,5 @@ class Written:
         return [self.batch[index] for index in sorted(self.books.outcomes)]
 
     def details(self) -> list[RecordMetadata]:
-        """The details of every item, in order; each has some."""
+        """The details of every item, in order; each must have some."""
         return [self.books.details[index] for index in range(len(self.batch))]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 
 async def test_a_record_for_an_added_partition_is_not_refused(broker: EmbeddedKafka) -> None:
-    """Its number is unknown to the client for up to five minutes."""
+    """The client does not know its number for up to five minutes."""
     topic = await new_topic(broker, 1)
     part: Any = lambda row: row["p"]  # noqa: E731
     async with KafkaSink(topic, bootstrap=broker.bootstrap, partition=part) as sink:

@@ -41,7 +41,7 @@ class TestKafkaSink(SinkConformance[dict[str, Any]]):
 
 
 class TestKafkaSinkNotIdempotent(TestKafkaSink):
-    """The broker recognizes no repeated batch."""
+    """Without idempotence: the broker recognizes no repeated batch."""
 
     options: ClassVar[dict[str, Any]] = {"idempotent": False}
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TEN, MORE = list(range(10)), list(range(10, 15))
 BRIEF = 0.3
-"""A `request_timeout` that passes soon."""
+"""A short `request_timeout`."""
 
 
 @asynccontextmanager
@@ -56,7 +56,7 @@ async def behind_proxy(
 def test_a_connection_that_breaks_stores_each_record_once(
     broker: EmbeddedKafka, lost: Literal["request", "answer"], times: int
 ) -> None:
-    """Before the broker has read the request, or after; within one write."""
+    """Before or after the broker has read the request; within one write."""
 
     async def scenario() -> None:
         async with behind_proxy(broker) as (sink, proxy, topic):
@@ -189,7 +189,7 @@ def test_a_cancelled_write_is_stored_once(broker: EmbeddedKafka, comes_first: st
 
 
 def test_what_is_stored_before_a_cancellation_is_delivered(broker: EmbeddedKafka) -> None:
-    """A write of several batches: those with a response are not sent again."""
+    """In a write of several batches, those with a response are not sent again."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, max_batch_bytes=100) as (sink, proxy, topic):
@@ -234,8 +234,8 @@ def test_no_other_write_sends_what_is_not_idempotent_again(broker: EmbeddedKafka
 def test_a_refusal_of_the_second_try_says_nothing_about_the_first(
     broker: EmbeddedKafka, code: int
 ) -> None:
-    """Too few in-sync replicas: still unknown, and settled afterwards. Without the right, the items
-    stay in doubt as well, and wait for the repair like the others.
+    """Too few in-sync replicas: the outcome stays unknown and is settled afterwards. Without the
+    permission, the items also stay in doubt and wait for the repair.
     """
 
     async def scenario() -> None:
@@ -267,7 +267,7 @@ def test_a_refusal_of_the_second_try_says_nothing_about_the_first(
 def test_an_error_after_the_records_were_stored_leads_to_no_second_copy(
     broker: EmbeddedKafka, code: int
 ) -> None:
-    """A leader may respond so although it has the records; the next write has others."""
+    """A leader may answer like this although it has the records; the next write contains others."""
 
     async def scenario() -> None:
         async with behind_proxy(broker) as (sink, proxy, topic):
@@ -287,7 +287,7 @@ def test_an_error_after_the_records_were_stored_leads_to_no_second_copy(
 def test_a_batch_of_an_earlier_write_that_is_refused_for_its_records_is_out_of_the_way(
     broker: EmbeddedKafka,
 ) -> None:
-    """The write that gets the refusal continues with its own batches; the refused items fail in
+    """The write that receives the refusal continues with its own batches; the refused items fail in
     their retry.
     """
 
@@ -322,7 +322,7 @@ def test_a_timeout_in_a_stack_costs_no_record_and_stores_none_twice(broker: Embe
             async with Batcher(full, limits=Limits(max_items=10), name="timed") as batcher:
                 receipts = [await batcher.submit(each) for each in TEN + MORE]
                 await gate.arrived.wait()
-                await proxy.heard(Api.PRODUCE, "request", 2)  # the next try
+                await proxy.heard(Api.PRODUCE, "request", 2)  # the next attempt
                 gate.cut()
                 assert {await each for each in receipts} == {Outcome.DELIVERED}
             assert batcher.report is not None
@@ -336,7 +336,7 @@ def test_a_timeout_in_a_stack_costs_no_record_and_stores_none_twice(broker: Embe
 
 
 def test_what_is_remembered_of_stored_records_is_small(broker: EmbeddedKafka) -> None:
-    """Items that are never sent again do not keep the bytes of their records."""
+    """Items that are never sent again do not hold the bytes of their records."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, _):

@@ -1,4 +1,6 @@
-"""Bad arguments, addresses, logins and rights: each error names the cause, and shows no secret."""
+"""Invalid arguments, addresses, logins and permissions: each error names the cause and shows no
+secret.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ def test_a_bad_argument_is_named(message: str, given: dict[str, Any]) -> None:
 
 
 def test_no_repr_shows_a_secret_and_a_pickle_is_the_same_sink() -> None:
-    """Functions and login are pickled; an `ssl_context` needs a function."""
+    """Functions and login are pickled; an `ssl_context` requires a function."""
     sink = KafkaSink(lambda item: item["t"], bootstrap=NOWHERE, **login())
     assert PASSWORD not in repr(sink) + str(vars(sink))
     again = cloudpickle.loads(cloudpickle.dumps(sink))
@@ -146,7 +148,7 @@ SERVERS: dict[str, tuple[bytes, bool]] = {
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_server_that_is_no_broker_is_told_in_time(kind: str) -> None:
-    """With its address, within the request's timeout."""
+    """The error contains its address and comes within the request timeout."""
 
     async def scenario() -> None:
         answer, hangs = SERVERS[kind]
@@ -166,7 +168,7 @@ async def opening_fails(address: str, message: str, **options: Any) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 def test_an_address_without_a_server_is_told(host: str) -> None:
-    """With its address, at once."""
+    """The error contains its address and comes at once."""
     run(
         opening_fails(
             f"{host}:{free_port()}", "check that the port is right and the broker is running"
@@ -218,7 +220,7 @@ def test_a_fixed_topic_that_is_missing_is_told_at_opening(broker: EmbeddedKafka)
 
 
 def test_a_topic_that_is_deleted_and_made_anew_under_an_open_sink(broker: EmbeddedKafka) -> None:
-    """Refused as a whole in between, which is an outage; delivered afterwards."""
+    """It is refused as a whole meanwhile, as in an outage, and delivered afterwards."""
 
     async def scenario() -> None:
         topic = await new_topic(broker)
@@ -262,7 +264,7 @@ def test_batches_and_records_that_are_too_large_for_the_topic(broker: EmbeddedKa
 def test_a_wrong_password_is_told_at_opening_and_never_shown(
     own_broker: OwnKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor a user without a right to the topic."""
+    """The same for a user without permission on the topic."""
     secret = "Wrong-5678-secret"
     caplog.set_level("INFO")
 

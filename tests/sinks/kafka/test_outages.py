@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Counts(Observer):
-    """The outcomes so far, each an event to wait for."""
+    """The outcomes so far; tests can wait for a number of them."""
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -60,7 +60,7 @@ async def restart(broker: OwnKafka) -> None:
 
 
 async def freeze(broker: OwnKafka) -> None:
-    """For longer than a request may take."""
+    """Freeze the broker for longer than a request may take."""
     await asyncio.to_thread(broker.pause)
     try:
         await LoopClock().sleep(2.5)
@@ -75,8 +75,8 @@ KEYS, ITEMS = 40, 12_000
 async def under_load(
     broker: OwnKafka, event: str, moment: int, *, idempotent: bool = True, timeout: float | None
 ) -> Counter[int]:
-    """The number of copies of each item in the topic, after an event at full load; order and tally
-    are checked.
+    """Return the copies of each item in the topic after an event at full load; check order and
+    tally.
     """
     topic, letters, counts = await new_topic(broker, 4), MemorySink[Any](), Counts()
     sink = KafkaSink(
@@ -123,7 +123,7 @@ async def under_load(
 def test_an_outage_at_full_load_costs_nothing_and_doubles_nothing(
     own_broker: OwnKafka, event: str, timeout: float | None
 ) -> None:
-    """Every item is delivered, in the topic once, in order by key."""
+    """Every item is delivered and in the topic once, in order by key."""
     times = run(under_load(own_broker, event, ITEMS // 4, timeout=timeout))
     assert {*times.values()} == {1}
 
@@ -131,7 +131,7 @@ def test_an_outage_at_full_load_costs_nothing_and_doubles_nothing(
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(12))
 def test_outages_at_random_moments(own_broker: OwnKafka, seed: int) -> None:
-    """As above; without idempotence only items in doubt are duplicated."""
+    """As above; without idempotence, only items in doubt are duplicated."""
     chance = random.Random(seed)
     event, idempotent = chance.choice([*EVENTS]), chance.random() < 0.75
     timeout, moment = chance.choice([None, 0.8, 3.0]), chance.randrange(ITEMS // 2)
@@ -144,7 +144,7 @@ def test_outages_at_random_moments(own_broker: OwnKafka, seed: int) -> None:
 def test_a_write_without_a_broker_ends_soon_and_is_unavailable_until_it_is_back(
     own_broker: OwnKafka,
 ) -> None:
-    """Also a second attempt for items in doubt: an unreachable broker uses up no attempt."""
+    """Also the second attempt for items in doubt: an unreachable broker uses up no attempt."""
 
     async def scenario() -> None:
         topic = await new_topic(own_broker)
@@ -167,7 +167,7 @@ def test_a_write_without_a_broker_ends_soon_and_is_unavailable_until_it_is_back(
             finally:
                 await asyncio.to_thread(own_broker.start)
             while await fresh.write(sink):
-                pass  # it knows no leader yet, and pauses between its tries
+                pass  # it knows no leader yet, and pauses between its attempts
             assert await doubtful.write(sink) == {}
             assert [each.item for each in await read(own_broker, topic)] == [1, 2]
 

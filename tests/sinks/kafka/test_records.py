@@ -63,7 +63,7 @@ def test_keys_of_a_batcher_are_the_keys_of_its_records(broker: EmbeddedKafka) ->
 
 
 def test_a_key_is_where_other_producers_put_it(broker: EmbeddedKafka) -> None:
-    """As with aiokafka's own producer, for short keys and long ones."""
+    """The same as aiokafka's own producer, for short and long keys."""
 
     async def scenario() -> None:
         topic = await new_topic(broker, 7)
@@ -235,7 +235,7 @@ def test_nothing_is_stored_behind_a_failed_item_of_its_key(
             assert stopped == {2: KeyStopped, 4: KeyStopped}
             assert isinstance(errors[1], PermanentError)
             later = Written([{"n": 9, "k": "x", "p": 0, "v": "9"}], keys=["b"])
-            assert await later.write(sink) == {}  # no gap is left in the numbers
+            assert await later.write(sink) == {}  # no gap remains in the sequence numbers
         assert [each.item for each in await read(broker, topic)] == [0, 3, 9]
 
     run(scenario())

@@ -64,8 +64,8 @@ def test_an_unfit_item_is_a_letter_and_both_branches_have_the_others(
 
 
 def test_a_forgotten_producer_gets_a_new_id_and_nothing_is_lost(broker: EmbeddedKafka) -> None:
-    """The broker misses a number: the write fails, and the next one starts with a new id. It is
-    logged.
+    """The broker detects a gap in the sequence: the write fails, and the next one starts with a new
+    id. This is logged.
     """
 
     async def scenario() -> None:

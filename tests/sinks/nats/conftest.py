@@ -1,4 +1,4 @@
-"""A server for the module alone, to be killed, frozen and configured."""
+"""A server for each module, which tests kill, freeze and configure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def own_server() -> Iterator[EmbeddedNats]:
 
 @pytest.fixture
 def own(own_server: EmbeddedNats) -> EmbeddedNats:
-    """Running, whatever the previous test has done to it."""
+    """The server, running whatever the previous test has done to it."""
     own_server.resume()
     own_server.start()
     return own_server

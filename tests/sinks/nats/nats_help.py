@@ -42,12 +42,12 @@ class Read(NamedTuple):
 
 
 async def _ignored(error: Exception) -> None:
-    """Nothing is printed."""
+    """Print nothing."""
 
 
 @asynccontextmanager
 async def plain(server: EmbeddedNats, **options: Any) -> AsyncIterator[Client]:
-    """A client of nats-py, without changes."""
+    """A client of nats-py with default options."""
     client = Client()
     try:
         await client.connect(server.url, error_cb=_ignored, **options)
@@ -59,7 +59,7 @@ async def plain(server: EmbeddedNats, **options: Any) -> AsyncIterator[Client]:
 async def new_stream(
     server: EmbeddedNats, *, login: Mapping[str, Any] | None = None, **config: Any
 ) -> str:
-    """The name of a new stream of the subjects below its name."""
+    """The name of a new stream, which has the subjects below its name."""
     name = f"S{next(_numbers)}"
     async with plain(server, **(login or {})) as client:
         limits = StreamConfig(name=name, subjects=[f"{name}.>"], **config)
@@ -68,7 +68,7 @@ async def new_stream(
 
 
 def context_of(client: Client) -> JetStreamContext:
-    """JetStream of a client."""
+    """The JetStream context of a client."""
     return client.jetstream(timeout=10)
 
 
@@ -79,7 +79,7 @@ async def count(server: EmbeddedNats, stream: str) -> int:
 
 
 async def read(server: EmbeddedNats, stream: str) -> list[Read]:
-    """Every message of a stream, in the order of sequence numbers; as many as the server reports."""
+    """Every message of a stream, by sequence number; as many as the server reports."""
     async with plain(server) as client:
         context = context_of(client)
         state = (await context.stream_info(stream)).state

@@ -1,4 +1,4 @@
-"""Options of a connection to NATS: checked at construction, and never shown."""
+"""Options of a connection to NATS: checked at construction, and never displayed."""
 
 from __future__ import annotations
 

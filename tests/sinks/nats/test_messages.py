@@ -1,4 +1,4 @@
-"""Items as messages: their parts, and the items that cannot become one, which fail alone."""
+"""Items as messages: their parts, and items that cannot be converted, which fail alone."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_an_item_that_cannot_be_a_message_fails_alone(
 async def test_a_message_over_the_limit_of_the_server_is_refused_before_it_is_sent(
     embedded_nats: EmbeddedNats, real_clock: LoopClock
 ) -> None:
-    """The limit counts the headers; the server ends the connection for one byte more."""
+    """The limit includes the headers; the server ends the connection if one byte is too many."""
     stream = await new_stream(embedded_nats)
     async with sink(embedded_nats, f"{stream}.a", deduplicate=False) as made:
         errors = await send(made, RowBatch([bytes(1 << 20), bytes((1 << 20) + 1), b"small"]))

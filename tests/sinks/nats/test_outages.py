@@ -70,7 +70,7 @@ async def restart(server: EmbeddedNats) -> None:
 
 
 async def freeze(server: EmbeddedNats) -> None:
-    """For longer than the sink waits for acknowledgements."""
+    """Freeze the server for longer than the sink waits for acknowledgements."""
     await asyncio.to_thread(server.pause)
     try:
         await LoopClock().sleep(0.7)
@@ -79,7 +79,7 @@ async def freeze(server: EmbeddedNats) -> None:
 
 
 async def freeze_and_kill(server: EmbeddedNats) -> None:
-    """Messages sent meanwhile are lost."""
+    """Freeze, then kill the server; messages sent meanwhile are lost."""
     await asyncio.to_thread(server.pause)
     await LoopClock().sleep(0.2)
     await kill(server)
@@ -91,8 +91,8 @@ EVENTS = {"killed": kill, "restarted": restart, "frozen": freeze, "frozen, kille
 async def under_load(
     server: EmbeddedNats, event: str, moment: int, *, items: int = ITEMS, **given: Any
 ) -> tuple[Counter[int], Counter[Outcome]]:
-    """The number of copies of each item in the stream after an event at full load, and the
-    outcomes; order and tally are checked.
+    """Return the copies of each item in the stream after an event at full load, and the outcomes;
+    check order and tally.
     """
     stream, letters, counts = await new_stream(server), MemorySink[Any](), Counts(moment)
     sink = NatsSink(f"{stream}.a", servers=server.url, **FAST, **given)
@@ -132,7 +132,9 @@ async def under_load(
 async def test_each_item_is_in_the_stream_once_after_an_outage(
     own: EmbeddedNats, real_clock: LoopClock, event: str
 ) -> None:
-    """With message ids, a repetition after an unknown outcome is not a second message."""
+    """With message ids, a repeated send after an unknown outcome does not create a second
+    message.
+    """
     times, outcomes = await under_load(own, event, 1_500)
     assert {*times.values()} == {1}
     assert {*outcomes} <= {Outcome.DELIVERED, Outcome.DUPLICATE}
@@ -312,4 +314,4 @@ async def test_core_messages_are_sent_in_parts(own: EmbeddedNats, real_clock: Lo
         assert await send(sink, RowBatch([bytes(1_000_000)] * 20)) == {}
     async with asyncio.timeout(10.0):
         while await count(own, stream) < 20:
-            pass  # the server has all of them, and the stream stores them after that
+            pass  # the server has all of them, and the stream stores them later

@@ -1,5 +1,5 @@
-"""Refusals by the server: named with the repair, and without waiting for acknowledgements that
-never come.
+"""Refusals by the server: reported with the repair, and without waiting for acknowledgements that
+never arrive.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def sink(server: EmbeddedNats, subject: Any, **given: Any) -> NatsSink:
 
 
 async def refused(made: NatsSink, *items: Any) -> BaseException:
-    """The one error of all items."""
+    """The single error of all items."""
     async with made:
         errors = await send(made, RowBatch(items or [{"n": 1}, {"n": 2}]))
     (error,) = {id(each): each for each in errors.values()}.values()
@@ -180,7 +180,7 @@ async def test_a_missing_permission_is_refused_at_once_and_by_its_subject(
 async def test_subjects_that_differ_in_their_case_are_not_told_apart(
     real_clock: LoopClock,
 ) -> None:
-    """nats-py has the subject of a denial in lower case."""
+    """nats-py reports the subject of a denial in lower case."""
     with there_or_skip("nats", start_nats(users("*.a"))) as server:
         stream = await new_stream(server, login=ADMIN)
         made = sink(server, lambda item: f"{stream}.{item}", value=lambda _: b"", **APP)
@@ -314,7 +314,7 @@ async def lost_answer(
     clock: LoopClock,
     **login: Any,
 ) -> None:
-    """Write, and cancel the write when the message is stored."""
+    """Start a write, and cancel it when the message is stored."""
     write = asyncio.ensure_future(written.write(made))
     for _ in range(3):
         await clock.sleep(0)

@@ -66,7 +66,7 @@ class TestObjectsInS3(Objects):
 
 
 class ParquetFiles(Objects):
-    """Files of Parquet."""
+    """Parquet files."""
 
     def sink(self) -> Any:
         schema = {"id": "int64", "word": "string"}

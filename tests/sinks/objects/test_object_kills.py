@@ -1,4 +1,4 @@
-"""A writer that is killed and restarted: objects are whole, and nothing is lost or duplicated."""
+"""A writer that is killed and restarted: objects are whole, and none is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ asyncio.run(main())
 )
 def test_kills_lose_nothing_and_repeat_nothing(bucket: Bucket, seed: int) -> None:
     """batcher/B28: killed before, during and after uploads. Each reported batch is stored once;
-    interrupted ones are written again under the same id, as a source does it, and replace their
+    interrupted ones are written again under the same id, as a source does, and replace their
     earlier objects.
     """
     told, kills = -1, 0

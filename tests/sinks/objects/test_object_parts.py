@@ -1,4 +1,4 @@
-"""Writes of several objects: each is encoded when its turn comes, and settled once it is stored."""
+"""Writes of several objects: each is encoded at its turn and settled once it is stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ITEMS = [{"part": n % 5, "n": n} for n in range(10)]
 
 
 class Slow:
-    """Confirms objects at once, except those of some parts, for which it never answers."""
+    """Confirms objects at once, except those of some parts, which it never confirms."""
 
     def __init__(self, hangs: Sequence[int]) -> None:
         self.server = Server()
@@ -56,7 +56,7 @@ async def cut(write: asyncio.Task[Any]) -> None:
 async def test_what_is_stored_is_delivered_although_the_write_is_cut(
     real_clock: LoopClock,
 ) -> None:
-    """A retry then sends the others alone, so a batch with many partitions makes progress."""
+    """A retry sends only the others, so a batch with many partitions makes progress."""
     slow = Slow([3])
     async with (
         serving(slow.server),
@@ -109,7 +109,9 @@ async def test_only_the_files_that_are_being_stored_are_in_memory(
 async def test_a_write_again_replaces_the_objects_of_the_first(
     real_clock: LoopClock, bucket: Bucket
 ) -> None:
-    """The same names, whether a batch is one object or several, and whichever are left."""
+    """The names are the same, whether a batch is one object or several, and whichever objects
+    remain.
+    """
     lineage = RowBatch(ITEMS).lineage
     for by in (None, ["part"]):
         sink = ObjectSink(bucket.url, config=bucket.config, partition_by=by)

@@ -41,7 +41,7 @@ def at(url: str, **options: Any) -> ObjectSink:
 
 
 async def error_of(sink: ObjectSink) -> SinkError:
-    """The one error of a write."""
+    """The single error of a write."""
     async with sink:
         errors = await written(sink, [1, 2, 3])
     assert len(errors) == 3
@@ -137,7 +137,7 @@ async def test_a_real_server_without_the_bucket(real_clock: LoopClock, s3: S3Ser
 
 
 async def test_a_folder_without_rights_or_room(real_clock: LoopClock, folder: Folder) -> None:
-    """The folder becomes a file, and so cannot hold objects."""
+    """The folder becomes a file, and so cannot contain objects."""
     sink = ObjectSink(folder.url, partition_by=["day"])
     (folder.path / "day=1").write_text("in the way")
     async with sink:
@@ -151,7 +151,7 @@ async def test_a_folder_without_rights_or_room(real_clock: LoopClock, folder: Fo
 async def test_a_folder_that_is_removed_is_not_made_anew(
     real_clock: LoopClock, folder: Folder
 ) -> None:
-    """It may be that of another disk."""
+    """It may belong to another disk."""
     (folder.path / "in").mkdir()
     inside = Folder(folder.path / "in")
     async with ObjectSink(inside.url) as sink:
@@ -169,7 +169,9 @@ async def test_a_folder_that_is_removed_is_not_made_anew(
 async def test_a_link_that_leads_to_another_folder_by_now_is_followed(
     real_clock: LoopClock, tmp_path: Path
 ) -> None:
-    """As a link to the current release: the objects are where readers of the URL find them."""
+    """For example a link to the current release: the objects are where readers of the URL find
+    them.
+    """
     folders, link = [tmp_path / "first", tmp_path / "second"], tmp_path / "current"
     for folder in folders:
         folder.mkdir()
@@ -193,7 +195,7 @@ async def test_a_broken_link_in_place_of_a_partition(real_clock: LoopClock, fold
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
-        (errno.EACCES, RefusedError),  # a folder that can be written to, but not read, for a sync
+        (errno.EACCES, RefusedError),  # a folder that is writable but cannot be opened for a sync
         (errno.ENOSPC, RefusedError),
         (errno.EIO, UnknownOutcomeError),
     ],
@@ -218,7 +220,7 @@ async def test_a_file_that_cannot_be_synced(
 async def test_a_file_that_is_larger_than_this_process_may_write(
     real_clock: LoopClock, folder: Folder
 ) -> None:
-    """So `Split` sends it in two. Python ignores the signal that comes with it."""
+    """So `Split` sends it in two parts. Python ignores the signal that accompanies the error."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with ObjectSink(folder.url) as sink:
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
@@ -231,7 +233,9 @@ async def test_a_file_that_is_larger_than_this_process_may_write(
 
 
 async def test_a_server_that_is_frozen_or_killed(real_clock: LoopClock) -> None:
-    """While it is frozen a write is unknown, while it is dead unavailable; both are temporary."""
+    """While the server is frozen the outcome is unknown; while it is down the store is unavailable.
+    Both are temporary.
+    """
     with s3_server() as server:
         url = server.bucket("bucket")
         hasty = ObjectSink(url, config=server.config(), timeout=0.5)

@@ -1,4 +1,4 @@
-"""The objects of `ObjectSink`: whole, under names that a retry uses again."""
+"""The objects of `ObjectSink`: complete, with names that a retry reuses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def forwarding(to: S3Server) -> Step:
-    """Pass a request on."""
+    """Forward a request."""
 
     async def step(request: Request) -> Reply:
         kept = ("authorization", "content-type", "content-length", "x-amz-content-sha256")
@@ -120,7 +120,7 @@ async def test_a_part_that_is_written_again_replaces_itself(
 
 
 async def test_equal_batches_are_objects_each(real_clock: LoopClock, folder: Folder) -> None:
-    """Neither replaces the other one."""
+    """Neither replaces the other."""
     async with ObjectSink(folder.url) as sink:
         for _ in range(3):
             assert await written(sink, [{"same": True}]) == {}
@@ -130,7 +130,7 @@ async def test_equal_batches_are_objects_each(real_clock: LoopClock, folder: Fol
 async def test_one_id_with_other_items_replaces_nothing(
     real_clock: LoopClock, folder: Folder
 ) -> None:
-    """As when a topic is created anew, and its records have the offsets of earlier ones."""
+    """For example after a topic was recreated and its records have the offsets of earlier ones."""
     lineage = RowBatch([1]).lineage
     async with ObjectSink(folder.url) as sink:
         for item in ("earlier", "later"):
@@ -154,7 +154,7 @@ async def test_a_manifest_lists_a_write(real_clock: LoopClock, bucket: Bucket) -
 async def test_a_write_again_replaces_its_own_manifest(
     real_clock: LoopClock, folder: Folder
 ) -> None:
-    """Although the objects have other tags in every upload, as in a folder."""
+    """Although the objects have other tags in every upload, for example in a folder."""
     lineage = RowBatch([1]).lineage
     async with ObjectSink(folder.url, manifest=True) as sink:
         for _ in range(2):

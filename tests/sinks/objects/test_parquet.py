@@ -1,4 +1,4 @@
-"""The files of `ParquetSink`: the given values, or errors of their rows."""
+"""The files of `ParquetSink`: the given values, or errors of single rows."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_column_that_must_have_a_value(real_clock: LoopClock, folder: Fo
 async def test_columns_are_written_without_rows(
     real_clock: LoopClock, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also into partitions, whose columns exist only in the names of the folders."""
+    """Also in partitions, whose columns exist only in folder names."""
     monkeypatch.delattr(ArrowBatch, "rows")
     days = pa.array([NOON.date(), None, NOON.date()], pa.date32())
     batch = ArrowBatch(pa.record_batch({"day": days, "id": [1, 2, 3], "x": ["a", None, "b"]}))

@@ -52,8 +52,8 @@ async def refused(sink: ParquetSink, columns: dict[str, Any]) -> list[int]:
 async def test_a_row_whose_value_would_change_fails_alone(
     real_clock: LoopClock, folder: Folder, kind: Any, values: list[Any], bad: list[int]
 ) -> None:
-    """As a float that would become infinite, a time with a zone, or a value missing inside one
-    that must be complete, for which pyarrow would refuse the whole file.
+    """For example a float that would become infinite, a time with a zone, or a missing value in a
+    struct that must be complete, for which pyarrow would refuse the whole file.
     """
     async with ParquetSink(folder.url, schema={"v": kind}) as sink:
         errors = await written(sink, [(value,) for value in values])
@@ -79,14 +79,14 @@ async def test_a_row_whose_value_would_change_fails_alone(
 async def test_a_column_whose_values_would_change(
     real_clock: LoopClock, folder: Folder, column: Any, kind: Any, bad: list[int]
 ) -> None:
-    """Also a column without a single value has no type of its own, and fits any."""
+    """A column without any value has no type of its own, and fits any type."""
     async with ParquetSink(folder.url, schema={"v": kind}) as sink:
         assert await refused(sink, {"v": column}) == bad
     assert len(items_in(folder.objects())) == len(column) - len(bad)
 
 
 async def test_a_time_in_the_hour_that_occurs_twice(real_clock: LoopClock, folder: Folder) -> None:
-    """The two are different times, and equal to none but themselves for `==`."""
+    """The two are different times, and `==` makes them equal only to themselves."""
     berlin = ZoneInfo("Europe/Berlin")
     times = [dt.datetime(2025, 10, 26, 2, 30, fold=fold, tzinfo=berlin) for fold in (0, 1)]
     async with ParquetSink(folder.url, schema={"at": pa.timestamp("s", "UTC")}) as sink:
@@ -126,7 +126,7 @@ async def test_options_that_do_not_allow_a_value_are_no_outage(
 async def test_a_column_without_values_at_first_takes_the_type_of_its_first_values(
     real_clock: LoopClock, folder: Folder
 ) -> None:
-    """Nothing of the good rows that come later is given up."""
+    """No good row that comes later is given up."""
     async with ParquetSink(folder.url, schema=None) as sink:
         assert await refused(sink, {"id": [1], "v": pa.nulls(1)}) == []
         assert await refused(sink, {"id": [2], "v": ["text"]}) == []

@@ -1,4 +1,4 @@
-"""A queue of a test's own."""
+"""A queue for one test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stored(NamedTuple):
 
 
 async def stored(log: Log, queue: str = "jobs") -> list[Stored]:
-    """Key and number of each job, in the order of places."""
+    """Key and number of each job, by place."""
     async with log.connected() as con:
         rows = await con.fetch(
             f"SELECT key, payload FROM {log.sql}.job WHERE queue = $1 ORDER BY place", queue

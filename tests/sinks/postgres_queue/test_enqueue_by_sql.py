@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def enqueue(con: Any, log: Log, numbers: list[int], **more: Any) -> list[str]:
-    """Call the function for jobs with these numbers; their states."""
+    """Call the function for jobs with these numbers; return their states."""
     names = "".join(f", {name} => ${place}" for place, name in enumerate(more, 3))
     rows = await con.fetch(
         f"SELECT r_n, r_state, r_place IS NULL AS is_left FROM {log.sql}.enqueue('jobs', $1::text[], "
@@ -35,7 +35,7 @@ async def enqueue(con: Any, log: Log, numbers: list[int], **more: Any) -> list[s
 async def test_a_replay_of_a_clients_numbers_enqueues_only_new_ones(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T14: the replayed one is omitted, and the new one has its place."""
+    """Q-T14: the replayed number is omitted, and the new one has its place."""
     await create_queue(log)
     async with log.connected() as con:
         send = [1, 2], [2, 3], [3], [7]
@@ -54,7 +54,7 @@ async def test_a_replay_of_a_clients_numbers_enqueues_only_new_ones(
 async def test_calls_of_a_client_at_once_enqueue_each_number_once(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T14: the second waits for the first; it is omitted if that one commits."""
+    """Q-T14: the second call waits for the first, and is omitted if that one commits."""
     await create_queue(log)
     async with log.connected() as one, log.connected() as two, log.connected() as third:
         pid = await two.fetchval("SELECT pg_backend_pid()")
@@ -63,7 +63,7 @@ async def test_calls_of_a_client_at_once_enqueue_each_number_once(
             await enqueue(one, log, [1, 2], p_client="a", p_numbers=[1, 2])
             second = asyncio.create_task(enqueue(two, log, [1, 2], p_client="a", p_numbers=[1, 2]))
             while not await third.fetchval("SELECT cardinality(pg_blocking_pids($1)) > 0", pid):
-                pass  # it waits for the first one
+                pass  # waits for the first one
             await one.execute(end)
             assert await second == states
             if end == "ROLLBACK":
@@ -74,7 +74,7 @@ async def test_calls_of_a_client_at_once_enqueue_each_number_once(
 async def test_an_insert_and_a_copy_commit_with_their_transaction(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """By a role that may enqueue, and nothing else."""
+    """By a role whose only permission is to enqueue."""
     await create_queue(log)
     async with role(log) as app:
         await install_streams(log.dsn, schema=log.schema, enqueue=app.name)
@@ -112,7 +112,7 @@ ONE = str(UUID(int=1))
 async def test_an_insert_that_a_queue_does_not_take_is_an_error_of_its_own(
     log: Log, real_clock: LoopClock, row: str, state: str, constraint: str | None
 ) -> None:
-    """The states and constraints on the page about enqueueing."""
+    """The states and constraints documented on the page about enqueueing."""
     await create_queue(log)
     await create_queue(log, "full", max_depth=1)
     await create_queue(log, "blake", slot_function="blake3")

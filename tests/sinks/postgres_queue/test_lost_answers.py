@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def crashing() -> Iterator[EmbeddedPostgres]:
-    """A server for these tests alone, since they kill it."""
+    """A server for these tests only, because they kill it."""
     with there_or_skip("postgres", start_postgres({})) as server:
         yield server
 
@@ -48,7 +48,9 @@ def crashing() -> Iterator[EmbeddedPostgres]:
 async def test_a_retry_after_an_unknown_outcome_finds_what_was_enqueued(
     log: Log, real_clock: LoopClock, options: dict[str, Any], *, is_handled: bool
 ) -> None:
-    """Q-T14: the connection is lost with the response. Also if the jobs were handled meanwhile."""
+    """Q-T14: the connection is lost with the response. Also if the jobs have been handled
+    meanwhile.
+    """
     await create_queue(log)
     async with proxied(log.dsn) as (proxy, through), sink(log, dsn=through, **options) as it:
         batch = batch_of([item(None, n) for n in range(50)])
@@ -112,7 +114,7 @@ async def test_a_lost_commit_of_several_statements_is_found_too(
 
 
 class Watched(WrappingSink[Any]):
-    """Passes everything on, and signals writes and failures."""
+    """Forwards everything, and signals writes and failures."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -174,7 +176,7 @@ class Filling:
 async def test_a_server_that_is_killed_costs_no_job_and_makes_none_twice(
     crashing: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Q-T14, by the destination's own count, in order per key: SIGKILL twice under load."""
+    """Q-T14, counted at the destination, in order per key: SIGKILL twice under load."""
     log = Log(crashing.dsn, fresh_name())
     await install_log(log)
     await create_queue(log)
@@ -215,7 +217,7 @@ async def test_a_right_that_is_revoked_for_a_while_costs_no_job(
 async def test_a_queue_that_is_dropped_and_created_again_costs_no_job(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Its jobs outlive it, since they are in another table."""
+    """Its jobs survive, because they are in another table."""
     await create_queue(log)
     watched = Watched(sink(log, key="key"))
     async with log.connected() as con:

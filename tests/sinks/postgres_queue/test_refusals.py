@@ -1,4 +1,4 @@
-"""`PostgresQueueSink` with a full or missing queue, a missing schema, right or package."""
+"""`PostgresQueueSink` with a full or missing queue, and a missing schema, permission or package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def one_error(errors: dict[int, BaseException], size: int) -> BaseException:
-    """The one error of all items."""
+    """The single error of all items."""
     assert len(errors) == size
     assert len({id(error) for error in errors.values()}) == 1
     return errors[0]
@@ -57,7 +57,7 @@ async def test_a_full_queue_throttles_and_takes_jobs_again_when_it_has_room(
 async def test_a_batch_of_more_jobs_than_a_queue_holds_is_enqueued_in_parts(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """As many of the first ones as fit, in order; the others are throttled."""
+    """The first ones that fit are enqueued, in order; the others are throttled."""
     await create_queue(log, max_depth=10)
     batch = RowBatch([item(f"k{n % 3}", n) for n in range(25)], keys=[n % 3 for n in range(25)])
     left = batch
@@ -87,7 +87,7 @@ async def test_jobs_that_are_known_need_no_room(log: Log, real_clock: LoopClock)
 async def test_a_queue_that_is_missing_is_named_at_opening_and_in_a_write(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """A queue that is created again is written to at once, with its current slot function."""
+    """A recreated queue is written to at once, with its current slot function."""
     command = f"penstock queue create DSN jobs --schema {log.schema}"
     with pytest.raises(ConfigError, match=command) as caught:
         async with sink(log):
@@ -164,7 +164,7 @@ async def test_an_older_schema_is_named_at_opening(log: Log, real_clock: LoopClo
 
 
 async def test_the_right_to_enqueue_is_enough(log: Log, real_clock: LoopClock) -> None:
-    """A role with it sees no job, and a role with another right gets the command at opening."""
+    """A role with it sees no job; a role with another permission gets the command at opening."""
     await create_queue(log, max_depth=100)
     async with role(log) as app, role(log) as other:
         await install_streams(log.dsn, schema=log.schema, enqueue=app.name, append=other.name)
@@ -210,7 +210,7 @@ async def test_a_server_that_does_not_answer_is_unavailable(real_clock: LoopCloc
 
 
 async def fails_after(log: Log, number: int, times: int) -> None:
-    """Refuse the job of this number for a while, after it was accepted that many times."""
+    """Refuse the job of this number after it was accepted that many times."""
     async with log.connected() as con:
         await con.execute(f"""
             CREATE SEQUENCE {log.sql}.times;
@@ -228,7 +228,7 @@ async def fails_after(log: Log, number: int, times: int) -> None:
 async def test_an_error_of_a_later_part_leaves_the_earlier_ones_delivered(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """A part that fails for another reason than capacity fails alone, and the parts behind it were
+    """A part that fails for a reason other than capacity fails alone, and the parts behind it are
     not sent.
     """
     await create_queue(log, max_depth=4)
@@ -245,7 +245,7 @@ async def test_an_error_of_a_later_part_leaves_the_earlier_ones_delivered(
 async def test_answers_of_a_search_that_found_no_room_are_forgotten(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The search for a refused item passes a known one, and is rolled back. Then the part with the
+    """The search for a refused item passes a known one and is rolled back. Then the part with the
     known one fails: it has no outcome.
     """
     await create_queue(log, max_depth=4)

@@ -236,7 +236,9 @@ async def test_an_item_that_cannot_become_a_job_holds_its_key(
 
 
 async def test_an_id_that_is_known_is_a_duplicate(log: Log, real_clock: LoopClock) -> None:
-    """Q-T14: of an earlier write, of the same one, and beside new ones; also after the job is done."""
+    """Q-T14: known from an earlier write, from the same one, or beside new ones; also after the job
+    is done.
+    """
     await create_queue(log)
     one, two = str(UUID(int=1)), str(UUID(int=2))
     async with sink(log, key="key", id="id") as it:
@@ -260,7 +262,7 @@ async def test_an_id_that_is_known_is_a_duplicate(log: Log, real_clock: LoopCloc
 
 
 async def test_a_queueing_lock_lets_one_job_wait(log: Log, real_clock: LoopClock) -> None:
-    """The second is omitted until the first was claimed; its id does not block it then."""
+    """The second is omitted until the first is claimed; its id does not block it afterwards."""
     await create_queue(log)
     async with sink(log, queueing_lock="lock") as it:
         batch = RowBatch([item("a", n, lock=lock) for n, lock in enumerate(["x", "x", "y", None])])
@@ -327,7 +329,7 @@ async def test_a_pool_of_the_application_serves_and_stays_open(
 async def test_statements_need_not_be_prepared(
     log: Log, real_clock: LoopClock, *, prepared: bool
 ) -> None:
-    """As behind a pooler that lends per transaction: each write is a transaction block then."""
+    """As behind a pooler in transaction mode: each write is a transaction block then."""
     await create_queue(log, max_depth=8)
     async with log.connected() as con:
         await con.execute(f"ALTER TABLE {log.sql}.job ADD CHECK ((payload -> 'n')::int <> 3)")
@@ -341,7 +343,7 @@ async def test_statements_need_not_be_prepared(
 
 
 async def test_consumers_are_notified_of_new_jobs(log: Log, real_clock: LoopClock) -> None:
-    """Not of those that were known, and not without `notify`."""
+    """Not of known ones, and not without `notify`."""
     await create_queue(log)
     told: asyncio.Queue[str] = asyncio.Queue()
     async with log.connected() as con:

@@ -1,4 +1,4 @@
-"""Q-T6: the slot of a key is the same in every process, and keys spread over all slots."""
+"""Q-T6: the slot of a key is the same in every process, and keys are spread over all slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
 
 VECTORS: list[tuple[str | bytes | int, int, int]] = [
-    ("", 45283, 5039),  # the published hashes of nothing: e3b0c442..., af1349b9...
+    ("", 45283, 5039),  # the published hashes of the empty input: e3b0c442..., af1349b9...
     ("a", 38858, 30231),
     ("order-17", 43378, 53794),
     ("Zürich", 20802, 63364),
@@ -76,7 +76,7 @@ def test_keys_are_uniform_over_the_ring(function: SlotFunction) -> None:
     for slot in slots:
         ranges[slot // 256] += 1
     spread = sum((found - 200) ** 2 / 200 for found in ranges)
-    assert 160 < spread < 370, spread  # 255 degrees of freedom: beyond it one in 100,000
+    assert 160 < spread < 370, spread  # 255 degrees of freedom: one in 100,000 exceeds it
     assert min(slots) < 16
     assert max(slots) >= SLOTS - 16
     low = [0] * 256

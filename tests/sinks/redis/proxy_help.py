@@ -1,4 +1,4 @@
-"""Between a sink and its server: truncated replies, and a server that refuses everything."""
+"""A proxy that truncates replies, and a server that refuses everything."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ LINE = b"\r\n"
 
 
 class RedisProxy:
-    """Passes everything on; once, it passes on only some replies before it closes the connection,
-    or falls silent.
+    """Forwards everything; once, it forwards only some replies before it closes the connection or
+    stops responding.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.pass_lines: int | None = None
-        """Lines of answers to pass on before that; an id takes two, a number one."""
+        """The number of lines of replies to forward before that; an id takes two lines, a number
+        one.
+        """
         self.is_silent = False
         self.cut = asyncio.Event()
 
     async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on until one side ends."""
+        """Forward data until one side ends."""
         while data := await reader.read(1 << 16):
             writer.write(data)
             await writer.drain()
 
     async def answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The same for answers."""
+        """Forward replies in the same way."""
         while data := await reader.read(1 << 16):
             if self.pass_lines is not None:
                 lines = data.split(LINE)

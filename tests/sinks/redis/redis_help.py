@@ -37,7 +37,7 @@ class Store:
     @staticmethod
     @contextmanager
     def beside(store: Store) -> Iterator[Any]:
-        """One more client."""
+        """A second client."""
         client: Any = redis_py.Redis.from_url(store.url)
         with client:
             yield client

@@ -49,7 +49,7 @@ class TestStream(SinkConformance[dict[str, Any]]):
 
 
 class TestStreamWithIds(TestStream):
-    """Ids of the items, which may be written again; a stream for each item, since ids must
+    """Ids of the items, which may be repeated; a stream for each item, because ids must
     increase.
     """
 
@@ -70,7 +70,7 @@ class TestStreamWithIds(TestStream):
 
 
 class TestStreamRefusing(TestStreamWithIds):
-    """Ids that Redis itself refuses: the first possible one is `0-1`."""
+    """Ids that Redis itself refuses: the first valid one is `0-1`."""
 
     options: ClassVar[dict[str, Any]] = {
         **TestStreamWithIds.options,

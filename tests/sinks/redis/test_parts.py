@@ -22,7 +22,7 @@ def items(names: list[bytes], sizes: list[int] | None = None) -> RedisItems:
     ("joins", "parts"), [(True, [[0, 1, 2, 3], [4]]), (False, [[0, 2], [1, 3], [4]])]
 )
 def test_elements_of_one_list_are_one_part(*, joins: bool, parts: list[list[int]]) -> None:
-    """Also those of one key, since they are one command; those of another list wait."""
+    """Elements of one key, too, because they are one command; those of another list wait."""
     made = items([b"x", b"x", b"x", b"x", b"y"])
     keys = [*"aabba"]
     assert parts_of(made, keys, joins=joins, ordered=False) == parts
@@ -40,8 +40,8 @@ def test_a_part_is_about_a_mebibyte_and_a_larger_item_alone() -> None:
     st.booleans(),
 )
 def test_order_is_kept(placed: list[tuple[str, bytes]], joins: bool, ordered: bool) -> None:
-    """Nothing is lost; items of a key are in order, and in one part only as one command; with ids, so
-    are the items of a name.
+    """Nothing is lost. Items of a key are in order, and share a part only as one command; with ids,
+    items of a name are also in order.
     """
     keys, names = [key for key, _ in placed], [name for _, name in placed]
     parts = parts_of(items(names), keys, joins=joins, ordered=ordered)

@@ -1,4 +1,4 @@
-"""`RedisSink` with lost replies, and with servers that are killed, frozen or refusing."""
+"""`RedisSink` with lost replies, and with servers that are killed, frozen or refuse commands."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def numbered(count: int = COUNT) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize("has_ids", [False, True])
 async def test_only_items_without_an_answer_are_unknown(store: Store, *, has_ids: bool) -> None:
-    """batcher/4b.11: items with a reply before the connection was lost are delivered. For the
+    """batcher/4b.11: items whose reply came before the connection was lost are delivered. For the
     others, a repeated write creates second entries, or finds the first ones by their ids.
     """
     async with proxied(store.url) as proxy:
@@ -96,7 +96,7 @@ async def test_an_id_that_is_not_complete_cannot_be_looked_up(store: Store) -> N
 
 
 async def test_an_entry_that_was_removed_meanwhile_stays_unknown(store: Store) -> None:
-    """Trimming has removed it, so the outcome cannot be found; an unrelated entry is not mistaken
+    """Trimming removed it, so the outcome cannot be determined; an unrelated entry is not mistaken
     for it.
     """
     async with proxied(store.url) as proxy:
@@ -110,7 +110,7 @@ async def test_an_entry_that_was_removed_meanwhile_stays_unknown(store: Store) -
 
 
 async def test_a_lookup_without_an_answer_is_made_again(store: Store) -> None:
-    """An entry that was not seen has no outcome."""
+    """An entry that was not found has no outcome."""
     async with proxied(store.url) as proxy:
         async with store.sink(url=proxy.url, id="n", on_conflict="ignore") as sink:
             assert await written(sink, numbered(3)) == {}
@@ -172,7 +172,9 @@ async def test_a_value_over_the_limit_of_the_server_fails_alone(own_store: Store
 
 
 async def test_a_reply_that_comes_before_all_is_sent_is_read(own_store: Store) -> None:
-    """Redis refuses the value by its length, and closes the connection before the value's end."""
+    """Redis refuses the value by its length, and closes the connection before the end of the
+    value.
+    """
     own_store.client.config_set("proto-max-bulk-len", "1mb")
     async with own_store.sink() as sink:
         large = [{"n": n, "data": "x" * (32 << 20)} for n in (2, 3)]
@@ -203,7 +205,7 @@ async def test_a_server_that_is_down_takes_nothing(own_store: Store) -> None:
 
 
 class Watched:
-    """A sink around another one, which records the items with an unknown outcome."""
+    """A sink around another one that records the items with an unknown outcome."""
 
     def __init__(self, inner: RedisSink) -> None:
         self.inner = inner
@@ -220,7 +222,7 @@ class Watched:
 
 
 async def under_load(store: Store, trouble: Callable[[], None], **options: Any) -> set[int]:
-    """Write 4,000 items while the server has two faults; return the items that once had an unknown
+    """Write 4,000 items while the server fails twice; return the items that once had an unknown
     outcome.
     """
     total = 4_000
@@ -250,7 +252,7 @@ async def under_load(store: Store, trouble: Callable[[], None], **options: Any) 
 
 
 def checked(found: list[int], unknown: set[int]) -> None:
-    """Nothing is lost, and only items with an unknown attempt are duplicated."""
+    """Check that nothing is lost, and that only items with an unknown attempt are duplicated."""
     counts = Counter(found)
     assert {*counts} == {*range(1, 4_001)}
     assert {n for n, count in counts.items() if count > 1} <= unknown
@@ -271,7 +273,7 @@ async def test_a_server_that_is_killed_under_load(own_store: Store, *, has_ids: 
 
 @pytest.mark.parametrize("has_ids", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_a_server_that_is_frozen_under_load(own_store: Store, *, has_ids: bool) -> None:
-    """It executes the received commands when it continues."""
+    """It executes the received commands when it resumes."""
 
     def freeze() -> None:
         own_store.server.pause()
@@ -311,7 +313,7 @@ async def test_a_server_that_is_frozen_under_load(own_store: Store, *, has_ids: 
     ],
 )
 async def test_what_redis_answers_is_the_error_of_each_item(answer: str, kind: str) -> None:
-    """All replies are read, whatever the first one says; no outcome is unknown."""
+    """All replies are read, whatever the first one is; no outcome is unknown."""
     async with refusing(answer) as url, RedisSink(url, stream=STREAM) as sink:
         errors = await written(sink, [{"n": 1}, {"n": 2}])
     assert names(errors) == dict.fromkeys((0, 1), kind)
@@ -325,8 +327,8 @@ async def test_what_redis_answers_is_the_error_of_each_item(answer: str, kind: s
 async def test_a_server_that_may_evict_the_stream_is_warned_of(
     own_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not without a limit, nor if only keys with an expiry are evicted, nor without the right to
-    read it.
+    """No warning without a limit, if only keys with an expiry are evicted, or without permission to
+    read the setting.
     """
     client = own_store.client
     client.acl_setuser("writer", enabled=True, passwords=["+pw"], commands=["+xadd"])
@@ -355,7 +357,7 @@ async def test_a_server_without_its_replicas_is_waited_for(own_store: Store) -> 
 
 
 async def test_a_replica_in_place_of_its_master_is_refused(own_store: Store) -> None:
-    """The connection is made anew, since the name may resolve to the new master then."""
+    """A new connection is made, because the name may resolve to the new master then."""
     async with own_store.sink(pool_size=1) as sink:
         before = own_store.client.client_list()
         own_store.client.replicaof("127.0.0.1", 1)
@@ -368,7 +370,7 @@ async def test_a_replica_in_place_of_its_master_is_refused(own_store: Store) -> 
 
 
 async def test_a_master_of_sentinel_that_becomes_a_replica_is_waited_for(own_store: Store) -> None:
-    """redis-py would end the connection at the first refusal, and leave all other items unknown."""
+    """redis-py would end the connection at the first refusal and leave all other items unknown."""
     with redis_sentinel(own_store.server) as sentinel:
         asked: Any = cast("Any", Sentinel)([("127.0.0.1", sentinel.port)])
 
@@ -388,7 +390,7 @@ async def test_a_master_of_sentinel_that_becomes_a_replica_is_waited_for(own_sto
 
 
 async def test_a_connection_that_was_closed_while_idle_is_made_anew(store: Store) -> None:
-    """Nothing is sent over the old one."""
+    """Nothing is sent over the old connection."""
     async with store.sink(pool_size=1) as sink:
         assert await written(sink, [{"n": 1}]) == {}
         store.client.client_kill_filter(_type="normal", skipme=True)

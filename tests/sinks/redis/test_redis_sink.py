@@ -1,4 +1,4 @@
-"""`RedisSink`: the stored form of an item, trimming, ids, refusals, and its repr."""
+"""`RedisSink`: the stored form of an item, trimming, ids, refusals, and repr."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_the_fields_of_an_entry(
 
 
 async def test_an_item_without_an_entry_fails_alone(store: Store) -> None:
-    """No field, a value without a form, text that is not UTF-8, an invalid name."""
+    """No field, an unsupported value, text that is not UTF-8, an invalid name."""
     items = [{"n": 1}, {}, {"n": None}, {"n": object()}, {"n": "\ud800"}, {"n": float("nan")}, 5]
     async with store.sink() as sink:
         errors = await written(sink, [*items, {"n": 2}])
@@ -178,7 +178,7 @@ async def test_ids_that_are_not_complete_cannot_be_known(store: Store) -> None:
 
 
 def test_writes_with_ids_go_one_after_another() -> None:
-    """Two of them would overtake each other; several streams may."""
+    """Two concurrent writes would overtake each other; several streams may."""
     kept = RedisSink("redis://h", stream=STREAM, id="n").capabilities
     assert (kept.max_concurrency, kept.idempotent) == (1, False)
     known = RedisSink("redis://h", stream_field="s", id="n", on_conflict="ignore").capabilities
@@ -204,7 +204,7 @@ async def test_nothing_is_stored_behind_a_failed_item_of_its_key(store: Store, k
 
 
 async def test_ids_keep_their_order_over_keys(store: Store) -> None:
-    """Items of one key are sent one after another, and others do not overtake them."""
+    """Items of one key are sent one after another, and other items do not overtake them."""
     keys = [*"aabaccbdaa"]
     async with store.sink(id="n") as sink:
         assert await written(sink, [{"n": n + 1} for n in range(len(keys))], keys=keys) == {}
@@ -215,7 +215,7 @@ async def test_ids_keep_their_order_over_keys(store: Store) -> None:
 
 
 async def test_a_key_of_another_type_is_refused(store: Store) -> None:
-    """All items of a fixed name; with several names, only those of that name."""
+    """All items if the name is fixed; with several names, only the items of that name."""
     store.client.set(STREAM, "text")
     async with store.sink() as sink:
         with pytest.raises(RefusedError, match="WRONGTYPE") as caught:
@@ -259,7 +259,7 @@ async def test_a_full_memory_is_refused_until_there_is_room(own_store: Store) ->
 
 
 async def test_a_user_without_the_right_is_refused_until_it_has_it(store: Store) -> None:
-    """The login succeeds, and a command does not."""
+    """The login succeeds, but a command does not."""
     store.client.acl_setuser("clerk", reset=True, enabled=True, passwords=["+pw"], keys=["other"])
     url = store.url.replace("//", "//clerk:pw@")
     async with store.sink(url=url) as sink:
@@ -319,11 +319,11 @@ async def test_a_list_that_cannot_be_trimmed_is_told_in_the_log(
     assert "NOPERM" in caplog.text
 
 
-# -- values, connections, what is shown ------------------------------------------------------------
+# -- values, connections, repr ---------------------------------------------------------------------
 
 
 async def test_large_and_binary_values_arrive_as_they_are(store: Store) -> None:
-    """Far beyond a part; between small ones."""
+    """Large ones far exceed a part, between small ones."""
     large = bytes(range(256)) * 20_000
     items = [{"n": 1}, {"n": 2, "data": large}, {"n": 3}, {"n": 4, "data": b"\r\n$-1\r\n"}]
     async with store.sink() as sink:
@@ -345,7 +345,7 @@ async def test_a_value_beyond_any_server_fails_alone(
 
 
 async def test_a_cancelled_write_leaves_no_answer_behind(own_store: Store) -> None:
-    """The next write gets its own replies, on one connection."""
+    """The next write reads its own replies on the same connection."""
     async with own_store.sink(pool_size=1) as sink:
         assert await written(sink, [{"n": 0}]) == {}
         await asyncio.to_thread(own_store.server.pause)
@@ -364,13 +364,13 @@ async def test_a_cancelled_write_leaves_no_answer_behind(own_store: Store) -> No
 
 
 async def test_a_silent_server_is_given_up(own_store: Store) -> None:
-    """It may execute the received commands when it continues."""
+    """It may execute the received commands when it resumes."""
     async with own_store.sink() as patient, own_store.sink(timeout=0.5) as sink:
         await asyncio.to_thread(own_store.server.pause)
         batch = RowBatch([{"n": 1}])
         assert names(await send(sink, batch)) == {0: "TimedOutError"}
         await asyncio.to_thread(own_store.server.resume)
-        assert await send(patient, batch) == {}  # a busy machine takes its time
+        assert await send(patient, batch) == {}  # a busy machine is slow
     assert set(own_store.numbers()) == {1}
 
 

@@ -21,14 +21,14 @@ DRIVERS = [
     "asyncmy",
     *[pytest.param(each, marks=pytest.mark.long) for each in ("aiosqlite", "psycopg", "pymysql")],
 ]
-"""One of each database, and the others with the long tests."""
+"""One driver per database; the other drivers run with the long tests."""
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDbServer]:
-    """One server for all tests; without strict mode, as careless operators have it.
+    """One server for all tests; without strict mode, like a carelessly operated one.
 
-    Skips unless Debian's packages can be had, or `PENSTOCK_REQUIRE` names `mariadb`.
+    Skips unless Debian's packages are available, or `PENSTOCK_REQUIRE` names `mariadb`.
     """
     with there_or_skip("mariadb", mariadb_server("--sql-mode=")) as server:
         SqlTable(server.url(database="mysql")).run("CREATE DATABASE IF NOT EXISTS test")
@@ -37,14 +37,14 @@ def mariadb() -> Iterator[MariaDbServer]:
 
 @pytest.fixture(params=DRIVERS)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable:
-    """The table `words`, by each driver."""
+    """The table `words`, with each driver."""
     made = table_of(request, request.param, tmp_path)
     made.make()
     return made
 
 
 def table_of(request: pytest.FixtureRequest, driver: str, folder: Path) -> SqlTable:
-    """A table by one driver."""
+    """The table of one driver."""
     if driver.endswith("sqlite"):
         file = folder / "rows.db"
         return SqlTable(

@@ -33,7 +33,7 @@ def telling(url: str) -> Any:
 
 
 async def write(*, url: str, first: int, size: int, is_telling: bool) -> None:
-    """Write until a signal. Rows that an earlier process has stored stay."""
+    """Write until a signal arrives. Rows stored by an earlier process stay."""
     sink = SqlSink(
         telling(url) if is_telling else url,
         table="words",

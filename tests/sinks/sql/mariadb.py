@@ -39,9 +39,9 @@ class MariaDbServer:
             "--no-defaults",
             f"--basedir={folder / 'usr'}",
             f"--datadir={data}",
-            f"--tmpdir={home}",  # a server that starts removes the temporary tables of others there
+            f"--tmpdir={home}",  # a starting server removes temporary tables of others there
             "--user=root",
-            "--innodb-log-file-size=8M",  # 96 MB by default, on disk from the beginning
+            "--innodb-log-file-size=8M",  # 96 MB by default, allocated on disk from the start
         ]
         run(
             [
@@ -68,11 +68,11 @@ class MariaDbServer:
         )
 
     def url(self, driver: str = "pymysql", database: str = "test") -> str:
-        """Its address for SQLAlchemy; stays the same over restarts."""
+        """Its URL for SQLAlchemy; stays the same across restarts."""
         return f"mysql+{driver}://root@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        """Start it, and return when it answers."""
+        """Start it, and return when it responds."""
         self._server.start()
 
     def pause(self) -> None:
@@ -80,7 +80,7 @@ class MariaDbServer:
         self._server.pause()
 
     def resume(self) -> None:
-        """Continue it."""
+        """Resume it."""
         self._server.resume()
 
     def kill(self) -> None:
@@ -93,7 +93,7 @@ class MariaDbServer:
         self._told.close()
 
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until it reports readiness, as it would to systemd, or has ended."""
+        """Wait until it reports readiness, as to systemd, or has ended."""
         told, ended = self._told.fileno(), os.pidfd_open(process.pid)
         try:
             while True:

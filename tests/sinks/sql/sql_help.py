@@ -31,7 +31,7 @@ class SqlTable:
     def make(
         self, columns: str = "id INT NOT NULL UNIQUE, word VARCHAR(20) NOT NULL", after: str = ""
     ) -> None:
-        """Make the table anew."""
+        """Recreate the table."""
         self.run("DROP TABLE IF EXISTS words")
         self.run(f"CREATE TABLE words (nr {SERIAL[self.name]}, {columns}){after}")
 
@@ -47,7 +47,7 @@ class SqlTable:
             return [tuple(row) for row in con.exec_driver_sql(query)]
 
     async def looked(self, columns: str = "id, word", order: str = "nr") -> list[tuple[Any, ...]]:
-        """Like `rows`, outside the event loop."""
+        """Like `rows`, for use outside the event loop."""
         return await asyncio.to_thread(self.rows, columns, order)
 
     def sink(self, columns: Sequence[str] = ("id", "word"), **options: Any) -> SqlSink:

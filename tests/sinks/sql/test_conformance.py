@@ -1,5 +1,5 @@
-"""batcher/4b.12: `SqlSink` passes the conformance suite, in each database and with every rule for
-conflicts.
+"""batcher/4b.12: `SqlSink` passes the conformance suite, in each database and with every conflict
+mode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TestSqlite(SinkConformance[tuple[int, str]]):
-    """In a file, in threads."""
+    """In a file, with threads."""
 
     options: ClassVar[dict[str, Any]] = {}
 
@@ -62,20 +62,20 @@ class TestSqlite(SinkConformance[tuple[int, str]]):
 
 @pytest.mark.long
 class TestSqliteIgnoring(TestSqlite):
-    """Rows whose key exists stay."""
+    """Existing rows stay."""
 
     options: ClassVar[dict[str, Any]] = {"on_conflict": "ignore"}
 
 
 @pytest.mark.long
 class TestSqliteUpdating(TestSqlite):
-    """They are replaced."""
+    """Existing rows are replaced."""
 
     options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
 
 
 class TestPostgresByAsyncpg(TestSqlite):
-    """PostgreSQL, by an async driver."""
+    """PostgreSQL, with an async driver."""
 
     driver = "asyncpg"
 
@@ -97,7 +97,7 @@ class TestPostgresByAsyncpg(TestSqlite):
 
 @pytest.mark.long
 class TestPostgresByPsycopg(TestPostgresByAsyncpg):
-    """By a driver that runs in threads, replacing."""
+    """With a driver that runs in threads; replaces rows."""
 
     driver = "psycopg"
     options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
@@ -105,13 +105,13 @@ class TestPostgresByPsycopg(TestPostgresByAsyncpg):
 
 @pytest.mark.long
 class TestPostgresIgnoring(TestPostgresByAsyncpg):
-    """Rows whose key exists stay."""
+    """Existing rows stay."""
 
     options: ClassVar[dict[str, Any]] = {"on_conflict": "ignore"}
 
 
 class TestMariaDb(TestSqlite):
-    """MariaDB, by a driver in threads."""
+    """MariaDB, with a driver in threads."""
 
     driver = "pymysql"
 
@@ -128,7 +128,7 @@ class TestMariaDb(TestSqlite):
 
 
 class TestMariaDbByAsyncmy(TestMariaDb):
-    """By an async driver, replacing."""
+    """With an async driver; replaces rows."""
 
     driver = "asyncmy"
     options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
@@ -136,6 +136,6 @@ class TestMariaDbByAsyncmy(TestMariaDb):
 
 @pytest.mark.long
 class TestMariaDbIgnoring(TestMariaDb):
-    """Rows whose key exists stay."""
+    """Existing rows stay."""
 
     options: ClassVar[dict[str, Any]] = {"on_conflict": "ignore"}

@@ -1,4 +1,4 @@
-"""Values that a database takes for others: times for dates, numbers for members, texts for arrays.
+"""Values that a database would convert: times to dates, numbers to enum members, texts to arrays.
 Each fails alone. Compared by the database's own SELECT.
 """
 
@@ -27,19 +27,19 @@ AT = datetime(2026, 1, 2, 3, 4, 5)
 
 @pytest.fixture
 def mysql(mariadb: MariaDbServer) -> SqlTable:
-    """A table of MariaDB."""
+    """A MariaDB table."""
     return SqlTable(mariadb.url("asyncmy"), mariadb.url())
 
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> SqlTable:
-    """A table of SQLite."""
+    """A SQLite table."""
     return SqlTable(f"sqlite:///{tmp_path}/rows.db")
 
 
 @pytest.fixture(params=["asyncpg", pytest.param("psycopg", marks=pytest.mark.long)])
 def postgres(request: pytest.FixtureRequest, embedded_postgres: EmbeddedPostgres) -> SqlTable:
-    """A table of PostgreSQL."""
+    """A PostgreSQL table."""
     url = embedded_postgres.dsn.replace("postgresql://", "postgresql+{}://")
     return SqlTable(url.format(request.param), url.format("psycopg"))
 
@@ -47,7 +47,7 @@ def postgres(request: pytest.FixtureRequest, embedded_postgres: EmbeddedPostgres
 async def _stored(
     table: SqlTable, kind: str, bad: list[Any], good: list[Any], shown: str = "v"
 ) -> list[Any]:
-    """What a column stores of good values, beside bad ones, which fail."""
+    """The stored form of good values beside bad ones, which fail."""
     table.make(f"id INT NOT NULL UNIQUE, v {kind}")
     async with table.sink(("id", "v")) as sink:
         errors = await written(sink, [*enumerate([*bad, *good])])
@@ -88,7 +88,7 @@ async def test_values_that_mysql_takes_for_others(mysql: SqlTable, kind: str) ->
 
 
 async def test_zero_is_no_request_for_a_generated_number(mysql: SqlTable) -> None:
-    """In an `AUTO_INCREMENT` column; NULL is one."""
+    """In an `AUTO_INCREMENT` column; NULL is such a request."""
     mysql.make("word VARCHAR(9)")
     async with mysql.sink(("nr", "word"), on_conflict="update") as sink:
         assert await written(sink, [(0, "a"), (5, "b"), (None, "c")]) == {}
@@ -114,7 +114,7 @@ async def test_values_that_sqlite_takes_for_others(sqlite: SqlTable, kind: str) 
 
 
 async def test_constraints_of_sqlite_drop_no_row(sqlite: SqlTable) -> None:
-    """A table may say that conflicts are ignored, or resolved by deleting other rows."""
+    """A table may specify that conflicts are ignored, or resolved by deleting other rows."""
     sqlite.make(
         "id INT NOT NULL UNIQUE ON CONFLICT IGNORE, word TEXT NOT NULL ON CONFLICT IGNORE, "
         "code INT UNIQUE ON CONFLICT REPLACE"

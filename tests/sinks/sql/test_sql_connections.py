@@ -1,5 +1,5 @@
-"""The connections of a `SqlSink`: kept between writes, discarded when they are lost, closed with
-the sink.
+"""The connections of a `SqlSink`: kept between writes, discarded when lost, closed with the
+sink.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ async def sessions(table: SqlTable) -> list[int]:
 
 
 async def test_a_connection_is_kept_between_writes(table: SqlTable, driver: str) -> None:
-    """Also after a refused row and after a transaction of several statements; none stays open
-    afterwards.
+    """Also after a refused row and after a transaction of several statements; no transaction stays
+    open afterwards.
     """
     async with table.sink(pool_size=2, engine_options=named(table, driver)) as sink:
         assert await written(sink, [(1, "a")]) == {}
@@ -90,8 +90,8 @@ async def test_a_connection_is_kept_between_writes(table: SqlTable, driver: str)
 
 
 async def test_a_connection_that_was_ended_is_replaced(table: SqlTable, driver: str) -> None:
-    """The rows of that write are unknown, and found by the key; the other idle connections are
-    discarded too.
+    """The rows of that write are unknown and found by key; the other idle connections are
+    discarded, too.
     """
     async with table.sink(pool_size=3, engine_options=named(table, driver)) as sink:
         await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
@@ -107,7 +107,9 @@ async def test_a_connection_that_was_ended_is_replaced(table: SqlTable, driver: 
 
 
 async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable, driver: str) -> None:
-    """It is tested before a write, which would otherwise be unknown, and without a key forever."""
+    """It is tested before a write, whose rows would otherwise be unknown, and without a key stay
+    unknown.
+    """
     table.make("id INT NOT NULL, word VARCHAR(20) NOT NULL")
     async with table.sink(pool_size=3, engine_options=named(table, driver)) as sink:
         await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
@@ -119,7 +121,7 @@ async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable, dr
 
 
 async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -> None:
-    """Statements that the driver has prepared for the earlier type are discarded."""
+    """Statements that the driver prepared for the earlier type are discarded."""
     change = {
         "postgresql": "ALTER TABLE words ALTER COLUMN word TYPE int USING 0",
         "mysql": "ALTER TABLE words MODIFY word INT NOT NULL",
@@ -134,7 +136,7 @@ async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -
 
 
 async def test_options_of_the_pool_hold_for_each_write(table: SqlTable, driver: str) -> None:
-    """The sink no longer keeps a connection then."""
+    """The sink does not keep a connection then."""
     options = {**named(table, driver), "pool_recycle": 0}
     async with table.sink(engine_options=options) as sink:
         assert await written(sink, [(1, "a")]) == {}
@@ -145,7 +147,7 @@ async def test_options_of_the_pool_hold_for_each_write(table: SqlTable, driver: 
 
 
 async def test_a_limit_of_the_driver_leaves_a_write_unknown(table: SqlTable, driver: str) -> None:
-    """Its statement may have been stored, so it is not sent again by the sink itself."""
+    """Its statement may have been stored, so the sink does not send it again."""
     if driver != "asyncpg":
         pytest.skip("the drivers of MySQL close the connection")
     options = {"connect_args": {"command_timeout": 0.3}}
@@ -171,7 +173,7 @@ def test_the_isolation_level_is_the_sinks() -> None:
 
 
 def test_a_connection_whose_mode_cannot_be_set_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the server dies between the two. The garbage collector has nothing to clean up."""
+    """For example if the server dies in between. The garbage collector has nothing to clean up."""
     engine = create_engine("sqlite://", poolclass=QueuePool)
     connections = SqlConnections(engine, keeps=True, now=lambda: 0.0)
 
@@ -181,5 +183,5 @@ def test_a_connection_whose_mode_cannot_be_set_is_closed(monkeypatch: pytest.Mon
     monkeypatch.setattr(engine.dialect, "set_isolation_level", fail)
     with pytest.raises(ConnectionError) as caught:
         connections.call(lambda con: con)
-    assert caught.tb is not None  # its frames keep what they refer to
+    assert caught.tb is not None  # its frames keep references
     assert engine.pool.status().count("Current Checked out connections: 0") == 1

@@ -1,7 +1,7 @@
-"""`SqlSink` with a server that is frozen, and in processes that are killed.
+"""`SqlSink` with a frozen server, and in processes that are killed.
 
-Proven here: batcher/B38. `PENSTOCK_KILLS=100 pytest -m soak tests/sinks/sql/test_sql_kills.py` kills so
-many processes.
+Proven here: batcher/B38. `PENSTOCK_KILLS=100 pytest -m soak tests/sinks/sql/test_sql_kills.py`
+kills 100 processes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Failures(WrappingSink[Any]):
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, driver: str) -> Server:
-    """That of the driver."""
+    """The server of the driver."""
     name = "embedded_postgres" if driver == "asyncpg" else "mariadb"
     made: Server = request.getfixturevalue(name)
     return made
@@ -71,8 +71,8 @@ def server(request: pytest.FixtureRequest, driver: str) -> Server:
 async def test_a_frozen_server_loses_no_row(
     request: pytest.FixtureRequest, tmp_path: Path, server: Server, driver: str, *, has_key: bool
 ) -> None:
-    """A write ends at its timeout. With a key each row is found again, and is there once; without one it is
-    unknown, and is not written again.
+    """A write ends at its timeout. With a key each row is found again and stored once; without a
+    key it is unknown and not written again.
     """
     table = table_of(request, driver, tmp_path)
     table.make(f"id INT NOT NULL {'UNIQUE' * has_key}, word VARCHAR(20) NOT NULL")
@@ -98,7 +98,7 @@ async def test_a_frozen_server_loses_no_row(
 
 
 def killed(table: SqlTable, first: int, size: int, lines: int) -> int:
-    """Kill a process after so many reported lines, at any step; return the number of rows that it
+    """Kill a process after this many reported lines, at any step; return the number of rows that it
     reported as delivered. With large batches it reports each statement.
     """
     given = {"url": table.url, "first": first, "size": size, "is_telling": size > 10}
@@ -113,7 +113,7 @@ def killed(table: SqlTable, first: int, size: int, lines: int) -> int:
 
 
 def kill_many(table: SqlTable, size: int, lines: Iterable[int]) -> None:
-    """Reported rows are stored, in whole batches, and nothing is duplicated."""
+    """Check that reported rows are stored, in whole batches, and that nothing is duplicated."""
     table.make("id INT NOT NULL UNIQUE, word VARCHAR(20) NOT NULL")
     delivered = 0
     for each in lines:
@@ -129,7 +129,7 @@ WAIT = {
     "mysql": "ALTER TABLE words COMMENT = ''",
     "sqlite": "BEGIN IMMEDIATE",
 }
-"""What waits for the statement of a killed process to end."""
+"""A query that waits for the end of a killed process's statement."""
 
 
 @pytest.mark.parametrize("driver", ["asyncpg"])
@@ -137,7 +137,9 @@ WAIT = {
 def test_a_process_that_is_killed_has_lost_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str, size: int, lines: int
 ) -> None:
-    """batcher/B38: by one statement for a batch; and within a transaction of several, after its first."""
+    """batcher/B38: with one statement per batch, and in a transaction of several, after its
+    first.
+    """
     kill_many(table_of(request, driver, tmp_path), size, [lines])
 
 
@@ -148,7 +150,7 @@ def test_a_process_that_is_killed_has_lost_nothing(
 def test_many_processes_that_are_killed_have_lost_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str, size: int
 ) -> None:
-    """batcher/B38: `PENSTOCK_KILLS` of them."""
+    """batcher/B38: `PENSTOCK_KILLS` processes."""
     at_random = random.Random(2)
     lines = [at_random.randrange(1, 40) for _ in range(KILLS)]
     kill_many(table_of(request, driver, tmp_path), size, lines)

@@ -1,4 +1,4 @@
-"""`SqlSink` with killed servers, lost responses and missing rights."""
+"""`SqlSink` with killed servers, lost responses and missing permissions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def postgres(embedded_postgres: EmbeddedPostgres) -> SqlTable:
 async def test_a_lost_answer_is_found_out_by_the_key(
     postgres: SqlTable, count: int, word: str
 ) -> None:
-    """batcher/B38: of a statement with autocommit, and of a transaction; nothing is duplicated."""
+    """batcher/B38: with autocommit and in a transaction; nothing is duplicated."""
     rows = [(number, "w") for number in range(count)]
     dsn = sa.make_url(postgres.url)
     plain = dsn.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -60,7 +60,7 @@ async def test_a_lost_answer_is_found_out_by_the_key(
 
 @pytest.mark.parametrize("at", ["the statement", "the COMMIT"])
 async def test_rows_behind_a_lost_connection_were_not_tried(postgres: SqlTable, at: str) -> None:
-    """If each row has a transaction of its own, only the row whose COMMIT was lost is unknown."""
+    """If each row has its own transaction, only the row whose COMMIT was lost is unknown."""
     for statement in (
         "DROP TABLE IF EXISTS words, known",
         "CREATE TABLE known (id int PRIMARY KEY); INSERT INTO known VALUES (1), (3), (4)",
@@ -100,7 +100,7 @@ async def test_rows_behind_a_lost_connection_were_not_tried(postgres: SqlTable, 
 
 @pytest.mark.parametrize("driver", ["asyncmy", pytest.param("pymysql", marks=pytest.mark.long)])
 async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer, driver: str) -> None:
-    """Every row is stored once, and every outcome is true."""
+    """Every row is stored once, and every outcome is correct."""
     table = SqlTable(mariadb.url(driver), mariadb.url())
     await asyncio.to_thread(table.make)
     retry = Retry(attempts=20, give_up_after=60.0, backoff=Backoff(base=0.05, jitter="none"))
@@ -131,10 +131,10 @@ async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer, driver
 async def test_a_right_that_is_missing_gives_no_row_up(
     postgres: SqlTable, mariadb: MariaDbServer
 ) -> None:
-    """For the login, and for the table; with the right, the rows are stored."""
+    """For the login and for the table; once permitted, the rows are stored."""
     SqlTable(mariadb.url()).run(
         "CREATE DATABASE IF NOT EXISTS rights"
-    )  # all may use the one named test
+    )  # everyone may use the one named test
     other = SqlTable(mariadb.url("asyncmy", "rights"), mariadb.url(database="rights"))
     other.make()
     for statement in (
@@ -199,7 +199,7 @@ async def test_a_write_that_is_cancelled_waits_for_its_thread(mariadb: MariaDbSe
 async def test_a_cancelled_write_that_waits_for_a_thread_is_not_made(
     mariadb: MariaDbServer,
 ) -> None:
-    """Otherwise it would come late, and overtake its retry."""
+    """Otherwise it would run late and overtake its retry."""
     table = SqlTable(mariadb.url("pymysql"), mariadb.url())
     table.make()
     with table.engine.connect() as con:

@@ -93,7 +93,7 @@ async def test_skipped_rows_return_nothing(table: SqlTable) -> None:
 
 
 async def test_of_replaced_rows_the_last_one_returns(table: SqlTable) -> None:
-    """batcher/B38: also where a later one is refused."""
+    """batcher/B38: also if a later one is refused."""
     async with table.sink(on_conflict="update", returning=["nr", "word"]) as sink:
         rows = [(1, "a"), (2, "b"), (1, "c"), (2, "d"), (1, None)]
         first = await told(sink, rows[:4])
@@ -139,7 +139,7 @@ async def test_a_row_that_only_the_commit_refuses_returns_nothing(table: SqlTabl
 
 
 async def test_a_key_that_comes_back_otherwise(table: SqlTable) -> None:
-    """As a different value than the given one: each row is written by itself."""
+    """If the returned value differs from the given one, each row is written separately."""
     kind = {"sqlite": "VARCHAR(20) COLLATE NOCASE", "postgresql": "CHAR(5)"}
     table.make(f"id {kind.get(table.name, 'VARCHAR(20)')} NOT NULL UNIQUE, word VARCHAR(20)")
     async with table.sink(on_conflict="update", returning=["nr"]) as sink:
@@ -150,7 +150,7 @@ async def test_a_key_that_comes_back_otherwise(table: SqlTable) -> None:
 
 
 async def test_a_key_without_a_value(table: SqlTable) -> None:
-    """Such rows are in no conflict, and have rows of their own."""
+    """Such rows do not conflict, and are stored separately."""
     table.make("id INT UNIQUE, word VARCHAR(20) NOT NULL")
     async with table.sink(returning=["nr", "word"]) as sink:
         details = await told(sink, [(None, "a"), (None, "b"), (1, "c"), (None, "d")])

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 
 async def test_many_rows_are_split_below_the_limits(table: SqlTable) -> None:
-    """batcher/B37: of parameters, in one transaction; in order."""
+    """batcher/B37: below the limit of parameters, in one transaction, in order."""
     rows = [(number, f"w{number}") for number in range(40_000)]
     async with table.sink() as sink:
         assert await written(sink, rows) == {}
@@ -37,7 +37,7 @@ async def test_many_rows_are_split_below_the_limits(table: SqlTable) -> None:
 
 
 async def test_bad_rows_fail_alone(table: SqlTable) -> None:
-    """At any position: the others are stored, in order."""
+    """At any position; the others are stored, in order."""
     chance = random.Random(3)
     rows: list[tuple[int, str | None]] = [(number, "w") for number in range(3000)]
     bad = sorted(chance.sample(range(3000), 7))
@@ -69,10 +69,10 @@ async def test_a_value_that_cannot_be_bound_fails_alone(table: SqlTable) -> None
 
 
 async def test_an_object_is_not_stored_as_its_text(table: SqlTable) -> None:
-    """Nor a container as one of its elements, whatever the driver would do with it."""
+    """The same for a container as an element, whatever the driver would do with it."""
     table.make("id INT NOT NULL UNIQUE, word TEXT")
     odd = [object(), {"a": 1}, {7}]
-    if "psycopg" not in table.url:  # it has arrays of lists, and a form of them in a text
+    if "psycopg" not in table.url:  # it has arrays of lists, and a text form of them
         odd += [["x"], ("y",)]
     rows = [(0, "a"), *enumerate(odd, 1), (9, "b")]
     async with table.sink() as sink:
@@ -90,7 +90,7 @@ async def test_rows_behind_a_bad_one_of_their_key_are_left_out(table: SqlTable) 
 
 
 async def test_conflicts_that_are_ignored(table: SqlTable) -> None:
-    """The existing row stays; a row that is refused for another reason is still reported."""
+    """The existing row stays; a row refused for another reason is still reported."""
     async with table.sink(on_conflict="ignore") as sink:
         assert await written(sink, [(1, "a"), (1, "b"), (2, "c")]) == {}
         assert names(await written(sink, [(2, "d"), (3, "e"), (4, None)])) == {2: "PermanentError"}
@@ -98,7 +98,7 @@ async def test_conflicts_that_are_ignored(table: SqlTable) -> None:
 
 
 async def test_rows_that_are_replaced(table: SqlTable) -> None:
-    """batcher/B38: the last one of a key in a batch counts."""
+    """batcher/B38: the last row of a key in a batch is stored."""
     async with table.sink(on_conflict="update") as sink:
         assert await written(sink, [(1, "a"), (2, "b"), (1, "c")]) == {}
         assert await written(sink, [(2, "d"), (3, "e"), (2, "f")]) == {}
@@ -106,7 +106,9 @@ async def test_rows_that_are_replaced(table: SqlTable) -> None:
 
 
 async def test_a_row_before_a_refused_one_of_its_key_counts(table: SqlTable) -> None:
-    """batcher/B38: it is delivered, so it is stored, although a later row would have replaced it."""
+    """batcher/B38: it is delivered, so it must be stored, although a later row would have replaced
+    it.
+    """
     async with table.sink(on_conflict="update") as sink:
         rows = [(1, "a"), (2, "b"), (1, None), (2, "c"), (1, None)]
         assert names(await written(sink, rows)) == dict.fromkeys([2, 4], "PermanentError")
@@ -121,7 +123,7 @@ async def test_a_batch_of_refused_rows_only_is_answered(table: SqlTable) -> None
 
 
 async def test_an_old_row_does_not_replace_a_newer_one(table: SqlTable) -> None:
-    """batcher/B38: by the version column, within a batch and between batches."""
+    """batcher/B38: decided by the version column, within a batch and between batches."""
     table.make("id INT NOT NULL UNIQUE, version INT NOT NULL, word VARCHAR(20)")
     columns = ("id", "version", "word")
     async with table.sink(columns, on_conflict="update", version_column="version") as sink:
@@ -131,7 +133,7 @@ async def test_an_old_row_does_not_replace_a_newer_one(table: SqlTable) -> None:
 
 
 async def test_a_version_that_cannot_be_compared_fails_alone(table: SqlTable) -> None:
-    """A row without a version would silently replace nothing."""
+    """Without a version a row would silently replace nothing."""
     table.make("id INT NOT NULL UNIQUE, version INT, word VARCHAR(20)")
     columns = ("id", "version", "word")
     rows = [(1, 5, "a"), (2, None, "b"), (1, "x", "c"), (3, 1, "d")]
@@ -141,7 +143,7 @@ async def test_a_version_that_cannot_be_compared_fails_alone(table: SqlTable) ->
 
 
 async def test_a_row_that_only_the_commit_refuses_fails_alone(table: SqlTable) -> None:
-    """By a deferred constraint: its neighbours are stored."""
+    """By a deferred constraint; its neighbours are stored."""
     if table.name == "mysql":
         pytest.skip("it defers no constraints")
     if "aiosqlite" in table.url:
@@ -173,7 +175,7 @@ async def test_only_some_columns_are_replaced(table: SqlTable) -> None:
 
 
 async def test_values_of_other_types(table: SqlTable) -> None:
-    """They pass SQLAlchemy's own processors for the column's type."""
+    """They pass through SQLAlchemy's own processors for the column type."""
     number = "NUMERIC(10, 2)"
     table.make(f"id INT NOT NULL UNIQUE, at TIMESTAMP NULL, price {number}, data JSON")
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).replace(tzinfo=None)
@@ -216,7 +218,7 @@ async def test_json_columns_take_any_value_with_a_json_form(table: SqlTable) -> 
 
 
 async def test_json_columns_of_mariadb_by_their_table(mariadb: MariaDbServer) -> None:
-    """MariaDB has text columns with a check instead: only those of this table, in this schema,
+    """MariaDB has text columns with a check instead; only those of this table, in this schema,
     count.
     """
     table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
@@ -235,7 +237,7 @@ async def test_json_columns_of_mariadb_by_their_table(mariadb: MariaDbServer) ->
 
 
 async def test_names_are_taken_literally(table: SqlTable) -> None:
-    """Whatever they contain."""
+    """Whatever characters they contain."""
     odd = (
         'Or"der % x' if table.name == "mysql" else 'Or"der % `x'
     )  # SQLAlchemy reads ` as two there
@@ -278,7 +280,7 @@ async def test_a_table_that_does_not_exist(table: SqlTable) -> None:
 
 
 async def test_a_table_that_is_altered_under_an_open_sink(table: SqlTable) -> None:
-    """No row is given up for that: all are refused until the table fits, and stored then."""
+    """No row is given up because of it: all are refused until the table fits, then stored."""
     async with table.sink() as sink:
         assert await written(sink, [(1, "a")]) == {}
         table.run("ALTER TABLE words RENAME COLUMN word TO term")
@@ -292,7 +294,7 @@ async def test_a_table_that_is_altered_under_an_open_sink(table: SqlTable) -> No
 
 
 async def test_a_column_that_needs_a_value_and_has_none(table: SqlTable) -> None:
-    """It is added under an open sink: the table is at fault, and not a row."""
+    """A column is added under an open sink: the table is at fault, not a row."""
     if table.name == "sqlite":
         pytest.skip("such a column cannot be added")
     table.make()
@@ -397,7 +399,7 @@ async def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
 
 
 async def test_an_engine_of_the_users(table: SqlTable) -> None:
-    """It stays open; a function makes one for each opening."""
+    """It stays open; a function creates one for each opening."""
     async with table.sink(url=table.engine) as sink:
         assert await written(sink, [(1, "a")]) == {}
     async with table.sink(url=lambda: table.engine) as sink:
@@ -406,7 +408,9 @@ async def test_an_engine_of_the_users(table: SqlTable) -> None:
 
 
 async def test_writes_of_many_sizes_keep_few_statements(table: SqlTable) -> None:
-    """batcher/B37: one for each number of rows, and only the most recent ones are kept."""
+    """batcher/B37: one statement for each number of rows, and only the most recent ones are
+    kept.
+    """
     rows = iter([(number, "w") for number in range(10_000)])
     async with table.sink() as sink:
         for size in range(1, 100):

@@ -1,5 +1,5 @@
-"""Values that a driver or a database would change and say nothing: each fails alone, or is stored as
-the guide tells. Compared by the database's own SELECT.
+"""Values that a driver or a database would change silently: each fails alone, or is stored as
+documented. Compared by the database's own SELECT.
 
 Proven here: batcher/B38.
 """
@@ -48,7 +48,7 @@ async def test_values_that_would_lose_something_fail_alone(table: SqlTable) -> N
 
 
 async def test_a_time_with_a_zone_is_stored_in_utc(table: SqlTable) -> None:
-    """Of any zone; a driver alone would drop it, and store another moment."""
+    """From any zone; a driver alone would drop the zone and store another time."""
     table.make(f"id INT NOT NULL UNIQUE, at {MOMENT[table.name]}")
     async with table.sink(("id", "at")) as sink:
         rows = [(1, AT), (2, AT.replace(tzinfo=UTC)), (3, AT.replace(tzinfo=TOKYO))]
@@ -58,7 +58,7 @@ async def test_a_time_with_a_zone_is_stored_in_utc(table: SqlTable) -> None:
 
 
 async def test_a_timestamp_of_mysql_is_in_the_zone_of_the_session(mariadb: MariaDbServer) -> None:
-    """So a time with a zone needs a session in UTC; it is not taken for one in another zone."""
+    """A time with a zone needs a session in UTC, and is not treated as one in another zone."""
     table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
     table.make("id INT NOT NULL UNIQUE, at TIMESTAMP NULL")
     rows = [(1, AT.replace(tzinfo=TOKYO)), (2, None)]
@@ -107,7 +107,7 @@ async def test_bytes_are_not_stored_as_their_hexadecimal_text(table: SqlTable) -
 
 
 async def test_floats_become_the_decimals_that_they_show(table: SqlTable) -> None:
-    """Not the 55 digits of the binary fraction, as asyncpg sends them."""
+    """They do not become the 55 digits of the binary fraction, as asyncpg sends them."""
     if table.name != "postgresql":
         pytest.skip("its drivers send what is shown")
     table.make("id INT NOT NULL UNIQUE, price NUMERIC, prices NUMERIC[]")
@@ -119,7 +119,7 @@ async def test_floats_become_the_decimals_that_they_show(table: SqlTable) -> Non
 
 @pytest.mark.parametrize("kind", ["id + 1", "an identity"])
 async def test_a_generated_column_takes_no_values(table: SqlTable, kind: str) -> None:
-    """The columns are to blame, not every row."""
+    """The columns are at fault, not every row."""
     column = "INT GENERATED ALWAYS AS (id + 1) STORED"
     if kind == "an identity":
         if table.name != "postgresql":
@@ -145,7 +145,7 @@ async def test_a_row_without_a_version_is_replaced(table: SqlTable) -> None:
 async def test_an_engine_that_truncates_is_told(
     mariadb: MariaDbServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, when it is opened; a sink's own sessions are strict, whatever the server is."""
+    """Once, at opening; the sink's own sessions are strict, whatever the server's mode."""
     caplog.set_level("WARNING", "penstock.sinks.sql")
     table = SqlTable(mariadb.url())
     table.make()
@@ -158,7 +158,7 @@ async def test_an_engine_that_truncates_is_told(
 
 
 async def test_backslashes_are_stored_as_they_are(mariadb: MariaDbServer) -> None:
-    """Whatever the server's mode is when a connection is made: asyncmy writes them by one rule."""
+    """Whatever the server's mode is at connection time: asyncmy always escapes them in one way."""
     table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
     table.make("id INT NOT NULL UNIQUE, word TEXT")
     rows = [(1, "\\"), (2, "it's \\' \" \n"), (3, "a\\b")]
@@ -201,12 +201,12 @@ async def test_a_limit_that_is_lowered_under_an_open_sink(mariadb: MariaDbServer
 
 
 def _idle(sink: Any) -> None:
-    """As after a second without a write."""
+    """Make the sink idle, as after a second without a write."""
     sink._table._read_at = float("-inf")
 
 
 async def test_a_column_that_takes_more_than_before_takes_it_at_once(table: SqlTable) -> None:
-    """A value is blamed by the table as it is."""
+    """A value is checked against the current table."""
     table.make(f"id INT NOT NULL UNIQUE, v {'NUMERIC' if table.name == 'sqlite' else 'INT'}")
     value = "007" if table.name == "sqlite" else 1.5
     async with table.sink(("id", "v")) as sink:
@@ -218,7 +218,9 @@ async def test_a_column_that_takes_more_than_before_takes_it_at_once(table: SqlT
 
 
 async def test_a_column_of_another_type_is_noticed_before_a_write(table: SqlTable) -> None:
-    """A text of JSON is a text; a number with a fraction is no whole number; nothing complains."""
+    """A text of JSON is a text, and a number with a fraction is no integer; the database raises no
+    error.
+    """
     json, real = "JSON", {"sqlite": "TEXT", "mysql": "DOUBLE", "postgresql": "float8"}[table.name]
     whole = "NUMERIC" if table.name == "sqlite" else "INT"
     value = "007" if table.name == "sqlite" else 1.5
@@ -285,7 +287,9 @@ DESTINATIONS_FAULT = {
 async def test_an_error_of_the_destination_gives_no_row_up(
     mariadb: MariaDbServer, number: int
 ) -> None:
-    """Such as of a node that has left its cluster, or of a trigger whose definer is gone."""
+    """For example of a node that has left its cluster, or of a trigger whose definer no longer
+    exists.
+    """
     table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
     table.make()
     async with table.sink() as sink:

@@ -1,5 +1,5 @@
 """Rows that a real PostgreSQL loses between a task and the publication: nothing is published then,
-whatever was lost, and for whatever reason.
+whatever was lost and why.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MODES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def crashing() -> Iterator[EmbeddedPostgres]:
-    """A server for these tests alone, since they crash it."""
+    """A server for these tests only, because they crash it."""
     with there_or_skip("postgres", server_of_its_own({"fsync": "off"})) as server:
         yield server
 
 
 @pytest.fixture
 def shared(embedded_postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
-    """The server of all tests; no stage remains in it."""
+    """The server of all tests; no stage may remain in it."""
     yield embedded_postgres
     for row in asyncio.run(
         on(embedded_postgres, "SELECT relname " + STAGES.partition("count(*) ")[2])
@@ -51,9 +51,7 @@ def shared(embedded_postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
 
 
 async def crash(server: EmbeddedPostgres) -> None:
-    """The server's own reaction to the kill of one of its processes: all of them end, and recovery
-    begins.
-    """
+    """Crash the server by killing one of its processes: all of them end, and recovery begins."""
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(server.start)
 
@@ -87,7 +85,7 @@ def sink_on(
 
 
 class Write:
-    """One epoch in progress, as in the driver and its tasks: each opens the sink for itself."""
+    """One epoch in progress, as in the driver and its tasks: each opens its own sink."""
 
     def __init__(self, sink: PostgresSink, of: Epoch) -> None:
         self.sink = sink
@@ -117,7 +115,7 @@ class Write:
 async def written(
     sink: PostgresSink, of: Epoch, rows: Sequence[tuple[Any, ...]], *, tasks: int = 2
 ) -> Write:
-    """Begun, and staged by so many tasks."""
+    """A write that has begun and was staged by this many tasks."""
     write = Write(sink, of)
     await write.begin()
     for number in range(tasks):
@@ -134,7 +132,9 @@ OLD = [(-1, "old"), (5, "old")]
 async def test_a_crash_behind_the_tasks_publishes_nothing(
     crashing: EmbeddedPostgres, real_clock: LoopClock, mode: str, overwrite: bool
 ) -> None:
-    """Unlogged stages are empty then. The old rows stay, and the same epoch can be written again."""
+    """Unlogged stages are empty afterwards. The old rows stay, and the same epoch can be written
+    again.
+    """
     await table(crashing)
     await on(
         crashing,
@@ -213,8 +213,8 @@ async def test_logged_stages_are_marked_where_commits_are_lost_in_a_crash(
 async def test_a_crash_in_the_middle_of_a_task_is_found_by_the_mark(
     crashing: EmbeddedPostgres, real_clock: LoopClock, mode: str
 ) -> None:
-    """The earlier chunk is gone, and the rows of the inventory are there: where conflicts are
-    merged, their number proves nothing.
+    """The earlier chunk is missing, but the rows of the inventory exist: if conflicts are merged,
+    their number proves nothing.
     """
     await table(crashing)
     write = Write(sink_on(crashing, stages="unlogged", on_conflict=mode), epoch())
@@ -233,7 +233,7 @@ async def test_a_crash_in_the_middle_of_a_task_is_found_by_the_mark(
 async def test_a_crash_in_the_middle_of_a_task_fails_the_task(
     crashing: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Where a conflict is an error, the stage has to contain every row that was written into it."""
+    """If a conflict is an error, the stage must contain every row that was written into it."""
     await table(crashing)
     write = Write(sink_on(crashing, stages="unlogged"), epoch())
     await write.begin()
@@ -288,8 +288,8 @@ TYPES = {
 async def test_a_stage_that_was_changed_is_not_published(
     shared: EmbeddedPostgres, real_clock: LoopClock, change: str, digest: str
 ) -> None:
-    """The sink on the driver has other settings than that of the tasks: they change the text of
-    values, and not the values.
+    """The sink on the driver has other settings than that of the tasks, which change the text of
+    values but not the values.
     """
     await table(shared, TYPES[digest])
     settings = {
@@ -319,7 +319,7 @@ async def test_a_stage_that_was_changed_is_not_published(
 async def test_rows_without_hash_and_binary_form_are_counted(
     shared: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """An array of `aclitem`s has neither; lost rows of a stage are still detected."""
+    """An array of `aclitem` has neither; lost rows of a stage are still detected."""
     await table(
         shared,
         "id bigint PRIMARY KEY, name text, other json DEFAULT '{}', rights aclitem DEFAULT "
@@ -350,13 +350,13 @@ ALTERED = [
 async def test_a_target_that_was_altered_casts_nothing_on_the_way(
     shared: EmbeddedPostgres, real_clock: LoopClock, statement: str, told: str, overwrite: bool
 ) -> None:
-    """0.75 would have become 1."""
+    """Otherwise 0.75 would have become 1."""
     await table(shared, "id bigint, amount float8, note text")
     await on(shared, "INSERT INTO events VALUES (-1, 1, 'old')")
     columns = ("id", "amount", "note")
     async with sink_on(
         shared, columns
-    ) as driver:  # opened before the change: the comparison does not depend on it
+    ) as driver:  # opened before the change, on which the comparison does not depend
         write = await written(
             sink_on(shared, columns), epoch(overwrite=overwrite), [(1, 0.75, "abc")], tasks=1
         )
@@ -379,7 +379,7 @@ async def test_an_added_column_does_not_matter(
 async def test_a_failover_is_found_by_the_timeline(
     crashing: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """With logged stages, too: the standby may lack the last commits. Here it lacks none, but that
+    """With logged stages, too: the standby may lack the last commits. Here it lacks none, but this
     cannot be known.
     """
     await table(crashing)
@@ -401,7 +401,7 @@ async def test_a_failover_is_found_by_the_timeline(
 async def test_a_server_that_does_not_tell_its_timeline_is_written_to(
     shared: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Like some managed servers, which do not permit the function."""
+    """For example a managed server that does not permit the function."""
     await table(shared)
     role = shared.dsn.replace(shared.dsn.partition("//")[2].partition("@")[0], "narrow:secret")
     await on(

@@ -1,4 +1,6 @@
-"""Stages of a real PostgreSQL: what becomes visible, when, and what remains of the others."""
+"""Stages of a real PostgreSQL: which rows become visible, when, and what remains of other
+stages.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ STAGES = (
 
 @asynccontextmanager
 async def events(embedded_postgres: EmbeddedPostgres) -> AsyncGenerator[Any]:
-    """A connection besides the sink's, and an empty table."""
+    """An empty table, and a connection besides the sink's."""
     connection = await asyncpg.connect(embedded_postgres.dsn)
     left = await connection.fetch(
         "SELECT relname FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r'"
@@ -69,7 +71,7 @@ def epoch(version: int = 1, **changes: Any) -> Epoch:
 
 
 async def write(sink: Any, of: Epoch, rows: Sequence[tuple[Any, ...]]) -> Stage:
-    """One attempt: its stage."""
+    """The stage of one write attempt."""
     async with staged(sink, of) as stage:
         assert await send(stage.sink, RowBatch(rows)) == {}
         return await stage.inventory()
@@ -81,7 +83,7 @@ NO_MARK = ""
 async def test_nothing_is_seen_before_everything_is(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T8, P-T12: two attempts are published, a third is not; the second time nothing happens."""
+    """P-T8, P-T12: two attempts are published, a third is not; publishing again has no effect."""
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
             begun = await sink.begin(epoch())
@@ -117,8 +119,8 @@ async def test_nothing_is_seen_before_everything_is(
 async def test_orphans_are_collected_by_application_and_version(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T8: stages of a dead driver's attempt; stages of another application stay, and so does one
-    that is being written.
+    """P-T8: stages of a dead driver's attempt are removed; a stage of another application stays,
+    and so does one in progress.
     """
     async with events(embedded_postgres) as con:
         other = Epoch(unit=Unit(application="other", version=1))
@@ -153,8 +155,8 @@ async def test_an_attempt_that_fails_leaves_no_stage(
 async def test_a_bad_row_is_refused_in_its_attempt(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T10: check, unique key and NOT NULL hold in the stage; a conflict with the target fails the
-    epoch.
+    """P-T10: check, unique and NOT NULL constraints apply in the stage; a conflict with the target
+    fails the epoch.
     """
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
@@ -196,7 +198,7 @@ async def test_conflicts_are_handled_as_the_sink_says(
 async def test_the_order_of_a_stage_is_kept(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T9: rows of very different lengths, which the server stores wherever they fit."""
+    """P-T9: rows of very different lengths, which the server stores where they fit."""
     async with events(embedded_postgres) as con:
         rows = [(number, "x" * (7000 if number % 3 else 1)) for number in range(300)]
         async with sink_on(embedded_postgres) as sink:
@@ -320,7 +322,7 @@ async def test_a_role_that_may_make_no_stage_is_told_what_it_lacks(
 async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, identity: str
 ) -> None:
-    """The old one was created before the default privileges, so it has none of them."""
+    """The old table predates the default privileges, so it has none of them."""
     shape = (
         "SELECT relreplident, array(SELECT grantee FROM aclexplode(coalesce(relacl, "
         "acldefault('r', relowner))) ORDER BY privilege_type) AS may"
@@ -344,7 +346,7 @@ async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
 async def test_a_published_table_is_not_replaced(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, tables: str
 ) -> None:
-    """Subscribers would keep the old rows, in whatever way the publication names its tables."""
+    """Subscribers would keep the old rows, however the publication names its tables."""
     async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
         await con.execute(f"CREATE PUBLICATION penstock_test FOR {tables}")
         try:
@@ -357,8 +359,8 @@ async def test_a_published_table_is_not_replaced(
 async def test_what_cannot_be_tidied_does_not_fail_what_is_published(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stage of an older version that belongs to another role: the rows are committed, and the
-    epoch is complete.
+    """A stage of an older version belongs to another role: the rows are committed, and the epoch is
+    complete.
     """
     async with (
         events(embedded_postgres) as con,
@@ -387,7 +389,7 @@ async def test_what_cannot_be_tidied_does_not_fail_what_is_published(
 async def test_a_reader_sees_the_old_rows_or_the_new_ones(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T14: never an empty table, at any moment."""
+    """P-T14: at no moment is the table empty."""
     async with events(embedded_postgres) as con:
         await con.execute(
             "INSERT INTO events (id, name) SELECT n, 'old' FROM generate_series(1, 100) AS n"
@@ -434,7 +436,7 @@ async def test_decorators_stand_around_the_stage(
 
 
 def test_a_stack_that_cannot_is_refused() -> None:
-    """P-T21: a second destination would be written before anything is committed."""
+    """P-T21: a second destination would be written before the commit."""
     sink = PostgresSink("postgresql://localhost/x", table="events", columns=("id",))
     assert check_staging(stack(sink, Timeout(1.0))) is sink
     for bad, told in [
@@ -449,7 +451,7 @@ def test_a_stack_that_cannot_is_refused() -> None:
 async def test_what_was_published_before_an_overwrite_stays_published(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The new table has another oid; the ledger's rows of the old one follow it."""
+    """The new table has another oid; the ledger's rows of the old one are transferred to it."""
     async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
         for version in (1, 2, 3):
             of = epoch(version, overwrite=version == 2)

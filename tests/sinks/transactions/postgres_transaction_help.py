@@ -18,7 +18,7 @@ UNIT = Unit(application="orders", version=7, part=1, parts=4, rule="id")
 
 
 class Place(Database):
-    """A table and a ledger of this test's own."""
+    """A test's own table and ledger."""
 
     @property
     def ledger(self) -> str:

@@ -53,7 +53,7 @@ FIXED = tenacity.wait_fixed(1.0)
 
 
 class Scripted(WrappingSink[Any]):
-    """A destination with transactions that has a script for each item: its errors before it is
+    """A destination with transactions and a script for each item: its errors before it is
     accepted.
     """
 
@@ -89,7 +89,7 @@ def scripted(**script: list[Exception]) -> Scripted:
 
 
 def test_a_full_stack_can_stand_around_a_transaction() -> None:
-    """P-T21: any decorator of one sink; outcomes pass through."""
+    """P-T21: any decorator of one sink; outcomes are passed through."""
     parts: list[Decorator[Any]] = [
         Isolate(), Split(10), Timeout(5.0), RateLimit(items_per_second=5.0), CircuitBreaker(), Retry(), DeadLetter(MemorySink[Any]()),
         Metrics("around a transaction"), Tracing(), Observed(Observer()),
@@ -121,7 +121,7 @@ async def test_every_decorator_does_inside_what_it_does_outside(fake_clock: Fake
 
 
 async def test_a_lost_transaction_is_not_tried_again_inside(fake_clock: FakeClock) -> None:
-    """P-T16: only a new transaction can be retried, and it causes no dead letter."""
+    """P-T16: only a new transaction can be retried, and no dead letter is written."""
     inner, letters = scripted(a=[TransactionLost("gone")]), MemorySink[Any]()
     async with (
         opened(sink := stack(inner, Retry(backoff=FIXED), DeadLetter(letters))),
@@ -136,7 +136,7 @@ async def test_a_lost_transaction_is_not_tried_again_inside(fake_clock: FakeCloc
 async def test_state_is_shared_with_the_outside_and_from_one_transaction_to_the_next(
     fake_clock: FakeClock,
 ) -> None:
-    """One rate for all, and a circuit that lost transactions open."""
+    """One rate for all writes, and one circuit that lost transactions open."""
     limited = stack(MemorySink[str](), RateLimit(items_per_second=1.0, burst=2.0))
     async with opened(limited):
         for version in range(4):
@@ -165,7 +165,7 @@ def burying(target: Sink[Any], **options: Any) -> tuple[Scripted, Sink[Any]]:
 
 
 async def test_dead_letters_come_after_the_commit(fake_clock: FakeClock) -> None:
-    """P-T21: and are noted in the ledger."""
+    """P-T21: they are recorded in the ledger."""
     letters = MemorySink[DeadLetterRecord[str]]()
     inner, sink = burying(letters)
     async with opened(sink):
@@ -209,7 +209,7 @@ async def test_dead_letters_that_are_not_taken_after_the_commit_are_never_forgot
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P-T21: the attempt reports them, the ledger keeps them, and every later attempt reports them
-    too.
+    again.
     """
     target: ScriptedSink[Any] = ScriptedSink([fail(PermanentError("full")), ok()])
     inner, sink = burying(target)

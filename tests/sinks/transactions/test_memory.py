@@ -1,4 +1,4 @@
-"""Properties of every transaction, on the destination in memory."""
+"""Properties of every transaction, tested with the destination in memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_left_by_an_exception_it_leaves_nothing(
 
 
 async def test_a_second_attempt_writes_nothing_and_answers_duplicate(fake_clock: FakeClock) -> None:
-    """P-T7; design 3.5: a unit that a ledger skipped is `duplicate`."""
+    """P-T7; design 3.5: a unit skipped because of the ledger is `duplicate`."""
     sink = MemorySink[str]()
     first, second = RowBatch(["a", "b"]), RowBatch(["a", "b"])
     async with transaction(sink, UNIT) as tx:
@@ -87,8 +87,8 @@ async def test_a_second_attempt_writes_nothing_and_answers_duplicate(fake_clock:
 
 
 async def test_two_attempts_at_once_have_one_effect(fake_clock: FakeClock) -> None:
-    """P-T7: the second waits for the first, and sees its commit; had it failed, the second would
-    write.
+    """P-T7: the second waits for the first and sees its commit; if the first fails, the second
+    writes.
     """
     sink = MemorySink[str]()
     order: list[str] = []
@@ -110,7 +110,9 @@ async def test_two_attempts_at_once_have_one_effect(fake_clock: FakeClock) -> No
 
 
 async def test_a_zombie_writes_nothing(fake_clock: FakeClock) -> None:
-    """P-T8: a holder of a rolled-back transaction gets an error, whatever decorators are around it."""
+    """P-T8: the holder of a rolled-back transaction gets an error, whatever decorators
+    surround it.
+    """
     sink = MemorySink[str]()
     attempt = transaction(stack(sink, Timeout(5.0)), UNIT)
     tx = await attempt.__aenter__()
@@ -181,7 +183,7 @@ async def written(batch: Batch[str]) -> None: ...
     ],
 )
 def test_what_cannot_live_in_a_transaction_is_refused_by_name(sink: Any, said: str) -> None:
-    """P-T21: on the driver, before anything is open."""
+    """P-T21: on the driver, before anything is opened."""
     assert not capabilities_of(sink).transactional
     with pytest.raises(ConfigError, match=said):
         check_transactional(sink)

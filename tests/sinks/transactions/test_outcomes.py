@@ -1,4 +1,4 @@
-"""Outcomes of items that are written in a transaction: final at its commit, and not earlier."""
+"""Outcomes of items written in a transaction: they become final at its commit, not earlier."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Picky(MemorySink[Any]):
 
 
 class Ending(MemorySink[Any]):
-    """A destination whose commits fail with these errors, one after the other; `None` is a success."""
+    """A destination whose commits fail with these errors in turn; `None` is a success."""
 
     def __init__(self, *errors: Exception | None) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Ending(MemorySink[Any]):
                 raise error
 
     async def write_all(self, batch: Batch[Any]) -> None:
-        """A reader's own sink: each batch in a transaction."""
+        """A user's own sink that writes each batch in a transaction."""
         async with transaction(self) as tx:
             assert await send(tx, batch) == {}
 
@@ -85,7 +85,7 @@ def outcomes(batch: Batch[Any]) -> list[str]:
 async def test_a_batch_of_a_transaction_that_was_lost_is_sent_again(
     fake_clock: FakeClock, unit: Unit | None
 ) -> None:
-    """As the guide says: start again, with all batches."""
+    """As documented: start again, with all batches."""
     sink, batches = Ending(TransactionLost("gone"), None), [RowBatch("ab"), RowBatch("c")]
     for is_committed in (False, True):
         try:
@@ -122,7 +122,7 @@ async def test_a_commit_of_unknown_outcome_leaves_items_perhaps_applied(
 
 
 async def test_dead_letters_are_those_of_the_attempt_that_commits(fake_clock: FakeClock) -> None:
-    """The item of a held letter is unsettled after a rollback, and refused again."""
+    """The item of a held letter is unsettled after a rollback and refused again."""
     letters = MemorySink[Any]()
     sink = stack(_Picky(), Isolate(), DeadLetter(letters))
     batch = RowBatch(["a", "bad"])
@@ -140,7 +140,7 @@ async def test_dead_letters_are_those_of_the_attempt_that_commits(fake_clock: Fa
 
 
 async def test_a_replay_that_fails_leaves_duplicates(fake_clock: FakeClock) -> None:
-    """The unit was committed before, however this attempt ends."""
+    """The unit was committed earlier, however this attempt ends."""
     sink, batch = MemorySink[str](), RowBatch("ab")
     async with transaction(sink, UNIT) as tx:
         await send(tx, RowBatch("ab"))
@@ -191,7 +191,7 @@ async def test_a_commit_that_is_lost_delivers_no_item_of_a_batcher(
 
 
 async def test_a_cut_before_the_commit_leaves_items_unknown(fake_clock: FakeClock) -> None:
-    """B14: the tally of a shutdown is exact; a commit that comes later changes no outcome."""
+    """B14: the tally of a shutdown is exact; a later commit changes no outcome."""
     sink = Ending()
     sink.may_commit.clear()
     async with Batcher[int](
@@ -205,8 +205,8 @@ async def test_a_cut_before_the_commit_leaves_items_unknown(fake_clock: FakeCloc
 
 
 async def test_items_of_a_batcher_inside_a_transaction_are_unknown(fake_clock: FakeClock) -> None:
-    """I10, batcher/B14: the batcher cannot wait for the commit; it lost the outcomes, and closed with items
-    that were in flight for ever.
+    """I10, batcher/B14: the batcher cannot wait for the commit; otherwise it would lose the
+    outcomes and close with items in flight forever.
     """
     sink = MemorySink[int]()
     async with transaction(sink) as tx:

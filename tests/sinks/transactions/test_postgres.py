@@ -168,7 +168,7 @@ async def test_a_second_attempt_does_not_go_on_beside_the_first(
 
 
 def tells(event: asyncio.Event, wanted: bytes) -> Callable[[bytes, bytes], bool]:
-    """For `Proxy.cut_request`: cuts nothing, and signals that such a message has come."""
+    """A function for `Proxy.cut_request` that cuts nothing but signals such a message."""
 
     def look(kind: bytes, body: bytes) -> bool:
         if kind == wanted:
@@ -223,7 +223,7 @@ async def test_other_parts_of_a_version_are_refused(
 async def test_other_parts_that_were_under_way_are_refused_at_the_commit(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T6: at its beginning the other division of the version was not visible."""
+    """P-T6: when it began, the other division of the version was not visible."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await attempt(sink, 1, replace(UNIT, version=1))
         with pytest.raises(UnitRefused):
@@ -246,7 +246,7 @@ async def test_other_rows_under_a_committed_name_are_an_error(
 async def test_the_ledger_keeps_the_last_versions_and_refuses_older_ones(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Versions need not be consecutive; another application has its own."""
+    """Versions need not be consecutive; another application has its own versions."""
     async with place(embedded_postgres.dsn) as db, db.sink(ledger_versions=2) as sink:
         for number, version in enumerate((1, 1000, 5000, 5001)):
             for part in (0, 1):
@@ -267,7 +267,7 @@ async def test_the_ledger_keeps_the_last_versions_and_refuses_older_ones(
 async def test_the_ledger_is_made_on_demand_by_whoever_comes_first(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """By many attempts at once, and with a name that needs quotes."""
+    """By many concurrent attempts, and with a name that needs quotes."""
     async with (
         place(embedded_postgres.dsn) as db,
         db.sink(pool_size=8) as some,

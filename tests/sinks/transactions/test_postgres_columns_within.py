@@ -1,5 +1,5 @@
-"""Columns in a transaction: binary `COPY`, several of them, and bad rows in between. P-T10,
-P-T21.
+"""P-T10, P-T21: columns in a transaction: several binary `COPY` statements, with bad rows among
+them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def columns(rows: Iterable[tuple[int, str]]) -> ArrowBatch:
 async def test_a_hundred_bad_rows_in_columns_are_refused_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
 ) -> None:
-    """50 found in the columns and 50 found by the server, over two chunks; a third chunk has none,
-    and a fourth comes before all of them.
+    """50 found in the columns and 50 by the server, in two chunks; a third chunk has none, and a
+    fourth is written before them.
     """
     async with (
         place(embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'no')") as db,

@@ -52,8 +52,8 @@ async def end_session_of(db: Place, ledger: str) -> None:
 async def test_a_killed_connection_takes_everything_with_it(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, rows: int
 ) -> None:
-    """P-T16: earlier writes are lost as well, each later write reports it, and so does the commit;
-    nothing is retried inside.
+    """P-T16: earlier writes are lost, too; each later write and the commit report it; nothing is
+    retried inside.
     """
     async with (
         place(embedded_postgres.dsn) as db,
@@ -93,7 +93,9 @@ async def test_a_connection_that_breaks_before_the_commit_applies_nothing(
 async def test_a_lost_answer_to_the_commit_is_found_in_the_ledger(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """It was applied: the block ends without an error. Without a unit the outcome cannot be found."""
+    """It was applied: the block ends without an error. Without a unit the outcome cannot be
+    determined.
+    """
     async with (
         place(embedded_postgres.dsn) as db,
         proxied(db.dsn) as (proxy, through),
@@ -185,7 +187,7 @@ async def test_cancelled_it_rolls_back(
 async def test_a_write_that_was_cut_off_is_undone_and_the_transaction_goes_on(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """A timeout inside; in the last write, or in one that others follow."""
+    """By an inner timeout; in the last write, or in one that others follow."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
 
         async def cut_off(batch: Batch[Any]) -> None:
@@ -239,7 +241,7 @@ class Failures(Observer):
 async def test_a_serialization_failure_ends_the_transaction(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Here a trigger raises it; a savepoint cannot help then."""
+    """A trigger raises it here; a savepoint cannot help."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await db.con.execute(
             f"CREATE FUNCTION {db.table}_no() RETURNS trigger AS $$ BEGIN RAISE SQLSTATE "
@@ -258,7 +260,7 @@ async def test_a_serialization_failure_ends_the_transaction(
 async def test_dead_letters_of_refused_rows_come_after_the_commit(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, unit: Unit
 ) -> None:
-    """P-T21: and the ledger in the database notes it, also if the table of letters is down."""
+    """P-T21: the ledger in the database records it, also if the table of letters is unavailable."""
 
     async def refuses(batch: Batch[Any]) -> None:
         raise PermanentError("no room")

@@ -1,5 +1,5 @@
-"""The ledger in PostgreSQL: the table that a unit was written to, its contents, and ledgers of an
-earlier shape.
+"""The ledger in PostgreSQL: the table to which a unit was written, its contents, and ledgers of an
+earlier format.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OLD_ROW = (
 async def attempt(
     sink: Any, rows: list[tuple[int, str]], unit: Unit = UNIT, **counted: Any
 ) -> dict[Any, int]:
-    """One transaction with these rows; returns their outcomes."""
+    """One transaction with these rows; return their outcomes."""
     batch = batch_of(rows)
     async with transaction(sink, unit) as tx:
         assert await send(tx, batch) == {}
@@ -96,7 +96,9 @@ async def test_one_unit_is_committed_once_for_each_table(
 async def test_a_table_made_anew_is_not_skipped(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, chosen: str, ends: Outcome
 ) -> None:
-    """The ledger cannot know which rows the new table has; the statements in the message choose."""
+    """The ledger cannot know which rows the new table has; the statements in the message offer a
+    choice.
+    """
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await attempt(sink, words(2))
         await attempt(sink, words(1, 9), replace(UNIT, part=2))
@@ -120,7 +122,7 @@ async def test_a_table_made_anew_is_not_skipped(
 async def test_a_table_that_was_renamed_is_not_written_to_twice(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, chosen: str, ends: Outcome
 ) -> None:
-    """It has the unit's rows under another name; the statements in the message choose."""
+    """It has the unit's rows under another name; the statements in the message offer a choice."""
     async with place(embedded_postgres.dsn) as db:
         async with db.sink() as sink:
             await attempt(sink, words(2))
@@ -152,8 +154,8 @@ async def test_a_table_that_was_renamed_is_not_written_to_twice(
 async def test_the_ledger_is_made_beside_the_table(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Not in the first schema of a role's search path: another role that repeats the write would
-    have its own ledger.
+    """It is not created in the first schema of a role's search path: otherwise another role that
+    repeats the write would have its own ledger.
     """
     async with place(embedded_postgres.dsn) as db:
         own = f"{db.table}_own"
@@ -188,7 +190,7 @@ async def test_a_table_made_anew_in_the_midst_is_the_one_that_is_noted(
 async def test_versions_are_kept_for_each_table(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """One table is ahead of the other: versions that the other still needs are kept."""
+    """If one table is ahead of the other, the versions that the other still needs are kept."""
     async with place(embedded_postgres.dsn) as db, place(embedded_postgres.dsn) as other:
         slow = PostgresSink(
             db.dsn, table=other.table, columns=("id", "word"), ledger=db.ledger, ledger_versions=2
@@ -209,8 +211,8 @@ async def test_versions_are_kept_for_each_table(
 async def test_keys_of_another_type_are_refused(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """An int and a bigint of one value have different hashes, so a part by the one is not a part by
-    the other.
+    """An int and a bigint of the same value have different hashes, so a part by one is not a part
+    by the other.
     """
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await attempt(sink, words(1), replace(UNIT, types="id int"))
@@ -222,7 +224,7 @@ async def test_keys_of_another_type_are_refused(
                 await attempt(sink, words(1, 50), replace(UNIT, version=8, part=2, types="id int"))
         assert await attempt(sink, words(1), UNIT) == {
             Outcome.DUPLICATE: 1
-        }  # it does not say, so nothing is compared
+        }  # it has no record, so nothing is compared
         assert await db.rows() == words(1) + words(1, 50)
 
 
@@ -249,7 +251,9 @@ async def test_as_many_other_rows_under_a_committed_name_are_an_error(
 async def test_a_ledger_of_the_first_shape_goes_on(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first of many concurrent attempts alters it. Its rows are committed, for any table."""
+    """The first of many concurrent attempts alters it. Its rows count as committed for any
+    table.
+    """
     async with (
         place(embedded_postgres.dsn) as db,
         db.sink(pool_size=8) as some,
@@ -279,7 +283,7 @@ async def test_a_ledger_of_the_first_shape_goes_on(
             await attempt(some, words(1, 90), replace(UNIT, version=6, part=0))
         with pytest.raises(
             asyncpg.InvalidColumnReferenceError
-        ):  # how a worker of the first release ends
+        ):  # the end of a worker of the first release
             await db.con.execute(
                 f"INSERT INTO {db.ledger} (application, version, part, parts, rule) VALUES "
                 "('orders', 7, 1, 4, 'id')"
@@ -290,7 +294,7 @@ async def test_a_ledger_of_the_first_shape_goes_on(
 async def test_what_stood_in_an_old_ledger_is_not_pruned_for_one_table(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Another table may come much later, and then still counts as written."""
+    """Another table may follow much later, and still counts as written."""
     async with place(embedded_postgres.dsn) as db, db.sink(ledger_versions=2) as sink:
         await old_ledger(db, (1, 1, 1))
         for version in range(2, 6):
@@ -344,7 +348,7 @@ async def test_a_unit_is_on_disk_when_it_is_committed(
     unit: Unit | None,
     seen: str,
 ) -> None:
-    """Its caller treats it as complete, and never sends it again."""
+    """Its caller treats it as complete and never sends it again."""
     columns = "id int, how text DEFAULT current_setting('synchronous_commit')"
     async with place(embedded_postgres.dsn, columns) as db:
         async with db.sink(

@@ -1,4 +1,6 @@
-"""A transaction that the server refuses ends at once with the required repair, and blames no item."""
+"""A transaction that the server refuses ends at once with the required repair, without fault of an
+item.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
 async def test_a_refusal_ends_the_unit_with_its_repair(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, rows: int
 ) -> None:
-    """Nothing is tried again inside, nothing is stored, no dead letter is written; after the repair
-    the unit commits.
+    """Nothing is retried inside, nothing is stored, no dead letter is written; after the repair the
+    unit commits.
     """
     break_it, repair_it, repair = REFUSALS[what]
     async with place(embedded_postgres.dsn) as db, role(db) as writer:
@@ -133,8 +135,8 @@ async def test_row_security_refuses_single_rows_of_a_transaction(
 async def test_a_table_changed_between_two_transactions_is_written_with_its_new_types(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The cached plan of the first is invalid in the second, where asyncpg itself may not prepare
-    it again.
+    """The cached plan of the first is invalid in the second, where asyncpg may not prepare it
+    again.
     """
     async with (
         place(embedded_postgres.dsn) as db,

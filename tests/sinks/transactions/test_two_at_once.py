@@ -47,7 +47,9 @@ def outcomes(batch: Batch[Any]) -> list[str]:
 async def test_postgres_a_second_transaction_does_not_count_rows_of_a_first_that_rolls_back(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T62: `send` said that the rows were written, and neither transaction had them."""
+    """B-T62: otherwise `send` would report the rows as written although neither transaction has
+    them.
+    """
     async with place(embedded_postgres.dsn) as db, opened(sink := db.sink()):
         batch, others = RowBatch(words(2)), RowBatch(words(2, 10))
         async with transaction(sink) as second:
@@ -70,7 +72,7 @@ async def test_postgres_a_second_transaction_does_not_count_rows_of_a_first_that
 async def test_postgres_rows_of_a_transaction_that_rolls_back_are_not_booked_by_another(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T62: other items of the batch, which the commit of the first booked as delivered."""
+    """B-T62: the commit of the first one must not book other items of the batch as delivered."""
     async with place(embedded_postgres.dsn) as db, opened(sink := db.sink()):
         batch = RowBatch(words(4))
         with pytest.raises(LookupError):

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A receiver on a port of its own."""
+    """A receiver on its own port."""
     with Receiver() as made:
         yield made

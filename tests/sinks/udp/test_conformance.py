@@ -41,7 +41,7 @@ class TestStatsd(SinkConformance[dict[str, Any]]):
 
 
 class TestLines(TestStatsd):
-    """Points, in a datagram each."""
+    """Points, one per datagram."""
 
     options: ClassVar[dict[str, Any]] = {"encode": "line", "max_datagram": 20}
     number = re.compile(r"hits count=(\d+)i")
@@ -54,7 +54,7 @@ class TestLines(TestStatsd):
 
 
 class TestFunction(TestStatsd):
-    """Records made by a function; one that is too long is refused."""
+    """Records made by a function; a record that is too long is refused."""
 
     options: ClassVar[dict[str, Any]] = {
         "encode": lambda item: f"{item['name']}:{item['value']}|c",

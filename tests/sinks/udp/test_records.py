@@ -88,7 +88,7 @@ def test_a_point_of_line_protocol(item: Any, record: str) -> None:
 
 
 class Name(str, enum.Enum):  # noqa: UP042  # a StrEnum shows its content
-    """An enumeration shows itself as `Name.VIEWS`."""
+    """An enumeration whose text is `Name.VIEWS`."""
 
     VIEWS = "page.views"
 
@@ -102,7 +102,7 @@ class Level(enum.IntEnum):
 
 
 class Ratio(float):
-    """As `numpy.float64`, which shows itself as `np.float64(0.5)`."""
+    """Like `numpy.float64`, whose repr is `np.float64(0.5)`."""
 
     def __repr__(self) -> str:
         return f"Ratio({float(self)})"
@@ -111,7 +111,7 @@ class Ratio(float):
 
 
 def test_subclasses_of_text_and_numbers_are_written_by_their_content() -> None:
-    """The receiver would drop `n:Ratio(0.5)|g` silently, and count `Name.VIEWS` by itself."""
+    """The receiver would drop `n:Ratio(0.5)|g` silently, and count `Name.VIEWS` separately."""
     metric: dict[str, Any] = {
         "name": Name.VIEWS,
         "type": Kind.GAUGE,
@@ -153,8 +153,8 @@ def test_what_has_no_form_in_line_protocol_is_refused(change: dict[str, Any]) ->
 
 
 def read(record: str) -> tuple[str, dict[str, str], dict[str, str]]:
-    """Measurement, tags and fields, as the receiver reads them: a backslash hides the next character
-    from the search for the end of a part.
+    """Measurement, tags and fields as the receiver parses them: it skips a character after a
+    backslash when it searches for the end of a part.
     """
     part = r"(?:\\.|[^\\,= ])*"
     found = re.fullmatch(
@@ -185,7 +185,7 @@ texts = st.text(alphabet='ab,= \\"#', min_size=1, max_size=6)
 def test_whatever_is_taken_is_read_again(
     name: str, tags: dict[str, str], fields: dict[str, str]
 ) -> None:
-    """Escaped characters end no part, and nothing is changed."""
+    """Escaped characters end no part, and no content changes."""
     try:
         record = line({"measurement": name, "tags": tags, "fields": fields})
     except ValueError:
@@ -200,5 +200,5 @@ def test_records_are_packed_in_order_and_never_split(sizes: list[int], limit: in
     assert [record for each in found for record in each.data.split(b"\n")] == (records or [])
     assert [index for each in found for index in each.indices] == [*range(len(records))]
     assert all(len(each.data) <= limit for each in found)
-    for one, following in pairwise(found):  # the next record had no room
+    for one, following in pairwise(found):  # the next record did not fit
         assert len(one.data) + 1 + len(records[following.indices[0]]) > limit

@@ -1,4 +1,4 @@
-"""`UdpSink`: datagrams, receivers that are gone, move or come back, and its repr."""
+"""`UdpSink`: datagrams, receivers that disappear, move or return, and repr."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ async def test_a_receiver_of_ipv6() -> None:
 async def test_what_was_sent_before_a_refusal_is_lost_and_the_rest_is_not_sent(
     receiver: Receiver,
 ) -> None:
-    """At most once: delivered means handed to the kernel. Later writes find out before they say so."""
+    """At most once: delivered means handed to the kernel. Later writes check for the receiver
+    first.
+    """
     receiver.close()
     async with UdpSink(receiver.host, receiver.port, max_datagram=10) as sink:
         errors = await send(sink, RowBatch(hits(3)))
@@ -154,7 +156,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 async def test_a_name_is_looked_up_again_after_a_failure(
     receiver: Receiver, resolver: Resolver
 ) -> None:
-    """It resolves to another machine then; without a failure it is not looked up again."""
+    """It resolves to another machine then; without a failure it is not resolved again."""
     async with UdpSink("metrics.example", receiver.port) as sink:
         for number in range(3):
             assert await send(sink, RowBatch(hits(1, number))) == {}
@@ -173,7 +175,7 @@ async def test_a_name_is_looked_up_again_after_a_failure(
 async def test_the_address_of_several_that_listens_is_found(
     receiver: Receiver, resolver: Resolver
 ) -> None:
-    """`localhost` is `::1` as well, which has no listener; nothing is lost there."""
+    """`localhost` is also `::1`, which has no listener; nothing is lost there."""
     resolver.hosts = ["::1", "127.0.0.3", "127.0.0.1"]
     async with UdpSink("metrics.example", receiver.port) as sink:
         for number in range(3):
@@ -201,7 +203,7 @@ async def test_an_address_that_is_not_allowed_is_refused() -> None:
 
 
 async def test_a_cancelled_write_leaves_no_socket_behind(receiver: Receiver) -> None:
-    """While it checks whether the receiver is back."""
+    """While it checks whether the receiver has returned."""
     async with UdpSink(receiver.host, receiver.port) as sink:
         port = receiver.port
         receiver.close()
@@ -219,7 +221,9 @@ async def test_a_cancelled_write_leaves_no_socket_behind(receiver: Receiver) -> 
 
 
 async def test_what_a_cancelled_write_had_sent_is_delivered(receiver: Receiver) -> None:
-    """The second datagram is refused because of the first, and the write checks for the receiver."""
+    """The second datagram is refused because of the first, and the write checks for the
+    receiver.
+    """
     receiver.close()
     async with UdpSink(receiver.host, receiver.port, max_datagram=10) as sink:
         batch = RowBatch(hits(3))
@@ -232,7 +236,7 @@ async def test_what_a_cancelled_write_had_sent_is_delivered(receiver: Receiver) 
 
 
 async def test_writes_beside_each_other_look_one_after_another(receiver: Receiver) -> None:
-    """The first one finds the receiver for all, and leaves one socket."""
+    """The first write finds the receiver for all, and leaves one socket."""
     receiver.close()
     async with UdpSink(receiver.host, receiver.port) as sink:
         await send(sink, RowBatch(hits(1)))
@@ -248,7 +252,7 @@ async def test_writes_beside_each_other_look_one_after_another(receiver: Receive
 
 
 async def test_a_full_send_buffer_is_waited_for() -> None:
-    """Datagrams between sockets of this machine have one; UDP's own drains by itself."""
+    """Local datagram sockets have one; UDP's own buffer drains by itself."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with near, far:
         near.setblocking(False)

@@ -12,7 +12,7 @@ ROOM = 4 << 20
 
 
 class Receiver:
-    """A bound socket. The kernel hands datagrams of this machine over before `send` returns."""
+    """A bound socket. The kernel delivers datagrams of this machine before `send` returns."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -25,7 +25,7 @@ class Receiver:
         self._received: list[bytes] = []
 
     def datagrams(self) -> list[bytes]:
-        """All of them so far."""
+        """All datagrams so far."""
         while True:
             try:
                 self._received.append(self._socket.recv(1 << 16))
@@ -33,7 +33,7 @@ class Receiver:
                 return self._received
 
     def lines(self) -> list[str]:
-        """Their records."""
+        """The records in them."""
         return [line for each in self.datagrams() for line in each.decode().split("\n")]
 
     def close(self) -> None:

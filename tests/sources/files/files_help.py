@@ -1,4 +1,4 @@
-"""Running a consumer over files, and what it has handled."""
+"""Consumers over files, and the messages that they have handled."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Handled(list["Message"]):
 
     @property
     def values(self) -> list[Any]:
-        """Their values."""
+        """The values of the messages."""
         return [message.value for message in self]
 
     @property
     def places(self) -> list[tuple[str, int]]:
-        """Their files and rows."""
+        """The files and rows of the messages."""
         return [(path_of(message), message.offset) for message in self]
 
 
@@ -45,13 +45,13 @@ def path_of(message: Message) -> str:
 
 
 def lines(count: int, start: int = 0) -> bytes:
-    """Lines of JSON, with ten keys."""
+    """JSON lines with ten keys."""
     rows = ({"user": f"u{at % 10}", "at": at} for at in range(start, start + count))
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 async def handled(source: FileSource, into: Handled | None = None, **options: Any) -> Handled:
-    """Consume a source to its end. Raises its error."""
+    """Consume a source to its end. Raises the error of the run."""
     found = Handled() if into is None else into
 
     async def handle(message: Message) -> None:

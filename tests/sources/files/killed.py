@@ -1,7 +1,7 @@
-"""A process that is killed within a backfill: `python killed.py FOLDER LEASE ROWS HELD...`.
+"""A process that is killed during a backfill: `python killed.py FOLDER LEASE ROWS HELD...`.
 
-It handles the rows of a file in any order, and never ends those that are `HELD`. It says `ready` when
-all others are settled and that is stored.
+It handles the rows of a file in any order and never finishes those that are `HELD`. It prints
+`ready` once all others are settled and stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Told(FileSource):
-    """The source, which says what is stored."""
+    """A source that reports stored positions."""
 
     rows = 0
 

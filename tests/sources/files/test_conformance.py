@@ -1,4 +1,4 @@
-"""The suite of sources, on files of NDJSON that grow.
+"""The conformance suite of sources, on NDJSON files that grow.
 
 Proven here: O-T5, O-T7, O-T8.
 """
@@ -28,7 +28,7 @@ LEASE = 3.0
 
 
 class PlainSource:
-    """The source, as the suite sees it: lines of `KEY VALUE`, and records without headers."""
+    """The source with lines of `KEY VALUE` and records without headers, as the suite expects."""
 
     capabilities = FileSource.capabilities
 
@@ -69,7 +69,7 @@ def _plain(record: SourceRecord) -> Record:
 
 
 class TestFileSource(SourceConformance):
-    """A topic is a directory; a partition is a file, which is followed."""
+    """A topic is a directory; a partition is a followed file."""
 
     capabilities = FileSource.capabilities
     lacks = {"holes"}
@@ -117,7 +117,7 @@ class TestFileSource(SourceConformance):
         }
 
     async def lose(self, source: Source) -> None:
-        """Let another process have held the leases for a moment."""
+        """Let another process hold the leases for a moment."""
         assert isinstance(source, PlainSource)
         with closing(sqlite3.connect(self._base(source.source.group))) as base, base:
             base.execute(

@@ -1,4 +1,4 @@
-"""Files that are cut off, damaged, changed, or gone: told by name, and never misread."""
+"""Truncated, damaged, changed and missing files: reported by name, and never misread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = 3_000
 
 
 def written(path: Path) -> bytes:
-    """What is in a file of `COUNT` rows, of the format of its name."""
+    """The content of a file of `COUNT` rows, in the format that its name tells."""
     if path.suffix == ".parquet":
         parquet(path, COUNT, 1_000)
         return path.read_bytes()
@@ -40,7 +40,7 @@ def written(path: Path) -> bytes:
 async def test_a_file_that_is_cut_off_is_told_and_its_good_rows_are_delivered(
     tmp_path: Path, real_clock: LoopClock, name: str
 ) -> None:
-    """And the other files. The next run tells it again, and repeats nothing."""
+    """The other files are delivered, too. The next run reports it again and repeats nothing."""
     for other in ("a.ndjson", "c.ndjson"):
         (tmp_path / other).write_bytes(b"1\n")
     path = tmp_path / name
@@ -70,7 +70,7 @@ async def test_a_file_that_is_cut_off_is_told_and_its_good_rows_are_delivered(
 async def test_a_copy_that_was_cut_off_can_be_completed(
     tmp_path: Path, real_clock: LoopClock, name: str, *, ends: bool
 ) -> None:
-    """The rows go on where they ended, in the next run or in the same one."""
+    """The rows continue where they ended, in the next run or in the same one."""
     path = tmp_path / name
     content = written(path)
     path.write_bytes(content[:-200])
@@ -105,7 +105,7 @@ async def test_a_copy_that_was_cut_off_can_be_completed(
 async def test_damage_within_a_file_is_told(
     tmp_path: Path, real_clock: LoopClock, name: str, at: float
 ) -> None:
-    """At the latest where a checksum is: of a page of Parquet, or the end of compressed data."""
+    """No later than at a checksum: of a Parquet page, or at the end of compressed data."""
     path = tmp_path / name
     content = bytearray(written(path))
     start = int(len(content) * at)
@@ -153,7 +153,7 @@ async def test_a_file_that_has_changed_since_it_was_found_is_told(
     told: str,
     settled: int,
 ) -> None:
-    """Nothing of other contents is delivered by an old position, at whatever row it is."""
+    """No other content is delivered from an old position, whatever its row."""
     for name in ("a", "b"):
         (tmp_path / f"{name}.ndjson").write_bytes(lines(100))
     state = MemorySubscriptions()
@@ -180,7 +180,7 @@ async def test_a_file_that_has_changed_since_it_was_found_is_told(
 async def test_a_file_that_grows_while_it_is_read_is_told(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """What was read is right, but more may follow that is not."""
+    """The rows read so far are right, but wrong ones may follow."""
     path = tmp_path / "a.ndjson"
     path.write_bytes(lines(5_000))
     done = Handled()
@@ -199,7 +199,7 @@ async def test_a_file_that_grows_while_it_is_read_is_told(
 async def test_a_followed_file_that_is_found_during_an_append_is_read(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """A file system sets the time of the change before the size, so the size is still the old one."""
+    """A file system sets the time of the change before the size, so the size may be the old one."""
     path = tmp_path / "a.ndjson"
     path.write_bytes(lines(10))
     state = MemorySubscriptions()
@@ -218,7 +218,9 @@ async def test_a_followed_file_that_is_found_during_an_append_is_read(
 async def test_a_followed_file_that_is_replaced_is_told(
     tmp_path: Path, real_clock: LoopClock, *, shorter: bool
 ) -> None:
-    """Cut to nothing, or another file by the same name: its lines are not those that follow."""
+    """Whether it is truncated to nothing or replaced by another file of the same name: new lines do
+    not continue the old ones.
+    """
     path = tmp_path / "a.ndjson"
     path.write_bytes(lines(10))
     state = MemorySubscriptions()
@@ -242,7 +244,7 @@ async def test_a_followed_file_that_is_replaced_is_told(
 async def test_other_lines_before_the_position_of_a_followed_file_are_told(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """Also behind what was there when it was found: it was written anew between two runs."""
+    """Also behind the content at the time it was found: it was rewritten between two runs."""
     path = tmp_path / "a.ndjson"
     path.touch()
     state = MemorySubscriptions()
@@ -282,7 +284,7 @@ async def test_a_key_function_that_raises_is_told_with_the_file(
 async def test_a_file_without_the_column_of_the_keys_is_told(
     tmp_path: Path, real_clock: LoopClock, name: str
 ) -> None:
-    """It would be read without keys, and so without an order."""
+    """Otherwise it would be read without keys, and so without order."""
     path = tmp_path / name
     path.write_bytes(written(path))
     with pytest.raises(UnreadFiles, match=f"{name} .it has no column 'nothing', which key= names"):

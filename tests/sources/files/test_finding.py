@@ -1,4 +1,4 @@
-"""Which files a path names, and what is said of those that cannot be looked at."""
+"""The files that a path names, and the errors of unreadable ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def tree(tmp_path: Path) -> Path:
     ],
 )
 def test_paths_are_found_in_order(tree: Path, pattern: str, root: str, paths: list[str]) -> None:
-    """Relative to the part before the first wildcard, without hidden and unfinished ones."""
+    """In the order of their paths relative to the part before the first wildcard, without hidden
+    and unfinished files.
+    """
     files = FileSet(str(tree / pattern))
     assert files.root == tree / root
     assert files.find() == (paths, {})
@@ -73,7 +75,7 @@ def test_a_name_with_wildcards_is_a_name_if_it_is_there(tmp_path: Path) -> None:
 
 
 def test_a_link_to_a_directory_above_is_not_followed_for_ever(tree: Path) -> None:
-    """Other links are followed; one to nothing is told."""
+    """Other links are followed; a dangling link is reported."""
     (tree / "a" / "up").symlink_to(tree)
     (tree / "link.ndjson").symlink_to(tree / "b.ndjson")
     (tree / "lost.ndjson").symlink_to(tree / "nothing")
@@ -94,7 +96,7 @@ async def test_names_that_are_no_unicode_are_read(tmp_path: Path, real_clock: Lo
 async def test_nothing_to_read_is_an_error_of_the_opening(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """A wrong path is no finished backfill."""
+    """A wrong path must not look like a finished backfill."""
     (tmp_path / "_x.ndjson").touch()
     for path in (tmp_path, tmp_path / "*.ndjson"):
         with pytest.raises(ConfigError, match=r"no file matches .*: name a directory"):
@@ -136,7 +138,7 @@ async def test_a_name_that_tells_no_format_is_an_error(
 async def test_a_missing_package_is_named(
     tmp_path: Path, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch, name: str, extra: str
 ) -> None:
-    """When a file needs it, or at once if the format was asked for."""
+    """When a file needs it, or at once if the format is specified."""
     (tmp_path / name).touch()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=rf"penstock\[{extra}\]"):
@@ -147,7 +149,7 @@ async def test_a_missing_package_is_named(
 
 
 async def test_a_file_that_comes_later_is_read(tmp_path: Path, real_clock: LoopClock) -> None:
-    """By a source that does not end, which waits for the first one, too."""
+    """By a source that does not end, including one that waits for its first file."""
     seen, news = Handled(), asyncio.Event()
 
     async def handle(message: Message) -> None:
@@ -184,7 +186,7 @@ async def test_a_later_file_of_no_known_format_ends_the_source(
 async def test_files_that_may_not_be_read_are_told_and_the_others_read(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """Also a directory, which is not taken for an empty one."""
+    """An unreadable directory is reported as well, and does not count as empty."""
     if os.geteuid() != 0:
         pytest.skip("only root may act as another user")
     for folder in (tmp_path, *tmp_path.parents):

@@ -1,4 +1,4 @@
-"""How far a file is read ahead of its deliveries."""
+"""The read-ahead of a file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Rows:
 
 @pytest.mark.parametrize("size", [1, 3, 1_000])
 async def test_at_most_two_chunks_wait(real_clock: LoopClock, size: int) -> None:
-    """However few rows a chunk has, since they may be large."""
+    """However few rows a chunk has, because they may be large."""
     rows, news = Rows(size), Signal()
     reading = FileReading(
         lambda: rows, lambda row, value: Record("t", 0, row, None, value), 0, news, Signal()

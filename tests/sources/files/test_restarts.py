@@ -1,4 +1,4 @@
-"""Processes that stop or are killed: what is settled is not read again, and nothing is lost."""
+"""Processes that stop or are killed: settled rows are not repeated, and none is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
 
 
 def fill(folder: Path, ending: str, name: str = "a", count: int = COUNT) -> None:
-    """Make a file of rows."""
+    """Create a file of rows."""
     path = folder / f"{name}{ending}"
     if ending == ".parquet":
         parquet(path, count, 100)
@@ -64,7 +64,7 @@ ENDINGS = [".ndjson", ".ndjson.gz", ".ndjson.zst", ".csv", ".parquet"]
 async def test_after_a_kill_exactly_the_unfinished_rows_run_again(
     tmp_path: Path, real_clock: LoopClock, ending: str
 ) -> None:
-    """consumer/C:C5: those that were settled behind them are known, too."""
+    """consumer/C:C5: settled rows behind the unfinished ones are known, too."""
     fill(tmp_path, ending)
     held = ["10", "11", "250"]
     command = [sys.executable, str(Path(__file__).parent / "killed.py"), str(tmp_path)]
@@ -86,7 +86,7 @@ async def test_after_a_kill_exactly_the_unfinished_rows_run_again(
 async def test_a_stopped_backfill_goes_on_where_it_was(
     tmp_path: Path, real_clock: LoopClock, ending: str
 ) -> None:
-    """Within each file, with positions in the usual place."""
+    """Within each file, with positions in the default place."""
     for name in "abc":
         fill(tmp_path, ending, name, 100)
     done = Handled()
@@ -106,7 +106,7 @@ async def test_a_stopped_backfill_goes_on_where_it_was(
 async def test_new_files_keep_the_numbers_of_the_others(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """Wherever their names sort, and with more files than a chapter has."""
+    """Wherever their names sort, and with more files than a chapter contains."""
     for at in range(300):
         (tmp_path / f"m{at:03}.ndjson").write_bytes(b"1\n")
     first = await handled(FileSource(tmp_path, files_at_once=400))
@@ -121,8 +121,8 @@ async def test_new_files_keep_the_numbers_of_the_others(
 async def test_files_come_one_after_another_by_default(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """So records of a key come in order over all files: a file begins when the one before it is
-    settled, and what fails in it holds the next one up.
+    """Records of a key stay in order across files: a file begins when the one before it is settled,
+    and a failed row there delays the next file.
     """
     for name in ("b", "a", "c/a"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -161,7 +161,7 @@ async def test_another_subscription_reads_everything_again(
 async def test_members_share_the_files_and_read_each_row_once(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """One that comes later takes a part; each ends when all files are read, by whichever."""
+    """A later member takes over a part; each ends when all files are read, by whichever member."""
     for at in range(30):
         (tmp_path / f"{at:02}.ndjson").write_bytes(lines(20))
     done, by = Handled(), [Handled(), Handled(), Handled()]
@@ -188,7 +188,7 @@ async def test_members_share_the_files_and_read_each_row_once(
 async def test_a_second_process_waits_for_the_locks_of_the_first(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """And says why it waits."""
+    """It reports why it waits."""
     (tmp_path / "a.ndjson").write_bytes(lines(5))
     async with (
         reading(FileSource(tmp_path)) as first,
@@ -208,7 +208,7 @@ async def test_a_second_process_waits_for_the_locks_of_the_first(
 async def test_a_store_that_was_moved_by_another_process_is_refused(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """consumer/C:C3: the claim is lost, and nothing of it is stored any more."""
+    """consumer/C:C3: the claim is lost, and its positions are no longer stored."""
     (tmp_path / "a.ndjson").write_bytes(lines(9))
     async with reading(FileSource(tmp_path)) as reader:
         (claim,) = reader.host.open
@@ -237,7 +237,7 @@ async def test_a_subscription_of_another_kind_is_refused(
 async def test_a_file_that_was_lost_just_now_is_claimed_again(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """Its lock is freed before, also if that was not done in time."""
+    """Its lock is released first, even if this was not done in time."""
     (tmp_path / "a.ndjson").write_bytes(lines(9))
     state, host = MemorySubscriptions(), RecordingHost()
     options = FileSource(tmp_path, state=state)._options
@@ -263,7 +263,7 @@ async def test_a_file_that_was_lost_just_now_is_claimed_again(
 async def test_a_look_does_not_set_back_what_this_process_has_stored(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """It may have read before the store, and return after it."""
+    """The look may have read before the store and return after it."""
     for name in "ab":
         (tmp_path / f"{name}.ndjson").write_bytes(lines(1))
     catalog = FileCatalog("s", MemorySubscriptions())
@@ -277,7 +277,7 @@ async def test_a_look_does_not_set_back_what_this_process_has_stored(
 
 
 class Jumping(LoopClock):
-    """A clock that can be set ahead, as by a machine that sleeps."""
+    """A clock that can be set forward, as on a machine that sleeps."""
 
     ahead = 0.0
 
@@ -288,7 +288,7 @@ class Jumping(LoopClock):
 async def test_nothing_is_delivered_while_the_locks_may_have_run_out(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """Before anything has found out that they have."""
+    """Even before the expiry has been detected."""
     (tmp_path / "a.ndjson").write_bytes(lines(9))
     clock = Jumping()
     source = FileSource(tmp_path, state=MemorySubscriptions(), clock=clock)
@@ -306,7 +306,7 @@ async def test_nothing_is_delivered_while_the_locks_may_have_run_out(
 async def test_a_file_that_comes_during_the_run_is_read_before_it_ends(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """There is a look at the end, however rarely there are others."""
+    """There is a look at the end, whatever the interval of the others."""
     for name in "ab":
         (tmp_path / f"{name}.ndjson").write_bytes(lines(1))
     done = Handled()
@@ -321,7 +321,7 @@ async def test_a_file_that_comes_during_the_run_is_read_before_it_ends(
 
 
 class UnkeptLocks(MemorySubscriptions):
-    """Locks that run out, since the place cannot be reached."""
+    """Locks that expire because the storage is unreachable."""
 
     is_reached = False
 
@@ -334,7 +334,9 @@ class UnkeptLocks(MemorySubscriptions):
 async def test_locks_that_cannot_be_kept_are_lost_with_their_claims(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """consumer/C:R2: in time, since another process may have them then. They are taken again."""
+    """consumer/C:R2: in time, because another process may have them afterwards. They are acquired
+    again.
+    """
     (tmp_path / "a.ndjson").write_bytes(lines(9))
     state = UnkeptLocks(lease=0.2)
     async with reading(FileSource(tmp_path, state=state, poll=0.02)) as reader:
@@ -353,7 +355,7 @@ async def test_locks_that_cannot_be_kept_are_lost_with_their_claims(
 async def test_progress_is_told(
     tmp_path: Path, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the rows that are left of Parquet, and a line in the log for each finished file."""
+    """By the number of rows left in Parquet files, and a log line for each finished file."""
     for name in "ab":
         fill(tmp_path, ".parquet", name, 2_500)
     lags: list[int] = []

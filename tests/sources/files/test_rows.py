@@ -32,7 +32,7 @@ def plain(content: bytes) -> bytes:
 
 
 def many(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """Several members, or frames, one after another; they end within lines."""
+    """Several members or frames, one after another, which end within lines."""
     return lambda content: b"".join(
         compress(content[at : at + 1_000]) for at in range(0, len(content), 1_000)
     )
@@ -51,7 +51,7 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
 async def test_lines_are_delivered_as_they_are(
     tmp_path: Path, real_clock: LoopClock, ending: str
 ) -> None:
-    """Whatever they hold, compressed or not, in one member or many."""
+    """Whatever they contain, compressed or not, in one member or several."""
     written = [b'{"n": 1}', b"no json", b" \xff\xfe ", b"x" * 70_000, '"\u2028ü"'.encode()] * 40
     content = COMPRESSED[ending](b"\n".join(written) + b"\n")
     assert await rows(tmp_path, content, f"a.jsonl{ending}") == written
@@ -73,7 +73,7 @@ async def test_lines_are_delivered_as_they_are(
 async def test_rows_have_the_numbers_of_their_lines(
     tmp_path: Path, real_clock: LoopClock, content: bytes, found: list[tuple[int, bytes]]
 ) -> None:
-    """Also behind empty lines; line ends and a byte order mark are no part of a row."""
+    """Also behind empty lines; line ends and a byte order mark are not part of a row."""
     (tmp_path / "a.ndjson").write_bytes(content)
     done = await handled(FileSource(tmp_path))
     assert [(message.offset, message.value) for message in done] == found
@@ -81,7 +81,7 @@ async def test_rows_have_the_numbers_of_their_lines(
 
 
 async def test_rows_of_csv_are_those_of_its_reader(tmp_path: Path, real_clock: LoopClock) -> None:
-    """Newlines and quotes within fields, line ends of both kinds, and rows of other lengths."""
+    """Newlines and quotes within fields, both kinds of line ends, and rows of other lengths."""
     content = 'name,said\r\nann,"one\r\ntwo, ""three"""\r\n\nbob\nüwe,x,y\ncid,"last"'
     expected = [
         {"name": "ann", "said": 'one\r\ntwo, "three"'},
@@ -125,7 +125,7 @@ def parquet(path: Path, count: int, group: int) -> None:
 async def test_rows_of_parquet_are_found_again_by_their_number(
     tmp_path: Path, real_clock: LoopClock, start: int, group: int
 ) -> None:
-    """Over row groups, and at their ends; the number of rows is known from the beginning."""
+    """Across row groups and at their ends; the number of rows is known from the beginning."""
     parquet(tmp_path / "a.parquet", 3_500, group)
     state = MemorySubscriptions()
     source = FileSource(tmp_path, key="user", state=state, subscription="s")
@@ -149,7 +149,7 @@ async def test_rows_of_parquet_are_found_again_by_their_number(
 
 
 def test_large_rows_of_parquet_are_decoded_few_at_a_time(tmp_path: Path) -> None:
-    """So memory does not grow with their size."""
+    """So memory does not grow with the size of the rows."""
     table = pa.table({"blob": [bytes([at]) * (1 << 20) for at in range(20)]})
     pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
     recorded = record(tmp_path, "a.parquet")
@@ -181,7 +181,7 @@ def user(value: Any) -> object:
 async def test_keys_are_of_a_column_or_a_function(
     tmp_path: Path, real_clock: LoopClock, key: Any
 ) -> None:
-    """A line of NDJSON that has no such field has no key: it is for the decoder."""
+    """A line of NDJSON without that field has no key; the decoder handles it."""
     (tmp_path / "a.csv").write_text("at,user\n1,ann\n2,bob\n")
     done = await handled(FileSource(tmp_path, key=key))
     assert [message.key for message in done] == ["ann", "bob"]
@@ -215,7 +215,7 @@ async def test_a_row_over_the_limit_is_told(
 async def test_a_large_file_without_a_line_takes_little_memory(
     tmp_path: Path, real_clock: LoopClock, ending: str
 ) -> None:
-    """Of a gigabyte, as much is read as a row may have."""
+    """Only as much of a gigabyte is read as a row may have."""
     path = tmp_path / f"a{ending}"
     if ending.endswith(".gz"):
         with gzip.open(path, "wb", compresslevel=1) as file:
@@ -257,7 +257,7 @@ def test_a_bad_argument_is_named(given: dict[str, Any], said: str) -> None:
 async def test_only_whole_lines_of_a_followed_file_are_rows(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """The rest of a line that is being written comes with its end."""
+    """An unfinished line is delivered once it is complete."""
     path = tmp_path / "a.ndjson"
     path.write_bytes(lines(2) + b"3 and")
     source = FileSource(path, follow=True, poll=0.01, state=MemorySubscriptions())

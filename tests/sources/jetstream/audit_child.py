@@ -1,9 +1,10 @@
-"""A consumer of a stream in a process that tests kill, freeze or end.
+"""A consumer of a stream in a process that tests kill, freeze or stop.
 
-`audit_child.py '{"url": ..., "stream": ..., "name": ..., "audit": ...}'` appends lines to the audit, each
-at once and whole: `ready name`, `assigned name partition`, `began name sequence key attempt`, and then
-`done`, `failed` or `cut` with the same; `revoked` and `lost` as `assigned`; and the time of the monotonic clock behind each. It tells its
-parent an empty line each time. The payload says what else a handler does: see `Worker.handle`.
+`audit_child.py '{"url": ..., "stream": ..., "name": ..., "audit": ...}'` appends lines to the
+audit, each in one write: `ready name`, `assigned name partition`, `began name sequence key
+attempt`, and then `done`, `failed` or `cut` with the same fields; `revoked` and `lost` like
+`assigned`; each with the time of the monotonic clock at its end. It prints an empty line to its
+parent each time. The payload determines what else a handler does: see `Worker.handle`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is consumed, and how."""
+    """The options of the consumer."""
 
     url: str
     stream: str
@@ -48,15 +49,15 @@ class Options:
     max_in_flight: int = 1000
     work: float = 0.002
     naks: float = 0.0
-    """The part of the tries that fail."""
+    """The fraction of attempts that fail."""
     drain: float = 5.0
     seed: int = 0
     blocks: bool = True
-    """Whether `block` blocks the loop; else it is as `hold`."""
+    """Whether `block` blocks the loop; otherwise it is the same as `hold`."""
 
 
 class Audit(ConsumerObserver):
-    """What one process does, in the file of all of them."""
+    """The events of one process, in a file shared by all processes."""
 
     def __init__(self, options: Options) -> None:
         self._name = options.name
@@ -84,13 +85,14 @@ class Worker:
         self.gate = asyncio.Event()
 
     def heard(self) -> None:
-        """The parent has sent a line."""
+        """Process a line from the parent."""
         os.read(0, 1)
         self.gate.set()
 
     async def handle(self, message: Message) -> Result | None:
         """Do what the payload says: `hold` until the parent sends a line, `block` the loop until
-        then, `sleep` so many seconds, `term` or `fail`. Any other one is handled, with some naks.
+        then, `sleep` for some seconds, `term` or `fail`. Other payloads are handled, with some
+        naks.
         """
         action, _, number = message.value.decode().partition(" ")
         about = (message.offset, message.key, message.attempt)
@@ -115,7 +117,7 @@ class Worker:
 
 
 async def consume(options: Options) -> None:
-    """Consume until a signal."""
+    """Consume until a signal arrives."""
     audit = Audit(options)
     worker = Worker(audit, options)
     source = JetStreamSource(

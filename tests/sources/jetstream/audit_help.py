@@ -1,4 +1,4 @@
-"""Consumers of a stream in processes of their own, and what the file of their handlers says."""
+"""Consumers of a stream in their own processes, and the audit that their handlers write."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Member:
         await until(is_met)
 
     def open_gate(self) -> None:
-        """Let it handle what it holds."""
+        """Let it finish the message that it holds."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
 
@@ -72,13 +72,13 @@ class Member:
         self.process.send_signal(signal.SIGCONT)
 
     async def kill(self) -> None:
-        """End it at once, and note that in the audit."""
+        """Kill it, and record this in the audit."""
         self.process.kill()
         await self.process.wait()
         self._audit.note("killed", self.name)
 
     async def stop(self) -> None:
-        """End it by SIGTERM: it drains."""
+        """Stop it by SIGTERM: it drains."""
         self.process.terminate()
         code = await self.process.wait()
         self._audit.read()
@@ -101,7 +101,7 @@ class Audited:
         self._readers: list[asyncio.Task[None]] = []
         self.lines: list[Line] = []
         self.claims: list[tuple[str, str, int, float]] = []
-        """What, which member, which partition, and when."""
+        """Event, member, partition and time of each change."""
         self.killed: dict[str, float] = {}
         self.ready: set[str] = set()
 
@@ -139,7 +139,7 @@ class Audited:
         self._news.set()
 
     def note(self, *about: object) -> None:
-        """Write a line of the test's own."""
+        """Write a line of the test itself."""
         with self.path.open("a") as file:
             file.write(f"{' '.join(map(str, about))} {time.monotonic()}\n")
         self._news.set()
@@ -148,10 +148,10 @@ class Audited:
         for each in self._readers:
             each.cancel()
 
-    # -- what it says ------------------------------------------------------------------------------
+    # -- the content of the audit ------------------------------------------------------------------
 
     def read(self) -> None:
-        """Take in what was written since."""
+        """Process the lines written since."""
         with self.path.open() as file:
             file.seek(self._read_to)
             whole, end, _ = file.read().rpartition("\n")
@@ -170,7 +170,7 @@ class Audited:
                 self.lines.append(told)
 
     async def until(self, is_met: Callable[[], bool]) -> None:
-        """Wait until that is so of what is written."""
+        """Wait until this holds for the audit."""
         while True:
             self._news.clear()
             self.read()
@@ -179,11 +179,11 @@ class Audited:
             await self._news.wait()
 
     async def until_done(self, count: int) -> None:
-        """Wait until so many messages were handled."""
+        """Wait until this many messages were handled."""
         await self.until(lambda: len({*self.done()}) >= count)
 
     async def until_began(self, *sequences: int, member: Member | None = None) -> None:
-        """Wait until the handlers of these have begun, in this member."""
+        """Wait until the handlers of these messages have begun in this member."""
         name = None if member is None else member.name
         await self.until(lambda: {*sequences} <= {*self.sequences("began", name)})
 
@@ -193,11 +193,11 @@ class Audited:
         return [each.sequence for each in found if member in (None, each.member)]
 
     def done(self) -> list[int]:
-        """The handled messages, in order; some of them several times."""
+        """The handled messages, in order; some may be repeated."""
         return self.sequences("done")
 
     def held_by(self) -> dict[str, set[int]]:
-        """The partitions of each member, as it tells of its claims."""
+        """The partitions of each member, according to the reports of its claims."""
         held: dict[str, set[int]] = defaultdict(set)
         for what, member, partition, _ in self.claims:
             if what == "assigned":
@@ -207,7 +207,7 @@ class Audited:
         return held
 
     def shares(self) -> list[int]:
-        """How many partitions each member has."""
+        """The number of partitions of each member."""
         return [len(share) for share in self.held_by().values()]
 
     def attempts(self, sequence: int, member: Member) -> list[int]:
@@ -219,7 +219,7 @@ class Audited:
         ]
 
     async def state(self) -> str:
-        """What is missing, what the server says, and what the processes have logged."""
+        """The missing messages, the server's state, and the logs of the processes."""
         lost = sorted({*self.stream.stored} - {*self.done()})
         told = [f"{len(self.done())} done, {len(lost)} not: {lost[:10]}", str(self.killed)]
         told += [str(each) for each in (*self.claims[-20:], *self.lines[-3:])]
@@ -236,15 +236,15 @@ class Audited:
         told += [each.read_text()[-1500:] for each in sorted(self._folder.glob("log-*"))]
         return "\n--\n".join(told)
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- the laws ----------------------------------------------------------------------------------
 
     def repeats(self) -> int:
-        """How often messages were handled that had been handled before."""
+        """The number of repeated handlings of handled messages."""
         done = self.done()
         return len(done) - len({*done})
 
     def assert_exact(self) -> None:
-        """All that is stored was handled; each key in the order of the stream, at first."""
+        """Check that all stored messages were handled; each key's first ones in stream order."""
         wanted: dict[str, list[int]] = defaultdict(list)
         for sequence in sorted(self.stream.stored):
             wanted[self.stream.stored[sequence]].append(sequence)
@@ -257,7 +257,9 @@ class Audited:
             assert found[key] == sequences, key
 
     def assert_one_at_a_time(self) -> None:
-        """No key was in two handlers at once; one of a killed process ended with it."""
+        """Check that no key was in two handlers at once; handlers of a killed process ended with
+        it.
+        """
         running: dict[str, Line] = {}
         for line in self.lines:
             other = running.get(line.key)
@@ -275,7 +277,7 @@ class Audited:
 async def audited(
     server: EmbeddedNats, folder: Path, partitions: int | None = None, **config: Any
 ) -> AsyncIterator[Audited]:
-    """A new stream whose consumers are audited; all within a time."""
+    """A new stream with audited consumers; the block has a time limit."""
     async with (
         asyncio.timeout(WITHIN),
         new_stream(server, partitions, **config) as stream,

@@ -1,8 +1,8 @@
 """A stream whose partitions have offsets from 0 without gaps, for the conformance suite.
 
-The suite counts offsets so, and appends records with keys of its own to partitions that it names. Here
-a key is a token of the subject that the stream puts into that partition, and the offset of a message is
-its place among the messages of the partition.
+The suite expects such offsets, and appends records with its own keys to partitions that it names.
+Here a key is a token of the subject that the stream maps to that partition, and the offset of a
+message is its index among the messages of the partition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def partition_of(token: str, partitions: int) -> int:
-    """The partition of a token, by the server's hash: FNV-1a of 32 bits."""
+    """The partition of a token, by the server's hash: 32-bit FNV-1a."""
     value = 2166136261
     for byte in token.encode():
         value = (value ^ byte) * 16777619 % (1 << 32)
@@ -43,7 +43,7 @@ class DenseTopic:
         self.sequences: list[list[int]] = [[] for _ in range(partitions)]
 
     def learn(self, partition: int, sequence: int) -> None:
-        """Note where a message is that was appended."""
+        """Record the place of an appended message."""
         self.sequences[partition].append(sequence)
 
     def dense(self, partition: int, sequence: int) -> int:
@@ -51,7 +51,7 @@ class DenseTopic:
         return bisect_left(self.sequences[partition], sequence)
 
     def sparse(self, partition: int, offset: int) -> int:
-        """The sequence number of a message; behind the last one for the end."""
+        """The sequence number of a message; for the end, the number after the last one."""
         known = self.sequences[partition]
         if offset < len(known):
             return known[offset]
@@ -59,7 +59,7 @@ class DenseTopic:
 
 
 class DenseClaim:
-    """A claim as the source has it, around that of the suite's host."""
+    """A claim of the source, around that of the suite's host."""
 
     def __init__(self, outer: SourceClaim, topic: DenseTopic) -> None:
         self.outer = outer
@@ -85,13 +85,13 @@ class DenseClaim:
 
 
 class DenseHost:
-    """Passes on the claims, with dense positions."""
+    """Forwards the claims, with dense positions."""
 
     def __init__(self, host: ClaimHost, topic: DenseTopic) -> None:
         self._host = host
         self._topic = topic
         self.inner: dict[SourceClaim, DenseClaim] = {}
-        """The claims of the source, by those of the host."""
+        """The claims of the source, by the host's claims."""
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         dense = {
@@ -122,7 +122,7 @@ def outer_of(claims: Iterable[SourceClaim]) -> list[SourceClaim]:
 
 
 class DenseSource:
-    """The source, as the suite sees it."""
+    """The source as the suite expects it."""
 
     def __init__(self, source: JetStreamSource, topic: DenseTopic) -> None:
         self.capabilities = source.capabilities

@@ -1,4 +1,4 @@
-"""A consumer of a stream in the process of the test, whose troubles and messages it can wait for."""
+"""A consumer of a stream in the test's process; tests can wait for its troubles and messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Watched(JetStreamSource):
-    """A source that tells its troubles to the test."""
+    """A source that reports its troubles to the test."""
 
     def __init__(self, stream: str, **options: Any) -> None:
         super().__init__(stream, **options)
@@ -49,9 +49,9 @@ class Running:
         """Sequence numbers and attempts."""
         self.ended: list[int] = []
         self.answers: Mapping[bytes, Callable[[Message], Result | None]] = {}
-        """What a handler answers, by payload; it handles other ones."""
+        """The results of the handler by payload; other messages are acknowledged."""
         self.gate = asyncio.Event()
-        """Opens what has the payload `hold`."""
+        """Releases messages whose payload is `hold`."""
         self.consumer: Consumer
         self.run: asyncio.Task[object]
 
@@ -70,7 +70,7 @@ class Running:
         return result
 
     async def until(self, is_met: Callable[[], bool]) -> None:
-        """Wait until that is so; it is looked at with each trouble and each message."""
+        """Wait until this holds; it is checked at each trouble and each message."""
         while not is_met():
             self.source.news.clear()
             if self.run.done():
@@ -79,7 +79,7 @@ class Running:
             await self.source.news.wait()
 
     async def handled(self, *sequences: int) -> None:
-        """Wait until these are handled."""
+        """Wait until these messages are handled."""
         await self.until(lambda: {*sequences} <= {*self.ended})
 
     async def trouble(self, part: str) -> str:
@@ -90,7 +90,7 @@ class Running:
         return told
 
     async def recovered(self) -> None:
-        """Wait for the end of troubles."""
+        """Wait for the end of all troubles."""
         await self.until(lambda: self.source.trouble is None)
 
 
@@ -98,7 +98,7 @@ class Running:
 async def running(
     server: EmbeddedNats, stream: str, *, options: Mapping[str, Any] | None = None, **source: Any
 ) -> AsyncIterator[Running]:
-    """A consumer of a stream, with these options, and these of its source."""
+    """A consumer of a stream with these options for itself and its source."""
     given: dict[str, Any] = {"durable": "d", "servers": server.url, "ack_wait": 1.0, **source}
     others: dict[str, Any] = {"name": "here", "commit_every": 0.02, "drain": 2.0, **(options or {})}
     made = Running(Watched(stream, **given))
@@ -114,7 +114,7 @@ async def running(
 
 @asynccontextmanager
 async def advisories(stream: Stream, kind: str) -> AsyncIterator[asyncio.Queue[bytes]]:
-    """The server's advisories of this kind about the consumers of a stream."""
+    """The server's advisories of this kind for the consumers of a stream."""
     told: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def heard(message: Any) -> None:

@@ -1,7 +1,8 @@
-"""A process that reads the consumer of `server_model`: its intake, its puller and a tiny consumer.
+"""A process that reads the consumer of `server_model`: its intake, its puller and a minimal
+consumer.
 
-It does what the parts around them do, in the same order, without a connection and without tasks. Its
-consumer has a lane for each key, whose first record alone may be handled.
+It does the same as the real surrounding code, in the same order, without a connection or tasks. Its
+consumer has a lane for each key; only the first record of a lane can be handled.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class MemberModel:
         self.puller.window.share(prefetch)
         self.away = 0
         self.lanes: dict[object, deque[StreamRecord]] = {}
-        """The records that were taken in this claim, and not handled."""
+        """The records taken in this claim but not handled."""
         self.handled: set[int] = set()
-        """The records that were handled in this claim, and not settled."""
+        """The records handled in this claim but not settled."""
         self.is_claimed = False
         self.is_leaving = False
-        """Whether the claim has to begin again."""
+        """Whether the claim has to be restarted."""
         self.is_frozen = False
         self.is_connected = True
         self.wire: deque[Arrival] = deque()
@@ -54,12 +55,12 @@ class MemberModel:
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs and has a connection."""
+        """Whether it runs and is connected."""
         return self.is_connected and not self.is_frozen
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether what is held may be elsewhere."""
+        """Whether held messages may have been delivered to another member."""
         return self.server.now - self.alive_at >= WAIT
 
     @property
@@ -68,11 +69,11 @@ class MemberModel:
         return self.server.now * TICK
 
     def state(self) -> ConsumerState:
-        """The consumer, as the server tells it."""
+        """The consumer as the server reports it."""
         return ConsumerState.of(self.server.info())
 
     async def publish(self, subject: str, payload: bytes, reply: str) -> None:
-        """Take a request of the puller."""
+        """Send a request of the puller."""
         assert subject == "next"
         asked = json.loads(payload)
         if reply == "inbox.m":
@@ -83,7 +84,7 @@ class MemberModel:
     # -- the claim ---------------------------------------------------------------------------------
 
     def begin(self, arriving: int = 0) -> None:
-        """Begin a claim with what the server says, while messages arrive."""
+        """Begin a claim with the server's state while messages arrive."""
         state = self.state()
         self.server.deliver(arriving)
         self.receive(arriving)
@@ -93,13 +94,13 @@ class MemberModel:
         self.is_claimed, self.is_leaving = True, False
 
     def end(self) -> None:
-        """End the claim: nothing of it is settled any more."""
+        """End the claim: none of its messages is settled any more."""
         self.is_claimed = False
         self.lanes.clear()
         self.handled.clear()
 
     def check_lapse(self) -> None:
-        """If what is held may be elsewhere, lose it, and begin another claim."""
+        """If held messages may be elsewhere, lose the claim and begin another one."""
         if not self.has_lapsed:
             return
         self.alive_at = self.server.now
@@ -110,7 +111,7 @@ class MemberModel:
             self.is_leaving = True
 
     def go_on(self, arriving: int) -> None:
-        """Begin the next claim, if one has ended or has to, while messages arrive."""
+        """Begin the next claim if one has ended or must be restarted, while messages arrive."""
         if self.is_up and (self.is_leaving or not self.is_claimed):
             if self.is_claimed:
                 self.settle()
@@ -118,10 +119,10 @@ class MemberModel:
                 self.intake.restart()
             self.begin(arriving)
 
-    # -- what arrives ------------------------------------------------------------------------------
+    # -- arrivals ----------------------------------------------------------------------------------
 
     def receive(self, most: int) -> None:
-        """Process up to so many arrivals."""
+        """Process up to this many arrivals."""
         for _ in range(min(most, len(self.wire))):
             self._received(self.wire.popleft())
 
@@ -143,10 +144,10 @@ class MemberModel:
         if intake.is_astray:
             self.is_leaving = True
 
-    # -- what is asked for -------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def look(self, state: ConsumerState) -> None:
-        """Compare with what the server has said; let go of what waits if another one is pinned."""
+        """Compare with the server's state; release waiting messages if another member is pinned."""
         if state.pinned not in {None, self.puller.pin}:
             self.truth.give_back(self.name, [each.reply for each in self.intake.let_go()])
         self.away = self.intake.away(state.pending, state.delivered)
@@ -154,7 +155,9 @@ class MemberModel:
             self.away = 0
 
     def tend(self, arriving: int) -> None:
-        """Look at the server if messages wait, while others arrive; ask for what there is room for."""
+        """Query the server if messages wait, while others arrive; request as many as there is
+        capacity for.
+        """
         if not self.is_claimed or self.is_leaving:
             return
         if self.intake.is_waiting and self.intake.received:
@@ -176,11 +179,11 @@ class MemberModel:
 
     @property
     def most_held(self) -> int:
-        """The most messages that it may hold and have asked for."""
+        """The largest number of messages that it may hold and have requested."""
         return self.server.max_pending + (self.away > 0)
 
     def beat(self) -> None:
-        """Extend what is held, and stay pinned."""
+        """Extend the held messages, and stay pinned."""
         self.check_lapse()
         self.receive(len(self.wire))
         for record in self.intake.held.values():
@@ -190,14 +193,14 @@ class MemberModel:
     # -- the consumer ------------------------------------------------------------------------------
 
     def take(self, most: int) -> None:
-        """Take up to so many records into their lanes."""
+        """Move up to this many records into their lanes."""
         if self.is_claimed and not self.is_leaving:
             records, _ = self.intake.take(most)
             for record in records:
                 self.lanes.setdefault(record.key, deque()).append(record)
 
     def handle(self, which: int) -> None:
-        """Handle the first record of a lane; a failed one stays where it is."""
+        """Handle the first record of a lane; a failed one stays in place."""
         self.check_lapse()
         lanes = [key for key, lane in self.lanes.items() if lane]
         if not lanes:
@@ -207,7 +210,9 @@ class MemberModel:
         self.truth.handle(record.offset)
 
     def settle(self, cut: int | None = None) -> None:
-        """Acknowledge what was handled; only the first ones arrive if the connection is cut."""
+        """Acknowledge handled messages; if the connection is cut, only the first acknowledgements
+        arrive.
+        """
         self.check_lapse()
         if not self.is_claimed:
             return
@@ -225,7 +230,9 @@ class MemberModel:
     # -- the connection ----------------------------------------------------------------------------
 
     def disconnect(self, *, is_noticed: bool) -> None:
-        """Lose the connection and all that is under way; the server may still deliver for a while."""
+        """Lose the connection and everything in flight; the server may still deliver for a
+        while.
+        """
         self.puller.suspend()
         self.is_connected = False
         self.wire.clear()
@@ -235,7 +242,7 @@ class MemberModel:
             self.server.drop_requests(self.name)
 
     def reconnect(self, late: Sequence[str]) -> None:
-        """Have a connection again: what was written late arrives first, then what was lost is sent."""
+        """Reconnect: late writes arrive first, then lost ones are sent again."""
         self.is_connected = True
         self.server.wires[self.name] = self.wire
         for reply in late:
@@ -248,8 +255,8 @@ class MemberModel:
         self.puller.begin_again(self.server.pinned)
 
     def give_back(self, cut: int | None = None) -> None:
-        """Leave: settle, stop the deliveries, and nak the rest in order; only the first ones arrive
-        if the connection is cut.
+        """Leave: settle, stop the deliveries, and nak the rest in order; if the connection is cut,
+        only the first messages arrive.
         """
         self.settle()
         self.end()
@@ -262,13 +269,13 @@ class MemberModel:
         self.vanish()
 
     def vanish(self) -> None:
-        """Be gone, with the connection."""
+        """Disappear together with the connection."""
         self.server.wires.pop(self.name, None)
         self.server.drop_requests(self.name)
 
 
 def run_now(call: Coroutine[Any, Any, None]) -> None:
-    """Run what does not suspend."""
+    """Run a coroutine that does not suspend."""
     try:
         call.send(None)
     except StopIteration:

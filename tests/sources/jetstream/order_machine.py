@@ -1,16 +1,15 @@
-"""Members that read one consumer under every hand that may touch them, one rule at a time.
+"""Members that read one consumer under faults in any order, one rule at a time.
 
 The laws, after each step:
 
-1. Per key, messages are handled for the first time, and settled for the first time, in the order of the
-   stream.
-2. Only what was handled is settled, and each delivery with one verb; that is repeated only after it may
-   have been lost.
-3. What a member holds is not delivered to another one while the member may settle it: its time has
-   been extended.
-4. Credit and what is held are at most what may be pending; credit and what was received are at most the
-   prefetch, and what is away.
-5. In the end every message is settled, by the server's own count.
+1. Per key, messages are first handled and first settled in the order of the stream.
+2. Only handled messages are settled, and each delivery with one verb; the verb is repeated only
+   after it may have been lost.
+3. A message held by a member is not delivered to another one while the member may settle it: its
+   time has been extended.
+4. Credit and held messages are at most what may be pending; credit and received messages are at
+   most the prefetch plus the messages that are away.
+5. At the end every message is settled, by the server's own count.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 MEMBERS = 3
 MOST_MESSAGES = 40
 ROUNDS = 60
-"""Rounds in which a quiet group has settled everything."""
+"""Rounds after which a group without faults has settled everything."""
 WHO = st.integers(0, MEMBERS - 1)
 FEW = st.integers(0, 4)
 TROUBLES = ["cut", "back", "freeze", "crash", "leave", "restart"]
@@ -39,7 +38,7 @@ class OrderMachine(RuleBasedStateMachine):
     """Rules for the members of one consumer."""
 
     where: ClassVar[dict[str, Any]] = {}
-    """Settings that are fixed."""
+    """The fixed settings."""
 
     members: list[MemberModel]
 
@@ -60,7 +59,7 @@ class OrderMachine(RuleBasedStateMachine):
             self.join()
 
     def member(self, which: int, fits: Callable[[MemberModel], bool]) -> MemberModel | None:
-        """One of the members that a rule can be about."""
+        """The member that a rule applies to."""
         fit = [each for each in self.members if fits(each)]
         return fit[which % len(fit)] if fit else None
 
@@ -80,7 +79,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, arriving=st.sampled_from([0, 0, 1, 3]), delivered=FEW, received=FEW)
     def pull(self, who: int, arriving: int, delivered: int, received: int) -> None:
-        """A member asks; some of the messages are delivered, and some of them have arrived."""
+        """A member pulls; some of the messages are delivered, and some of these arrive."""
         if member := self.member(who, lambda each: each.is_up):
             member.go_on(arriving)
             member.tend(arriving)
@@ -89,7 +88,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, taken=FEW, lanes=st.lists(FEW, max_size=4))
     def handle(self, who: int, taken: int, lanes: list[int]) -> None:
-        """Handlers end well, in any order between keys; those that fail leave all as it is."""
+        """Handlers succeed in any order between keys; failed ones change nothing."""
         if member := self.member(who, lambda each: not each.is_frozen):
             member.take(taken)
             for which in lanes:
@@ -101,7 +100,7 @@ class OrderMachine(RuleBasedStateMachine):
             member.settle()
 
     def _work(self, member: MemberModel) -> None:
-        """Do all of that."""
+        """Run all handlers that can run."""
         member.go_on(0)
         member.tend(0)
         self.server.deliver(self.server.max_pending)
@@ -125,7 +124,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(TROUBLES), who=WHO, few=FEW, flag=st.booleans())
     def trouble(self, what: str, who: int, few: int, flag: bool) -> None:
-        """Something happens to a member, or to the server."""
+        """A fault of a member or of the server."""
         if what == "restart":
             self._restart_the_server(2 * few, deliveries=flag)
         elif member := self.member(who, lambda each: each.is_up or what in {"crash", "back"}):
@@ -134,7 +133,7 @@ class OrderMachine(RuleBasedStateMachine):
     def _befall(self, member: MemberModel, what: str, few: int, *, flag: bool) -> None:
         if what == "freeze":
             member.is_frozen = True
-        elif what == "cut":  # during a commit, of which the first acknowledgements arrive
+        elif what == "cut":  # during a commit, of which only the first acknowledgements arrive
             member.settle(few)
             member.disconnect(is_noticed=flag)
         elif what == "back":
@@ -142,7 +141,7 @@ class OrderMachine(RuleBasedStateMachine):
         elif what == "crash":
             member.vanish()
             self.members.remove(member)
-        elif member.is_claimed:  # it leaves, and perhaps its connection is lost meanwhile
+        elif member.is_claimed:  # it leaves, and may lose its connection meanwhile
             member.give_back(few if flag else None)
             self.members.remove(member)
 
@@ -152,7 +151,7 @@ class OrderMachine(RuleBasedStateMachine):
             member.reconnect([*member.owed][:late])
 
     def _restart_the_server(self, forgets: int, *, deliveries: bool) -> None:
-        """All connections are lost, and found again by those that run."""
+        """All connections are lost, and running members reconnect."""
         for member in self.members:
             if member.is_connected:
                 member.disconnect(is_noticed=True)
@@ -181,7 +180,7 @@ class OrderMachine(RuleBasedStateMachine):
             assert credit == 0 or credit + held <= member.most_held, "asked for too much"
 
     def teardown(self) -> None:
-        """Law 5: every trouble ends, and the group becomes quiet."""
+        """Law 5: all faults end, and the group becomes idle."""
         if not hasattr(self, "server"):
             return
         if not self.members:
@@ -200,5 +199,5 @@ class OrderMachine(RuleBasedStateMachine):
 
 
 def narrowed(**where: Any) -> type[OrderMachine]:
-    """The machine with some settings fixed."""
+    """The machine with some fixed settings."""
     return type("OrderMachine", (OrderMachine,), {"where": where})

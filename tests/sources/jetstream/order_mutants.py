@@ -1,4 +1,6 @@
-"""Planted bugs of what orders messages: each a small change of one method, and the law that finds it."""
+"""Planted bugs in message ordering: each is a small change of one method, with the law that detects
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class Planted(NamedTuple):
-    """A mutant, the complaint that finds it, and the program or the settings in which it shows."""
+    """A mutant, the complaint that detects it, and the program or the settings in which it
+    shows.
+    """
 
     plant: Mutant
     law: str
@@ -38,7 +42,7 @@ ROOM: dict[str, Any] = {"max_pending": 12, "prefetch": 6}
 
 
 def mutant(law: str, program: Program | None = None, **where: Any) -> Callable[[Mutant], Mutant]:
-    """Note a mutant, the beginning of the complaint that finds it, and where it shows."""
+    """Register a mutant with the start of its complaint and where it shows."""
 
     def note(plant: Mutant) -> Mutant:
         ALL[plant.__name__] = Planted(plant, law, program, where)
@@ -49,7 +53,7 @@ def mutant(law: str, program: Program | None = None, **where: Any) -> Callable[[
 
 @mutant("overtook", order_programs.gap)
 def nothing_waits_behind_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was lost with a connection is delivered behind newer messages."""
+    """Messages lost with a connection are delivered behind newer ones."""
     real = StreamIntake.kind
 
     def kind(self: StreamIntake, delivery: AckSubject) -> Any:
@@ -61,7 +65,7 @@ def nothing_waits_behind_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("overtook", **ROOM)
 def what_waits_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is released in the order in which it has arrived."""
+    """Waiting messages are released in the order of arrival."""
     real = StreamIntake.look
 
     def look(self: StreamIntake, pending: int, delivered: int) -> bool:
@@ -80,7 +84,7 @@ def what_waits_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("overtook", order_programs.answer)
 def what_arrives_behind_the_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the server has delivered after it was asked makes up for what is elsewhere."""
+    """Messages that arrive after the server's answer make up for those that are elsewhere."""
 
     def away(self: StreamIntake, pending: int, delivered: int) -> int:
         del delivered
@@ -91,13 +95,15 @@ def what_arrives_behind_the_answer_counts(monkeypatch: pytest.MonkeyPatch) -> No
 
 @mutant("overtook", order_programs.forgotten)
 def numbers_of_deliveries_are_trusted_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server may have forgotten some, and given them to messages of another member."""
+    """The server may have forgotten some, and reused their numbers for another member's
+    messages.
+    """
     monkeypatch.setattr(StreamIntake, "resume", lambda self, delivered: None)
 
 
 @mutant("stuck", order_programs.undone)
 def what_is_astray_waits_in_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The claim does not begin again, and nothing can be put before what it has delivered."""
+    """The claim is not restarted, and nothing can be put before the messages it has delivered."""
     real = StreamIntake.kind
 
     def kind(self: StreamIntake, delivery: AckSubject) -> Any:
@@ -110,7 +116,7 @@ def what_is_astray_waits_in_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("never handled", order_programs.gap)
 def what_is_below_the_mark_counts_as_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message from before the last one is acknowledged, whether it was handled or not."""
+    """A message before the last one is acknowledged, whether it was handled or not."""
     real = StreamIntake.kind
 
     def kind(self: StreamIntake, delivery: AckSubject) -> Any:
@@ -123,7 +129,7 @@ def what_is_below_the_mark_counts_as_settled(monkeypatch: pytest.MonkeyPatch) ->
 
 @mutant("out of order", **ROOM)
 def the_rest_is_given_back_as_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redeliveries among newer messages."""
+    """With redeliveries among newer messages."""
     real = StreamIntake.give_up
 
     def give_up(self: StreamIntake) -> list[StreamRecord]:
@@ -151,7 +157,7 @@ def what_is_settled_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("stuck")
 def what_is_away_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prefetch is full of what waits for it."""
+    """The prefetch is filled by messages that wait for the ones away."""
     real = PullWindow.wanted
 
     def wanted(self: PullWindow, received: int, held: int, away: int = 0) -> int:
@@ -163,13 +169,13 @@ def what_is_away_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant("stuck", order_programs.each_other)
 def members_keep_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits for what another one holds."""
+    """Each waits for messages that another one holds."""
     monkeypatch.setattr(StreamIntake, "let_go", lambda self: [])
 
 
 @mutant("asked for too much", max_pending=2)
 def more_is_asked_for_than_may_be_pending(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is held does not count."""
+    """Held messages do not count."""
     real = PullWindow.wanted
 
     def wanted(self: PullWindow, received: int, held: int, away: int = 0) -> int:
@@ -181,7 +187,7 @@ def more_is_asked_for_than_may_be_pending(monkeypatch: pytest.MonkeyPatch) -> No
 
 @mutant("stuck")
 def an_identity_is_kept_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart, or when another process was pinned, every request has the old one."""
+    """After a restart, or when another process was pinned, every request has the old identity."""
     real = Puller.status
 
     def status(self: Puller, subject: str, headers: Mapping[str, str], now: float) -> Any:
@@ -195,14 +201,14 @@ def an_identity_is_kept_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def resumed(puller: Puller) -> None:
-    """As `begin_again`, with the identity kept."""
+    """Like `begin_again`, but keeps the identity."""
     puller.window.lost()
     puller._not_before = 0.0  # pyright: ignore[reportPrivateUsage]
 
 
 @mutant("not extended", **ROOM)
 def only_what_was_taken_is_extended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits here goes to another member meanwhile."""
+    """Waiting messages go to another member meanwhile."""
 
     def beat(self: MemberModel) -> None:
         self.check_lapse()

@@ -1,6 +1,6 @@
-"""Short programs for the order machine that lead to what random rules reach seldom.
+"""Short programs for the order machine that reach states which random rules rarely reach.
 
-In each, messages of one key are with two members. Their names say what has to be right then.
+In each, messages of one key are with two members. The name of a program is the part that must work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def begin(machine: OrderMachine) -> None:
-    """Two members, four messages; the first one has a message, and is gone."""
+    """Two members, four messages; the first member has a message and is gone."""
     machine.create(max_pending=12, prefetch=6, keys=["a"] * 4)
     machine.pull(who=0, arriving=0, delivered=1, received=1)
     machine.trouble(what="crash", who=0, few=0, flag=False)
@@ -20,7 +20,9 @@ def begin(machine: OrderMachine) -> None:
 
 
 def gap(machine: OrderMachine) -> None:
-    """The second one gets the others, and handles what it can; then the first message comes."""
+    """The second member gets the others and handles those it can; then the first message
+    arrives.
+    """
     begin(machine)
     machine.pull(who=0, arriving=0, delivered=3, received=3)
     machine.handle(who=0, taken=3, lanes=[0])
@@ -28,7 +30,7 @@ def gap(machine: OrderMachine) -> None:
 
 
 def answer(machine: OrderMachine) -> None:
-    """It gets another one between the server's answer and its look."""
+    """It gets another one between the server's answer and its own comparison."""
     begin(machine)
     machine.pull(who=0, arriving=0, delivered=1, received=1)
     machine.pull(who=0, arriving=1, delivered=0, received=0)
@@ -37,7 +39,7 @@ def answer(machine: OrderMachine) -> None:
 
 
 def forgotten(machine: OrderMachine) -> None:
-    """The server forgets deliveries: to a member that stands by, numbers have no gap."""
+    """The server forgets deliveries: the numbers of a standby member have no gap."""
     machine.create(max_pending=12, prefetch=6, keys=["a"] * 4)
     machine.pull(who=0, arriving=0, delivered=2, received=2)
     machine.trouble(what="leave", who=0, few=0, flag=False)
@@ -58,7 +60,7 @@ def forgotten(machine: OrderMachine) -> None:
 
 
 def undone(machine: OrderMachine) -> None:
-    """The acknowledgements of two members are undone, with the connections kept."""
+    """The acknowledgements of two members are undone while the connections stay open."""
     machine.create(max_pending=12, prefetch=6, keys=["a"] * 2)
     machine.pull(who=0, arriving=0, delivered=1, received=1)
     machine.handle(who=0, taken=1, lanes=[0])
@@ -74,7 +76,7 @@ def undone(machine: OrderMachine) -> None:
 
 
 def each_other(machine: OrderMachine) -> None:
-    """The pin moves while messages wait: then they wait in two members."""
+    """The pin moves while messages wait: then messages wait in two members."""
     begin(machine)
     machine.pull(who=0, arriving=0, delivered=1, received=1)
     machine.join()

@@ -1,12 +1,14 @@
-"""A consumer of JetStream as its server keeps it: pulled, with explicit acknowledgements and a pin.
+"""A JetStream consumer as its server manages it: a pull consumer with explicit acknowledgements and
+a pin.
 
 1. Each delivery has the next number of the consumer. Redeliveries come before new messages: negatively
-   acknowledged ones in the order of their naks, expired ones in that of the stream.
-2. An acknowledgement counts whichever delivery it names: there is no fencing.
-3. Only the pinned process is delivered to. Without one, the first request without an identity is pinned.
-   A request with another identity is refused once there is a message to deliver.
-4. A restart forgets the pin, the requests and the redelivery queue, and may forget what was written
-   last: acknowledgements, or all that happened to the consumer.
+   acknowledged ones in the order of their naks, expired ones in stream order.
+2. An acknowledgement counts for any delivery of its message: there is no fencing.
+3. Only the pinned process receives messages. If none is pinned, the first request without an
+   identity pins its process. A request with another identity is refused once there is a message to
+   deliver.
+4. A restart forgets the pin, the requests and the redelivery queue, and may forget the last writes:
+   acknowledgements, or all changes of the consumer.
 """
 
 from __future__ import annotations
@@ -16,32 +18,32 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 TICK = 5.0
-"""Seconds of a tick."""
+"""Duration of a tick, in seconds."""
 NANOS = 5_000_000_000
-"""The same, in nanoseconds."""
+"""Duration of a tick, in nanoseconds."""
 WAIT = 6
 """The acknowledgement wait, in ticks."""
 PINNED_FOR = 3
-"""Ticks without a request after which a process is not pinned any more."""
+"""Ticks without a request after which a process is no longer pinned."""
 EXPIRES = 6
-"""Ticks after which a request ends."""
+"""Ticks after which a request expires."""
 
 
 class Arrival(NamedTuple):
     """A message or a status on its way to a member."""
 
     reply: str
-    """Where the message is settled; empty for a status."""
+    """The subject on which the message is settled; empty for a status."""
     key: str = ""
     pin: str | None = None
     status: str = ""
     left: int = 0
-    """How much of its request a status leaves."""
+    """The part of its request that a status leaves open."""
 
 
 @dataclass
 class Request:
-    """Asks for messages for a member."""
+    """A member's request for messages."""
 
     member: str
     left: int
@@ -50,7 +52,7 @@ class Request:
 
 
 def sequence_of(reply: str) -> int:
-    """The message that a reply is about."""
+    """The message that a reply subject belongs to."""
     return int(reply.split(".")[5])
 
 
@@ -61,7 +63,7 @@ class ServerModel:
         self.max_pending = max_pending
         self.now = 0
         self.keys: list[str] = []
-        """The key of each message; the first one has the sequence number 1."""
+        """The key of each message; the first message has the sequence number 1."""
         self.unread = 1
         self.pending: dict[int, int] = {}
         """Deadlines, by sequence number."""
@@ -71,12 +73,12 @@ class ServerModel:
         self.settled: set[int] = set()
         self.pinned: str | None = None
         self.wires: dict[str, deque[Arrival]] = {}
-        """What is under way to each connected member."""
+        """Messages in flight to each connected member."""
         self.requests: list[Request] = []
         self._pins = 0
         self._seen = 0
         self._starts = 0
-        """Restarts. Each delivery has another subject, even if its number is given again."""
+        """The number of restarts. Each delivery has a new subject, even if its number is reused."""
         self._written: list[tuple[str, int]] = []
 
     def publish(self, key: str) -> None:
@@ -84,7 +86,7 @@ class ServerModel:
         self.keys.append(key)
 
     def info(self) -> dict[str, Any]:
-        """What the server tells of the consumer now."""
+        """The server's report about the consumer."""
         group: dict[str, Any] = {"group": "penstock"}
         if self.pinned is not None:
             group["pinned_client_id"] = self.pinned
@@ -109,13 +111,13 @@ class ServerModel:
     # -- requests and deliveries -------------------------------------------------------------------
 
     def ask(self, request: Request) -> None:
-        """Take a request, which counts as a sign of the pinned process."""
+        """Accept a request, which also counts as activity of the pinned process."""
         self.sign(request.pin)
         request.until = self.now + EXPIRES
         self.requests.append(request)
 
     def sign(self, pin: str | None) -> None:
-        """Take a sign of life of a process."""
+        """Record activity of a process."""
         if pin is not None and pin == self.pinned:
             self._seen = self.now
 
@@ -128,11 +130,11 @@ class ServerModel:
             wire.append(Arrival("", status=status, left=request.left))
 
     def unpin(self) -> None:
-        """Let another process be pinned."""
+        """Allow another process to be pinned."""
         self.pinned = None
 
     def deliver(self, most: int) -> int:
-        """Deliver up to so many messages; return how many."""
+        """Deliver up to this many messages; return their number."""
         for count in range(most):
             is_full = len(self.pending) >= self.max_pending
             if not self.queue and (is_full or self.unread > len(self.keys)):
@@ -170,7 +172,7 @@ class ServerModel:
         if (wire := self.wires.get(request.member)) is not None:
             wire.append(Arrival(reply, self.keys[sequence - 1], self.pinned))
 
-    # -- what members send -------------------------------------------------------------------------
+    # -- calls of members --------------------------------------------------------------------------
 
     def ack(self, reply: str) -> bool:
         """Settle a message; return whether it was pending."""
@@ -184,13 +186,13 @@ class ServerModel:
         return True
 
     def nak(self, reply: str) -> None:
-        """Deliver a message again."""
+        """Schedule a redelivery of a message."""
         sequence = sequence_of(reply)
         if sequence in self.pending and sequence not in self.queue:
             self.queue.append(sequence)
 
     def extend(self, reply: str) -> None:
-        """Begin the wait for a message again."""
+        """Restart the acknowledgement wait of a message."""
         sequence = sequence_of(reply)
         if sequence in self.pending:
             self.pending[sequence] = self.now + WAIT
@@ -198,7 +200,7 @@ class ServerModel:
     # -- time and trouble --------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Pass a tick: what has expired is delivered again."""
+        """Advance by a tick: expired messages are redelivered."""
         self.now += 1
         for sequence in sorted(self.pending):
             if self.pending[sequence] <= self.now and sequence not in self.queue:
@@ -213,11 +215,11 @@ class ServerModel:
                 self._tell(request, "100")
 
     def drop_requests(self, member: str) -> None:
-        """Forget the requests of a member that is gone."""
+        """Drop the requests of a member that is gone."""
         self.requests = [each for each in self.requests if each.member != member]
 
     def restart(self, forgets: int, *, deliveries: bool) -> None:
-        """Begin again from what was written, less the last entries."""
+        """Restart from the stored state, without its last entries."""
         self._starts += 1
         self.pinned = None
         self.requests.clear()

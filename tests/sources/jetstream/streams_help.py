@@ -1,4 +1,4 @@
-"""Streams as an independent client makes, fills and reads them."""
+"""Streams created, filled and read by an independent client."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LOOK_EVERY = 0.03
 
 
 async def _ignored(error: Exception) -> None:
-    """Nothing is printed."""
+    """Print nothing."""
 
 
 class Stream:
-    """A stream with the subjects below its name, and what was published to it."""
+    """A stream with the subjects below its name, and the messages published to it."""
 
     def __init__(self, server: EmbeddedNats, client: Client, partitions: int | None) -> None:
         self.server = server
@@ -53,7 +53,7 @@ class Stream:
         await self.js.add_stream(StreamConfig(name=self.name, subjects=[f"{self.name}.*"], **given))
 
     async def publish(self, key: str, *payloads: str) -> list[int]:
-        """Publish messages of a key, each once, however often the server is away meanwhile."""
+        """Publish messages of a key, each once, however often the server is unavailable."""
         return [await self._stored(key, payload) for payload in payloads]
 
     async def _stored(self, key: str, payload: str) -> int:
@@ -70,21 +70,21 @@ class Stream:
             return told.seq
 
     def key(self, key: str) -> str:
-        """The key of a record whose messages are published under this one: its subject."""
+        """The key of records whose messages are published under this key: their subject."""
         return f"{self.name}.{key}"
 
     async def produce(self, keys: Iterable[str], payload: str = "") -> None:
-        """Publish a message of each of these keys."""
+        """Publish a message for each of these keys."""
         for key in keys:
             await self.publish(key, payload)
 
-    # -- what the server says ----------------------------------------------------------------------
+    # -- the server's state ------------------------------------------------------------------------
 
     async def info(self) -> StreamInfo:
         return await self.js.stream_info(self.name)
 
     async def consumers(self, durable: str = "d") -> list[ConsumerInfo]:
-        """The consumers of the source; a group has one for each partition."""
+        """The consumers of the source; a group has one per partition."""
         if self.partitions is None:
             return [await self.js.consumer_info(self.name, durable)]
         return [
@@ -93,16 +93,16 @@ class Stream:
         ]
 
     async def unsettled(self) -> int:
-        """The messages that are pending or not delivered."""
+        """The number of messages that are pending or not delivered."""
         told = await self.consumers()
         return sum([(each.num_ack_pending or 0) + (each.num_pending or 0) for each in told])
 
     async def pending(self) -> int:
-        """The messages that are delivered and not acknowledged."""
+        """The number of messages delivered but not acknowledged."""
         return sum([each.num_ack_pending or 0 for each in await self.consumers()])
 
     async def until_unsettled(self, most: int = 0) -> None:
-        """Wait until no more than so many are unsettled."""
+        """Wait until at most this many messages are unsettled."""
 
         async def is_met() -> bool:
             return await self.unsettled() <= most
@@ -110,7 +110,7 @@ class Stream:
         await until(is_met)
 
     async def until_pending(self, least: int) -> None:
-        """Wait until so many are delivered and not acknowledged."""
+        """Wait until this many messages are delivered but not acknowledged."""
 
         async def is_met() -> bool:
             return await self.pending() >= least
@@ -119,7 +119,7 @@ class Stream:
 
 
 async def until(is_met: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until that is so, even while the server is away."""
+    """Poll until this holds, even while the server is unavailable."""
     while True:
         with suppress(NatsError, TimeoutError):
             if await is_met():
@@ -129,7 +129,7 @@ async def until(is_met: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def plain(server: EmbeddedNats, **options: Any) -> AsyncIterator[Client]:
-    """A client of nats-py, without anything of ours."""
+    """A client of nats-py without Penstock."""
     client = Client()
     try:
         await client.connect(
@@ -152,7 +152,7 @@ async def new_stream(
     login: dict[str, str] | None = None,
     **config: Any,
 ) -> AsyncIterator[Stream]:
-    """A new stream, in files unless the settings say otherwise."""
+    """A new stream, stored in files unless the settings say otherwise."""
     async with plain(server, **(login or {})) as client:
         stream = Stream(server, client, partitions)
         await stream.create(**config)

@@ -1,4 +1,4 @@
-"""The suite of sources, on a divided stream of a real NATS server.
+"""The conformance suite of sources, on a partitioned stream of a real NATS server.
 
 Proven here: O-T17, O-T23, consumer/C:C7, consumer/C:N9, consumer/C:R3.
 """
@@ -90,7 +90,7 @@ class TestJetStreamSource(SourceConformance):
         return found
 
     async def lose(self, source: Source) -> None:
-        """Delete the consumers, as an operator would."""
+        """Delete the consumers, as an operator might."""
         (topic,) = [each for each in self.topics if repr(each) in repr(source)]
         async with await nats.connect(self.url) as client:
             for partition in range(len(self.topics[topic].sequences)):

@@ -1,4 +1,4 @@
-"""How long a message stays delivered, and how it ends, by the count of a real server."""
+"""How long a message stays delivered, and how its delivery ends, according to a real server."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ LONG = 3.0
 
 
 def at_first_later(message: Message) -> Nak | None:
-    """Fail once, and back off for long."""
+    """Fail once, with a long backoff."""
     return Nak(LONG) if message.attempt == 1 else None
 
 
 async def test_what_is_held_for_three_waits_is_delivered_once(embedded_nats: EmbeddedNats) -> None:
-    """consumer/O7, O-T17, consumer/C:C7: running, queued behind, in a backoff, and blocked."""
+    """consumer/O7, O-T17, consumer/C:C7: running, queued behind a running one, backing off, and
+    blocked.
+    """
     async with new_stream(embedded_nats) as stream:
         slow = await stream.publish("slow", f"sleep {LONG}", "", "")
         later = await stream.publish("later", "later", "")
@@ -52,7 +54,9 @@ async def test_what_is_held_for_three_waits_is_delivered_once(embedded_nats: Emb
 async def test_what_is_given_up_is_terminated_and_the_rest_is_acknowledged(
     embedded_nats: EmbeddedNats,
 ) -> None:
-    """consumer/O34, consumer/C:C7: each once; dead letters too. A work queue is empty then."""
+    """consumer/O34, consumer/C:C7: each once, including dead letters. A work queue is empty
+    afterwards.
+    """
     letters: MemorySink[Any] = MemorySink()
     async with (
         new_stream(embedded_nats, retention=RetentionPolicy.WORK_QUEUE) as stream,
@@ -77,7 +81,7 @@ async def test_what_is_given_up_is_terminated_and_the_rest_is_acknowledged(
 
 
 async def made_here(stream: Stream, **config: Any) -> None:
-    """A consumer of the test's own, without a priority group."""
+    """A consumer created by the test, without a priority group."""
     given: dict[str, Any] = {
         "durable_name": "d",
         "ack_policy": AckPolicy.EXPLICIT,
@@ -90,7 +94,7 @@ async def made_here(stream: Stream, **config: Any) -> None:
 async def test_a_message_whose_deliveries_are_used_up_is_an_error_with_its_number(
     embedded_nats: EmbeddedNats, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/C:C7: of a bound consumer; the messages behind it are handled all the same."""
+    """consumer/C:C7: of a bound consumer; the messages behind it are handled."""
     async with new_stream(embedded_nats) as stream, advisories(stream, "MAX_DELIVERIES") as told:
         await made_here(stream, max_deliver=2, max_ack_pending=100)
         (deadly,) = await stream.publish("a", "")
@@ -115,7 +119,7 @@ async def test_a_message_whose_deliveries_are_used_up_is_an_error_with_its_numbe
 async def test_a_bound_consumer_with_a_shorter_wait_is_extended_in_time(
     embedded_nats: EmbeddedNats,
 ) -> None:
-    """O-T17: the consumer's own wait counts, not that of the source."""
+    """O-T17: the consumer's own wait applies, not that of the source."""
     async with new_stream(embedded_nats) as stream:
         await made_here(stream, ack_wait=0.6)
         sent = await stream.publish("a", "sleep 2", "")
@@ -130,7 +134,7 @@ async def test_a_bound_consumer_with_a_shorter_wait_is_extended_in_time(
 async def test_a_second_reader_of_a_consumer_that_pins_none_is_told(
     embedded_nats: EmbeddedNats,
 ) -> None:
-    """consumer/C:C7: the order per key is lost, which the second one says."""
+    """consumer/C:C7: order per key is lost, and the second reader reports it."""
     async with new_stream(embedded_nats) as stream:
         await made_here(stream)
         async with running(embedded_nats, stream.name) as first:
@@ -141,7 +145,7 @@ async def test_a_second_reader_of_a_consumer_that_pins_none_is_told(
 
 
 async def test_payloads_of_more_than_one_request_arrive(own: EmbeddedNats) -> None:
-    """consumer/C:C7: a request is bounded in bytes, and a larger message comes alone."""
+    """consumer/C:C7: a request is limited in bytes, and a larger message arrives alone."""
     own.stop()
     own.configure("max_payload: 24MB\n")
     own.start()

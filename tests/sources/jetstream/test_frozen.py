@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 async def test_a_process_that_was_away_beyond_the_wait_settles_nothing_that_it_held(
     own: EmbeddedNats, tmp_path: Path, how: str, partitions: int | None
 ) -> None:
-    """consumer/C:R2: frozen, or with a blocked loop. The other one has everything, in order; what the
-    first one does late is seen in its log, and not by the server.
+    """consumer/C:R2: frozen, or with a blocked loop. The other process handles everything, in
+    order; late settlements of the first one appear in its log but not at the server.
     """
     async with audited(own, tmp_path, partitions) as made:
         held = await made.stream.publish("a", how, "", "")
@@ -53,7 +53,7 @@ async def test_a_process_that_was_away_beyond_the_wait_settles_nothing_that_it_h
 async def test_a_process_that_is_frozen_for_less_than_the_wait_repeats_nothing(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:
-    """O-T17: under load, beside one that stands by, and is pinned meanwhile."""
+    """O-T17: under load, beside a standby process, which is pinned meanwhile."""
     wait, keys = 6.0, [f"k{number % 10}" for number in range(1000)]
     async with audited(own, tmp_path) as made:
         members = [await made.member(ack_wait=wait, max_in_flight=50) for _ in range(2)]
@@ -80,7 +80,9 @@ async def test_a_process_that_is_frozen_for_less_than_the_wait_repeats_nothing(
 async def test_what_was_sent_to_a_frozen_process_is_not_handled_by_it_late(
     own: EmbeddedNats, tmp_path: Path, partitions: int | None
 ) -> None:
-    """consumer/C:R2: what it has not read when it is frozen, and another one handles meanwhile."""
+    """consumer/C:R2: messages that it had not read when it was frozen, and that another process
+    handles meanwhile.
+    """
     keys = [f"k{number % 10}" for number in range(300)]
     async with audited(own, tmp_path, partitions) as made:
         first = await made.member()
@@ -95,7 +97,7 @@ async def test_what_was_sent_to_a_frozen_process_is_not_handled_by_it_late(
         first.thaw()
         first.open_gate()
         await first.until_log("partitions lost")
-        await asyncio.sleep(0.3)  # time for what it must not do
+        await asyncio.sleep(0.3)  # time in which it must not handle them
         second.open_gate()
         await made.until_done(len(made.stream.stored))
         await made.stream.until_unsettled(0)

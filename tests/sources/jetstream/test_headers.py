@@ -1,4 +1,4 @@
-"""Headers of messages, of which those that are the same as before are not parsed again."""
+"""Headers of messages; headers equal to earlier ones are not parsed again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 
 
 def test_every_message_has_its_own_headers(embedded_nats: EmbeddedNats) -> None:
-    """consumer/C:C7: and none that the server has added for itself."""
+    """consumer/C:C7: without those that the server has added."""
     found = asyncio.run(asyncio.wait_for(headers_of_all(embedded_nats.url), 30.0))
     assert found == [headers or {} for headers in HEADERS]
 

@@ -1,4 +1,4 @@
-"""What a partition has received, in what order it is delivered, and what is settled.
+"""The messages that a partition has received, their delivery order, and their settlement.
 
 Proven here: consumer/C:C7, consumer/C:N2.
 """
@@ -19,7 +19,7 @@ def reply_of(sequence: int, number: int, deliveries: int = 1) -> str:
 def arrive(
     intake: StreamIntake, sequence: int, number: int, *, tries: int = 1, key: str = "k"
 ) -> str:
-    """Let a message arrive as this delivery; return what that is of."""
+    """Let a message arrive with this delivery; return the result."""
     reply = reply_of(sequence, number, tries)
     delivery = AckSubject.of(reply)
     kind = intake.kind(delivery)
@@ -41,7 +41,7 @@ def begun(delivered: int = 0, pending: int = 0) -> StreamIntake:
 
 
 def taken(intake: StreamIntake, most: int = 100) -> list[int]:
-    """What can be delivered, by its sequence numbers."""
+    """The sequence numbers of the deliverable messages."""
     return [record.offset for record in intake.take(most)[0]]
 
 
@@ -93,7 +93,7 @@ def test_before_it_has_begun_everything_waits() -> None:
 
 
 def test_behind_a_gap_everything_waits_for_what_is_pending_elsewhere() -> None:
-    """consumer/C:N2: the delivery of 2 was lost; it comes again behind 3 and 4."""
+    """consumer/C:N2: the delivery of 2 was lost; it arrives again behind 3 and 4."""
     intake = begun()
     arrive(intake, 1, 1)
     arrive(intake, 3, 3)
@@ -109,7 +109,7 @@ def test_behind_a_gap_everything_waits_for_what_is_pending_elsewhere() -> None:
 
 
 def test_what_arrives_behind_the_servers_answer_does_not_count() -> None:
-    """consumer/C:N2: when it was asked, 2 was pending and 4 was not; 2 is elsewhere."""
+    """consumer/C:N2: when the server was queried, 2 was pending and 4 was not; 2 is elsewhere."""
     intake = begun()
     arrive(intake, 3, 3)
     arrive(intake, 4, 4)
@@ -120,7 +120,9 @@ def test_what_arrives_behind_the_servers_answer_does_not_count() -> None:
 
 
 def test_on_a_new_connection_everything_waits_for_a_look() -> None:
-    """consumer/C:N2: the server has forgotten the delivery of 2, and may have given 1 to another."""
+    """consumer/C:N2: the server has forgotten the delivery of 2, and may have delivered 1 to
+    another member.
+    """
     intake = begun()
     arrive(intake, 1, 1)
     arrive(intake, 2, 2)
@@ -135,7 +137,7 @@ def test_on_a_new_connection_everything_waits_for_a_look() -> None:
 
 
 def test_only_the_first_message_of_a_key_may_have_been_tried() -> None:
-    """consumer/C:N2: those behind it waited in their lane."""
+    """consumer/C:N2: the messages behind it waited in their lane."""
     intake = StreamIntake()
     for at, (key, tries) in enumerate([("a", 3), ("a", 2), ("b", 2), ("c", 1)], 1):
         arrive(intake, at, at, tries=tries, key=key)
@@ -181,7 +183,7 @@ def test_so_many_settled_messages_are_known() -> None:
 
 
 def test_an_unknown_message_from_before_the_last_one_ends_the_claim() -> None:
-    """Another process has settled it, and that was undone."""
+    """Another process had settled it, and the settlement was undone."""
     intake = begun(5)
     arrive(intake, 9, 6)
     assert taken(intake) == [9]
@@ -208,7 +210,7 @@ def test_what_is_given_up_is_in_order_and_forgotten() -> None:
 
 
 def test_what_waits_is_let_go_in_order_and_comes_again() -> None:
-    """consumer/C:N2: what is delivered stays."""
+    """consumer/C:N2: delivered messages stay."""
     intake = begun()
     arrive(intake, 1, 1)
     for number, at in ((4, 5), (5, 3)):
@@ -232,7 +234,7 @@ def test_another_consumer_numbers_its_deliveries_from_one() -> None:
 
 
 def test_what_waits_of_a_forgotten_delivery_comes_again() -> None:
-    """consumer/C:N2: nothing says whether it is pending, so it is not held, and not extended."""
+    """consumer/C:N2: nothing shows whether it is pending, so it is neither held nor extended."""
     intake = begun()
     arrive(intake, 1, 1)
     assert taken(intake) == [1]

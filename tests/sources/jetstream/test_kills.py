@@ -1,7 +1,7 @@
-"""Servers and consumers that are killed: nothing is lost, and every key stays in order.
+"""Killed servers and consumers: nothing is lost, and every key stays in order.
 
-Counted on what handlers wrote to a file, against what the stream has stored.
-`PENSTOCK_KILLS=20 pytest -m soak tests/sources/jetstream/test_kills.py` kills so often.
+The file written by the handlers is compared with the content of the stream. `PENSTOCK_KILLS=20
+pytest -m soak tests/sources/jetstream/test_kills.py` kills 20 times.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def some_keys(count: int, chance: random.Random) -> list[str]:
 
 
 async def assert_flows(made: Audited, since: float, within: float) -> None:
-    """The first message that begins after this moment begins soon; there is one, at least."""
+    """Check that a message begins soon after this moment."""
     await made.stream.publish("another", "")
     await made.until(lambda: any(each.at > since for each in made.lines if each.what == "began"))
     first = min(each.at for each in made.lines if each.what == "began" and each.at > since)
@@ -43,7 +43,7 @@ async def assert_flows(made: Audited, since: float, within: float) -> None:
 
 
 async def all_settled(made: Audited) -> None:
-    """Everything is handled, and acknowledged, by the server's count."""
+    """Wait until all messages are handled, and acknowledged by the server's count."""
     await made.until_done(len(made.stream.stored))
     await made.stream.until_unsettled(0)
     for told in await made.stream.consumers():
@@ -57,7 +57,7 @@ async def test_a_server_that_is_killed_under_load_loses_nothing(
     """consumer/C:C7, consumer/C:N2: with naks, twice; a work queue is empty at the end."""
     chance, config = random.Random(1), {"retention": RetentionPolicy.WORK_QUEUE}
     async with audited(own, tmp_path, partitions, **config) as made:
-        # with a shorter wait, a busy machine takes longer for a restart, and partitions move
+        # with a shorter wait, a restart on a busy machine takes longer, and partitions move
         options = {"naks": NAKS, "ack_wait": 6 * WAIT}
         members = [await made.member(**options, seed=number) for number in range(2)]
         await made.until(lambda: len(made.ready) == 2)
@@ -83,8 +83,8 @@ async def test_a_server_that_is_killed_under_load_loses_nothing(
 async def test_one_process_repeats_nothing_over_restarts_of_the_server(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:
-    """consumer/C:C7: what the server forgot in a crash is acknowledged again, and not handled again.
-    It goes on at once after a clean restart as well.
+    """consumer/C:C7: settlements that the server forgot in a crash are sent again, without handling
+    the messages again. It also continues at once after a clean restart.
     """
     chance = random.Random(2)
     async with audited(own, tmp_path) as made:
@@ -107,7 +107,7 @@ async def test_a_server_that_is_frozen_loses_nothing(
     own: EmbeddedNats, tmp_path: Path, seconds: float
 ) -> None:
     """consumer/C:C7: for less than the wait, and for three times the wait; one process repeats only
-    what it held when the wait ran out.
+    the messages that it held when the wait expired.
     """
     chance = random.Random(3)
     async with audited(own, tmp_path) as made:
@@ -129,7 +129,7 @@ async def test_a_server_that_is_frozen_loses_nothing(
 async def test_a_handler_that_runs_while_its_claim_is_lost_is_not_run_twice_at_once(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:
-    """consumer/C:R2: the same process has the message again, behind its own handler."""
+    """consumer/C:R2: the same process receives the message again, behind its own handler."""
     async with audited(own, tmp_path) as made:
         held = await made.stream.publish("a", "hold", "")
         held += await made.stream.publish("b", "hold", "")
@@ -151,7 +151,9 @@ async def test_a_handler_that_runs_while_its_claim_is_lost_is_not_run_twice_at_o
 async def test_a_killed_process_is_succeeded_for_all_that_it_held(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:
-    """consumer/O34, consumer/C:N2: running, queued and behind the prefetch; in order, before newer ones."""
+    """consumer/O34, consumer/C:N2: running, queued and prefetched ones; in order, before newer
+    ones.
+    """
     async with audited(own, tmp_path) as made:
         held = await made.stream.publish("a", "hold", "", "")
         held += await made.stream.publish("b", "hold", "")
@@ -198,7 +200,7 @@ async def test_many_kills(
 async def kill_at_random(
     own: EmbeddedNats, path: Path, partitions: int | None, *, kills: int, seed: int
 ) -> None:
-    """Kill a process, or the server, after so many more messages, and start another."""
+    """Kill a process or the server after this many more messages, and start another."""
     chance, config = random.Random(seed), {"retention": RetentionPolicy.WORK_QUEUE}
     async with audited(own, path, partitions, **config) as made:
         members = [await made.member(naks=NAKS, max_in_flight=100) for _ in range(2)]

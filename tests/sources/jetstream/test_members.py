@@ -1,4 +1,4 @@
-"""Members of a group, and how they divide the partitions.
+"""The members of a group, and the division of the partitions among them.
 
 Proven here: consumer/C:N9.
 """
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 names = st.sets(st.text("abcdef0123456789-", min_size=1, max_size=12), min_size=1, max_size=12)
 MOST_MOVED = 3
-"""Times the fair share: so much moves at most when a member joins or leaves."""
+"""Factor of the fair share that limits how much moves when a member joins or leaves."""
 
 
 @given(names, st.integers(1, 64))
 def test_every_partition_has_a_member_and_no_member_more_than_its_share(
     members: set[str], partitions: int
 ) -> None:
-    """Also if there are more members than partitions; whatever their order."""
+    """Also with more members than partitions, and for any order of the members."""
     division = divided(sorted(members), partitions)
     assert len(division) == partitions
     loads = Counter(division)
@@ -46,7 +46,7 @@ def test_every_partition_has_a_member_and_no_member_more_than_its_share(
 
 @given(st.integers(2, 12), st.sampled_from([8, 16, 32, 64]))
 def test_a_member_that_joins_or_leaves_moves_few_partitions(members: int, partitions: int) -> None:
-    """Of the fewest that have to move, three times as many at most, and two."""
+    """At most three times the minimum number, plus two."""
     before = [f"host-{number}" for number in range(members)]
     divided_before = divided(before, partitions)
     divided_after = divided([*before, "another"], partitions)
@@ -55,7 +55,7 @@ def test_a_member_that_joins_or_leaves_moves_few_partitions(members: int, partit
 
 
 def test_the_division_is_the_same_everywhere_and_for_ever() -> None:
-    """Members of two releases would otherwise ask for the same partitions."""
+    """Otherwise members of two releases would claim the same partitions."""
     assert divided(["a", "b", "c"], 8) == divided(["c", "a", "b"], 8)
     assert "".join(divided(["a", "b", "c"], 8)) == "caaabccb"
 
@@ -86,7 +86,7 @@ def test_a_member_that_leaves_or_is_silent_is_gone() -> None:
 
 
 class SomeChannel:
-    """A connection that may be lost."""
+    """A connection that can be lost."""
 
     def __init__(self) -> None:
         self.said: list[dict[str, str]] = []

@@ -28,12 +28,12 @@ PARTITIONS = 8
 KEYS = [f"k{number}" for number in range(40)]
 WAIT = 1.0
 SLACK = 1.0
-"""Seconds for a machine that has other work."""
+"""Seconds on a busy machine."""
 WORK = 0.1
 
 
 def is_balanced(made: Audited, members: list[Member]) -> bool:
-    """Whether these members have all partitions, once each, within one of each other."""
+    """Whether these members have all partitions once, with numbers that differ by at most one."""
     held = made.held_by()
     shares = [held.get(member.name, set()) for member in members]
     counts = [len(share) for share in shares]
@@ -53,7 +53,7 @@ def partition(key: str) -> int:
 
 
 def longest_gap(made: Audited, number: int, since: float, until: float) -> float:
-    """The longest time between ends of handlers of a partition."""
+    """The longest time between finished handlers of a partition."""
     ends = [
         each.at
         for each in made.lines
@@ -64,7 +64,7 @@ def longest_gap(made: Audited, number: int, since: float, until: float) -> float
 
 
 async def flow(made: Audited, stopped: asyncio.Event) -> None:
-    """Publish, a little faster than it is handled, until that is enough."""
+    """Publish slightly faster than messages are handled, until the event is set."""
     chance = random.Random(5)
     while not stopped.is_set():
         await made.stream.publish(chance.choice(KEYS), "")
@@ -109,7 +109,7 @@ async def test_members_that_join_and_leave_cleanly_repeat_nothing_and_stop_no_ot
 async def test_the_partitions_of_a_killed_member_are_taken_over(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:
-    """consumer/C:N9: once the others have missed it, and at the latest after the wait."""
+    """consumer/C:N9: once the others miss it, and no later than after the wait."""
     async with audited(own, tmp_path, PARTITIONS) as made:
         members = [await made.member(concurrency=len(KEYS)) for _ in range(3)]
         await balanced(made, members)
@@ -169,7 +169,7 @@ async def test_of_two_processes_with_one_consumer_one_works_and_the_other_takes_
 async def test_a_drain_gives_back_what_is_queued_in_order_and_at_once(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:
-    """consumer/C:N2, consumer/C:R1: to one that stands by; long before the wait ends."""
+    """consumer/C:N2, consumer/C:R1: to a standby process, long before the wait ends."""
     wait = 20.0
     async with audited(own, tmp_path) as made:
         held = await made.stream.publish("a", "hold", "", "")
@@ -225,7 +225,9 @@ async def test_members_that_come_go_and_are_killed_at_random_lose_nothing(
 async def test_a_partition_that_is_left_while_its_claim_begins_can_be_taken_again(
     embedded_nats: EmbeddedNats,
 ) -> None:
-    """consumer/C:N9: another member comes and goes while claims begin; in the end all are here."""
+    """consumer/C:N9: another member joins and leaves while claims begin; at the end all partitions
+    are here.
+    """
     async with new_stream(embedded_nats, PARTITIONS) as stream:
         subject = f"_PENSTOCK.members.{stream.name}.d"
         async with running(embedded_nats, stream.name, partitions=PARTITIONS) as here:
@@ -233,7 +235,7 @@ async def test_a_partition_that_is_left_while_its_claim_begins_can_be_taken_agai
             for number in range(100):
                 said = {"member": f"other-{number // 2}", "is": "gone" if number % 2 else "here"}
                 await stream.client.publish(subject, json.dumps(said).encode())
-                for _ in range(1 + number % 5):  # the claims are at various points by then
+                for _ in range(1 + number % 5):  # the claims are in various states by then
                     await stream.info()
             await stream.produce(KEYS)
             await here.handled(*stream.stored)

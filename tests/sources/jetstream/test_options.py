@@ -1,4 +1,4 @@
-"""The arguments of a JetStream source: each mistake is told by its name, its value and the rule.
+"""The arguments of a JetStream source: each error names the argument, its value and the rule.
 
 Proven here: consumer/C:C7, consumer/C:N9.
 """

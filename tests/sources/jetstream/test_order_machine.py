@@ -1,4 +1,4 @@
-"""Members of one consumer, on a model of its server, under rules in any order.
+"""Members of one consumer, on a model of its server, with rules in any order.
 
 Proven here: consumer/C:C7, consumer/C:N2, consumer/C:N9.
 """
@@ -29,13 +29,13 @@ FAST = settings(
 )
 SEEDS = 20
 RUNS = 1_000
-"""From each seed."""
+"""The number of runs per seed."""
 TRIES = 10
-"""Seeds from which a planted bug is looked for."""
+"""The number of seeds tried for a planted bug."""
 
 
 def explore(seed: int) -> None:
-    """So many runs from a seed."""
+    """This many runs from a seed."""
     machine = hypothesis.seed(seed)(narrowed())
     with run_by(f"from tests.sources.jetstream.test_order_machine import *; explore({seed})"):
         run_state_machine_as_test(
@@ -45,7 +45,7 @@ def explore(seed: int) -> None:
 
 def test_every_key_stays_in_order_and_every_message_is_settled_once() -> None:
     """consumer/C:C7, consumer/C:N2, consumer/C:N9: over naks, drains, crashes, frozen members, lost
-    connections and restarts of the server.
+    connections and server restarts.
     """
     run_state_machine_as_test(OrderMachine, settings=FAST)
 
@@ -67,7 +67,7 @@ def test_the_laws_hold_where_random_rules_seldom_come(
 
 
 def complaint(machine: type[OrderMachine], seed: int) -> str:
-    """How the runs from a seed failed; empty without a failure."""
+    """The error of the runs from a seed; empty if they succeed."""
     once = settings(
         FAST,
         max_examples=100,
@@ -77,7 +77,7 @@ def complaint(machine: type[OrderMachine], seed: int) -> str:
     )
     try:
         run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=once)
-    except Exception as error:  # a planted bug may raise whatever it likes
+    except Exception as error:  # a planted bug may raise any exception
         return str(error)
     return ""
 
@@ -85,7 +85,7 @@ def complaint(machine: type[OrderMachine], seed: int) -> str:
 @pytest.mark.long
 @pytest.mark.parametrize("name", order_mutants.ALL)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """consumer/C:C7, consumer/C:N2: by the law that it breaks, from one seed of a few."""
+    """consumer/C:C7, consumer/C:N2: the law that it breaks detects it within a few seeds."""
     planted = order_mutants.ALL[name]
     planted.plant(monkeypatch)
     if planted.program is not None:

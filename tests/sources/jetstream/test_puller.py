@@ -1,4 +1,4 @@
-"""The requests of one partition, and what the server's statuses do to them.
+"""The requests of one partition, and the effect of server statuses on them.
 
 Proven here: consumer/C:C7.
 """
@@ -18,7 +18,7 @@ NANOS = 1_000_000_000
 
 
 class Requests:
-    """A channel that keeps what is published."""
+    """A channel that records published requests."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
@@ -34,7 +34,7 @@ class Requests:
 
 
 def puller(*, group: str | None = "penstock") -> tuple[Puller, Requests]:
-    """That of a consumer of which 100 messages may be pending, with a pin of 15 s."""
+    """The puller of a consumer that may have 100 pending messages, with a pin of 15 s."""
     requests = Requests()
     state = ConsumerState.of(
         {
@@ -82,7 +82,7 @@ def test_a_request_names_what_it_asks_for() -> None:
 
 
 def test_before_it_is_pinned_one_request_is_under_way() -> None:
-    """A second one could be pinned after this process has given the consumer up."""
+    """A second one could pin this process after it has given up the consumer."""
     made, requests = puller()
     ask(made, 10, 0.0)
     ask(made, 10, 0.0)
@@ -101,7 +101,7 @@ def test_a_consumer_that_pins_none_is_asked_at_any_time() -> None:
 
 
 def test_a_pinned_process_asks_in_time_without_credit() -> None:
-    """consumer/C:C7: for a message of at most one byte, which there is none of."""
+    """consumer/C:C7: a request for a message of at most one byte, which does not exist."""
     made, requests = puller()
     asyncio.run(made.stay_pinned(100.0))
     assert requests.sent == []
@@ -142,7 +142,7 @@ def test_a_pinned_process_asks_in_time_without_credit() -> None:
 def test_a_status_ends_a_request(
     status: str, told: str, news: str, credit: int, waits: bool
 ) -> None:
-    """The rest of its messages is not under way any more; errors hold the next request back."""
+    """The rest of its messages is no longer in flight; errors delay the next request."""
     made, requests = puller()
     made.pin = "me"
     ask(made, 4, 0.0)
@@ -173,7 +173,7 @@ def test_the_servers_bound_of_one_request_is_kept() -> None:
 
 
 def test_a_message_larger_than_a_request_is_asked_for_alone() -> None:
-    """Without a bound in bytes; the next request has it again."""
+    """Without a byte limit; the next request has the limit again."""
     made, requests = puller()
     made.pin = "me"
     ask(made, 10, 0.0)
@@ -202,7 +202,7 @@ def test_without_heartbeats_nothing_is_under_way() -> None:
 def test_on_a_new_connection_the_identity_is_the_servers(
     pinned: str | None, pin: str | None
 ) -> None:
-    """Nothing is asked for before the server has told it."""
+    """No message is requested before the server has reported it."""
     made, requests = puller()
     made.pin = "me"
     ask(made, 10, 0.0)

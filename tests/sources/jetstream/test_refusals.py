@@ -1,5 +1,5 @@
-"""What the server refuses, and what operators change under a source: each a reason in `explain()` or an
-error, and over when its cause is gone.
+"""Refusals by the server, and operator changes under a source: each is a reason in `explain()` or
+an error, and ends with its cause.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait less for an answer that is denied."""
+    """Shorten the wait for a denied answer."""
     monkeypatch.setattr(channel, "REQUEST_WITHIN", 0.5)
 
 
@@ -45,7 +45,7 @@ APP: dict[str, Any] = {"user": "app", "password": "hidden"}
 
 
 def with_users(server: EmbeddedNats, *denied: str) -> None:
-    """Let `app` publish everything but these subjects."""
+    """A configuration in which `app` may publish everything except these subjects."""
     subjects = ", ".join(f'"{each}"' for each in denied)
     rights = f"deny: [{subjects}]" if denied else 'allow: [">"]'
     server.configure(USERS.replace("DENIED", rights))
@@ -57,7 +57,7 @@ async def restarted(server: EmbeddedNats, *denied: str) -> None:
 
 
 def reload(server: EmbeddedNats) -> None:
-    """Let a running server read its configuration."""
+    """Let a running server reload its configuration."""
     assert server.pid is not None
     os.kill(server.pid, signal.SIGHUP)
 
@@ -79,7 +79,7 @@ async def refused(server: EmbeddedNats, stream: str, **source: Any) -> str:
         return str(error)
 
 
-# -- what is not there -----------------------------------------------------------------------------
+# -- missing streams and consumers -----------------------------------------------------------------
 
 
 async def test_a_missing_stream_is_told_and_read_once_it_is_created(
@@ -129,7 +129,7 @@ async def test_a_server_without_jetstream_is_told() -> None:
             await here.trouble("enable JetStream")
 
 
-# -- what is of another kind -----------------------------------------------------------------------
+# -- unsuitable streams and consumers --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_a_server_without_jetstream_is_told() -> None:
 async def test_a_consumer_of_another_kind_is_an_error(
     embedded_nats: EmbeddedNats, config: dict[str, Any], source: dict[str, str], told: str
 ) -> None:
-    """consumer/C:N5: under the same name; it says what to do."""
+    """consumer/C:N5: a consumer of the same name; the error says what to do."""
     async with new_stream(embedded_nats) as stream:
         for given in (config, source):
             for name in given.keys() & {"filter_subject", "subjects"}:
@@ -171,7 +171,7 @@ async def test_a_stream_that_is_divided_otherwise_is_an_error(
 
 
 async def test_a_wrong_password_is_told_and_not_shown(own: EmbeddedNats) -> None:
-    """consumer/C:N5: neither in the reason nor in a repr."""
+    """consumer/C:N5: it is shown neither in the reason nor in a repr."""
     await restarted(own)
     async with new_stream(own, login=ADMIN) as stream:
         login: dict[str, Any] = {"user": "app", "password": "topsecret"}
@@ -189,7 +189,7 @@ async def test_a_wrong_password_is_told_and_not_shown(own: EmbeddedNats) -> None
 async def test_a_missing_right_is_told_and_over_once_it_is_given(
     own: EmbeddedNats, denied: str
 ) -> None:
-    """consumer/C:N5: with the subject."""
+    """consumer/C:N5: the trouble names the subject."""
     await restarted(own, denied)
     async with new_stream(own, login=ADMIN) as stream:
         sent = await stream.publish("a", "")
@@ -202,7 +202,7 @@ async def test_a_missing_right_is_told_and_over_once_it_is_given(
 
 
 async def test_acknowledgements_that_are_denied_are_told(own: EmbeddedNats) -> None:
-    """consumer/C:N5, consumer/C:C7: nothing is lost; they count once they are allowed."""
+    """consumer/C:N5, consumer/C:C7: nothing is lost; they take effect once they are allowed."""
     await restarted(own, "$JS.ACK.>")
     async with new_stream(own, login=ADMIN) as stream:
         sent = await stream.publish("a", "", "", "")
@@ -219,7 +219,9 @@ async def test_acknowledgements_that_are_denied_are_told(own: EmbeddedNats) -> N
 
 
 async def test_a_user_who_is_removed_and_allowed_again_goes_on(own: EmbeddedNats) -> None:
-    """consumer/C:N5: the server ends the connection; what ran meanwhile is settled if it is in time."""
+    """consumer/C:N5: the server ends the connection; handlers that ran meanwhile are settled if it
+    is in time.
+    """
     await restarted(own)
     async with new_stream(own, login=ADMIN) as stream:
         async with running(own, stream.name, ack_wait=10.0, **APP) as here:
@@ -237,13 +239,13 @@ async def test_a_user_who_is_removed_and_allowed_again_goes_on(own: EmbeddedNats
             assert here.ended[: len(held)] == held or held[0] in here.ended
 
 
-# -- what changes under it -------------------------------------------------------------------------
+# -- changes under an open source ------------------------------------------------------------------
 
 
 async def test_a_consumer_that_is_deleted_is_made_again_where_it_stood(
     embedded_nats: EmbeddedNats,
 ) -> None:
-    """consumer/C:C7: nothing is lost; only what was running is handled again."""
+    """consumer/C:C7: nothing is lost; only running messages are handled again."""
     async with new_stream(embedded_nats) as stream:
         async with running(embedded_nats, stream.name) as here:
             done = await stream.publish("a", "", "", "")
@@ -261,7 +263,7 @@ async def test_a_consumer_that_is_deleted_is_made_again_where_it_stood(
 async def test_a_deleted_consumer_is_not_made_again_before_its_files_are_removed(
     embedded_nats: EmbeddedNats, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/C:C7: the new one would take over an older state of them."""
+    """consumer/C:C7: otherwise the new one would take over an older state from them."""
     monkeypatch.setattr(moves, "REMOVED_WITHIN", 3_600.0)
     async with new_stream(embedded_nats) as stream:
         async with running(embedded_nats, stream.name) as here:
@@ -278,7 +280,7 @@ async def test_a_deleted_consumer_is_not_made_again_before_its_files_are_removed
 async def test_a_stream_that_is_deleted_and_created_again_is_read_from_its_beginning(
     embedded_nats: EmbeddedNats, is_running: bool
 ) -> None:
-    """consumer/C:C7: its sequence numbers are those of other messages."""
+    """consumer/C:C7: its sequence numbers belong to other messages."""
     async with new_stream(embedded_nats) as stream:
         async with running(embedded_nats, stream.name) as here:
             await here.handled(*await stream.publish("a", *[""] * 20))
@@ -301,7 +303,7 @@ async def test_a_stream_that_is_deleted_and_created_again_is_read_from_its_begin
 async def test_a_stream_that_is_purged_goes_on_with_what_is_published_then(
     embedded_nats: EmbeddedNats, keeps: int
 ) -> None:
-    """consumer/C:C7: messages that are gone keep nothing waiting, even those that are held."""
+    """consumer/C:C7: removed messages delay nothing, even if they are held."""
     async with new_stream(embedded_nats) as stream:
         async with running(embedded_nats, stream.name, prefetch=5) as here:
             held = await stream.publish("a", "hold", *[""] * 20)
@@ -313,7 +315,7 @@ async def test_a_stream_that_is_purged_goes_on_with_what_is_published_then(
 
 
 async def test_a_new_consumer_begins_where_it_is_told(embedded_nats: EmbeddedNats) -> None:
-    """O-T23: behind what is stored, with `start="latest"`."""
+    """O-T23: after the stored messages, with `start="latest"`."""
     async with new_stream(embedded_nats) as stream:
         await stream.publish("a", *[""] * 5)
         async with running(embedded_nats, stream.name, start="latest") as here:

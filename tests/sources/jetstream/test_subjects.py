@@ -1,4 +1,4 @@
-"""Keys of messages, and the transform that divides a stream.
+"""Keys of messages, and the transform that partitions a stream.
 
 Proven here: consumer/C:N9.
 """

@@ -1,4 +1,4 @@
-"""How many messages a partition asks for.
+"""The number of messages that a partition requests.
 
 Proven here: consumer/C:C7 (a request beyond what may be pending waits its whole time for nothing).
 """
@@ -20,7 +20,7 @@ from penstock.sources.jetstream.window import PullWindow
         (75, 75, 0, 25),
         (75, 75, 1, 0),  # less than a quarter is missing
         (50, 50, 20, 30),
-        (99, 99, 0, 1),  # nothing is under way
+        (99, 99, 0, 1),  # nothing is in flight
         (100, 100, 0, 0),
         (0, 900, 0, 100),
         (0, 990, 0, 10),  # no more may be pending
@@ -49,7 +49,7 @@ def test_what_is_away_is_asked_for_beside_the_prefetch() -> None:
 
 @pytest.mark.parametrize(("held", "wanted"), [(110, 10), (995, 5), (1000, 1), (1010, 1)])
 def test_what_is_away_is_asked_for_when_new_messages_came_before_it(held: int, wanted: int) -> None:
-    """Otherwise everything would wait for it without end."""
+    """Otherwise everything would wait for it forever."""
     window = PullWindow(100, 1000)
     assert window.wanted(held, held, 10) == wanted
     window.ask(wanted)
@@ -97,7 +97,7 @@ def test_credit_is_what_was_asked_for_and_has_not_arrived() -> None:
 def test_credit_is_bounded_however_messages_come_and_go(
     prefetch: int, max_pending: int, steps: list[tuple[int, int, int]]
 ) -> None:
-    """consumer/C:C7: and something is under way whenever nothing is here."""
+    """consumer/C:C7: a request is in flight whenever no message is here."""
     window, received, held = PullWindow(prefetch, max_pending), 0, 0
     for arriving, taken, settled in steps:
         window.ask(window.wanted(received, held))

@@ -1,4 +1,6 @@
-"""What the handlers of all members have seen, and what the server was told of it."""
+"""The messages that the handlers of all members have received, and what was reported to the
+server.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Truth:
-    """The order in which messages were handled and settled for the first time, and the verbs sent."""
+    """The order of first handlings and first settlements, and the verbs sent."""
 
     def __init__(self, server: ServerModel) -> None:
         self.server = server
         self.handled: set[int] = set()
         self.settled: set[int] = set()
         self._verbs: dict[tuple[str, str], str] = {}
-        """The last terminal verb of each delivery, by the member that has sent it."""
+        """The last terminal verb of each delivery, by sending member."""
         self._repeatable: dict[str, set[str]] = defaultdict(set)
 
     def _earlier(self, sequence: int) -> set[int]:
@@ -30,13 +32,13 @@ class Truth:
         return {each for each in range(1, sequence) if keys[each - 1] == key}
 
     def handle(self, sequence: int) -> None:
-        """Note that a message was handled."""
+        """Record a handled message."""
         overtaken = self._earlier(sequence) - self.handled
         assert not overtaken, f"overtook: {sequence} was handled before {sorted(overtaken)}"
         self.handled.add(sequence)
 
     def ack(self, member: str, reply: str) -> None:
-        """Pass on an acknowledgement."""
+        """Forward an acknowledgement."""
         sequence = sequence_of(reply)
         assert sequence in self.handled, f"never handled: {sequence} was settled"
         self._note(member, reply, "ack")
@@ -46,7 +48,7 @@ class Truth:
             self.settled.add(sequence)
 
     def give_back(self, member: str, replies: Sequence[str]) -> None:
-        """Pass on negative acknowledgements."""
+        """Forward negative acknowledgements."""
         sequences = [*map(sequence_of, replies)]
         assert sequences == sorted(sequences), f"out of order: {sequences} were given back"
         for reply in replies:
@@ -54,7 +56,7 @@ class Truth:
             self.server.nak(reply)
 
     def may_repeat(self, member: str) -> None:
-        """Note that what a member has sent may be lost, so that it may say it again."""
+        """Record that a member's verbs may be lost, so that it may repeat them."""
         sent = {reply for who, reply in self._verbs if who == member}
         self._repeatable[member] |= sent
 

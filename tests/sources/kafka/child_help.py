@@ -1,4 +1,4 @@
-"""Starting a consumer in a process of its own, and what it leaves behind."""
+"""Starts consumers in their own processes, and reads their results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PROGRAM = Path(__file__).with_name("consumer_child.py")
 
 
 class Child:
-    """A running process that tells about itself."""
+    """A running process that reports its state."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
 
     async def until(self, is_met: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Read what it tells until a line is as wanted; return that."""
+        """Read its reports until one satisfies the condition; return that report."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             told: dict[str, Any] = json.loads(line)
@@ -37,7 +37,7 @@ class Child:
         raise AssertionError(f"it ended with {await self.process.wait()}: {await self.errors()}")
 
     async def errors(self) -> str:
-        """The rest of what it has logged; returns when it has ended."""
+        """The rest of its log; returns once it has ended."""
         assert self.process.stderr is not None
         return (await self.process.stderr.read()).decode()
 
@@ -51,13 +51,13 @@ class AuditedChild(Child):
         audit.touch()
 
     async def kill(self) -> list[int]:
-        """End it at once; return the offsets that it had finished, in their order."""
+        """Kill it; return the offsets that it had finished, in order."""
         self.process.kill()
         await self.process.wait()
         return self.finished()
 
     def finished(self) -> list[int]:
-        """The offsets that it has finished, in their order."""
+        """The offsets that it has finished, in order."""
         return [int(line) for line in self._audit.read_text().splitlines()]
 
 

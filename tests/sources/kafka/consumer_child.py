@@ -1,8 +1,8 @@
-"""A consumer in a process of its own, for tests that kill it or send it signals.
+"""A consumer in its own process, for tests that kill it or send it signals.
 
 `consumer_child.py '{"bootstrap": ..., "topic": ..., "group": ..., "audit": FILE, ...}'` appends the
-offset of each record that its handler has finished to a file, one write per record, and prints
-lines of JSON about itself. See `Options`.
+offset of each record that its handler has finished to a file, one write per record, and prints JSON
+lines about its progress. See `Options`.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ class Options:
     audit: str
     instance: str | None = None
     stuck: int = -1
-    """The offset of a record that is never finished."""
+    """The offset of a record that never finishes."""
     ignores: bool = False
-    """Whether the stuck record's handler ignores its first cancellation, and then ends."""
+    """Whether the handler of the stuck record ignores its first cancellation and then ends."""
     pause: float = 0.0
-    """Seconds that a record takes, times 0 to 6."""
+    """Seconds per record, multiplied by 0 to 6."""
     drain: float = 4.0
 
 
 class Auditor:
-    """Writes down each record that it has handled."""
+    """Records each handled record in the audit file."""
 
     def __init__(self, options: Options) -> None:
         self._file = os.open(options.audit, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
         self._options = options
 
     async def __call__(self, message: Message) -> None:
-        """Handle a record; some take longer than others."""
+        """Handle a record; the duration varies."""
         if message.offset == self._options.stuck:
             await self._stay()
         if pause := self._options.pause * (message.offset * 7919 % 7):
@@ -78,7 +78,7 @@ def say(**told: Any) -> None:
 
 
 async def tell(consumer: Consumer, partition: TopicPartition) -> None:
-    """Print what the consumer counts, for ever."""
+    """Print the counts of the consumer, forever."""
     while True:
         stats = consumer.stats()
         of = stats.partitions.get(partition)

@@ -1,4 +1,4 @@
-"""A broker as tests see it from outside: what it holds, by its own answers."""
+"""A broker seen from outside: its content according to its own answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def new_topic(
     name: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> str:
-    """Make a topic that clients can see; return its name."""
+    """Create a topic that clients can see; return its name."""
     topic = name or new_name()
     async with admin_of(broker) as admin:
         answer = await admin.create_topics(
@@ -61,16 +61,16 @@ async def new_topic(
         if code:
             raise for_code(code)(f"{topic}: {told}")
     async with producer_of(broker) as producer:
-        await producer.partitions_for(topic)  # the broker learns of it after the controller
+        await producer.partitions_for(topic)  # the broker is informed after the controller
     return topic
 
 
 async def delete_topic(broker: EmbeddedKafka, topic: str) -> None:
-    """Delete a topic; return when the broker does not know it any more."""
+    """Delete a topic; return once the broker no longer knows it."""
     async with admin_of(broker) as admin:
         await admin.delete_topics([topic])
         while topic in await admin.list_topics():
-            pass  # each is a question to the broker
+            pass  # each is a request to the broker
 
 
 @asynccontextmanager
@@ -88,7 +88,7 @@ async def produce(
     partition: int = 0,
     timestamp_ms: int | None = None,
 ) -> list[int]:
-    """Append records with these keys and values; return their offsets. They are readable then."""
+    """Append records with these keys and values; return their offsets once they are readable."""
     async with producer_of(broker, acks="all") as producer:
         sent = [
             await producer.send(
@@ -102,7 +102,7 @@ async def produce(
 async def fill(
     broker: EmbeddedKafka, topic: str, count: int, *, partition: int = 0, keys: int = 5
 ) -> None:
-    """Append records: key `k0`, `k1`, ... in turns, and their place among these as the value."""
+    """Append records with the keys `k0`, `k1`, ... in turn, and their index as the value."""
     entries = [(b"k%d" % (at % keys), b"%d" % at) for at in range(count)]
     await produce(broker, topic, *entries, partition=partition)
 
@@ -114,21 +114,21 @@ async def transact(
     partition: int = 0,
     commit: bool = True,
 ) -> None:
-    """Append records in a transaction, and its marker, which uses up one more offset."""
+    """Append records in a transaction with its marker, which uses one more offset."""
     name = new_name("transaction")
     async with producer_of(broker, transactional_id=name) as producer:
         await producer.begin_transaction()
         manager = producer._txn_manager
-        manager.maybe_add_partition_to_txn(ClientPartition(topic, partition))  # also without any
+        manager.maybe_add_partition_to_txn(ClientPartition(topic, partition))  # also if empty
         for key, value in entries:
             await producer.send(topic, value, key=key, partition=partition)
         await (producer.commit_transaction() if commit else producer.abort_transaction())
     async with producer_of(broker, transactional_id=name):
-        pass  # it starts when the marker has been written; the commit was answered before
+        pass  # it starts once the marker is written; the commit was answered before
 
 
 async def leave_hole(broker: EmbeddedKafka, topic: str, partition: int = 0) -> None:
-    """Use up an offset without a record: by the marker of a transaction."""
+    """Use up an offset without a record, through the marker of a transaction."""
     await transact(broker, topic, partition=partition)
 
 
@@ -155,7 +155,7 @@ async def end_of(broker: EmbeddedKafka, topic: str, partition: int = 0) -> int:
 
 
 async def make_groups_ready(broker: EmbeddedKafka) -> None:
-    """Make a new broker create the topic of its groups, which it does for the first one."""
+    """Make a new broker create its group topic, which it does for the first group."""
     first = TopicPartition(await new_topic(broker), 0)
     await store(broker, new_name("first"), {first: Position(0)})
 
@@ -172,7 +172,7 @@ async def stored(broker: EmbeddedKafka, group: str) -> dict[TopicPartition, Posi
 async def store(
     broker: EmbeddedKafka, group: str, positions: Mapping[TopicPartition, Position]
 ) -> None:
-    """Store positions and maps for a group without members, as another client would have."""
+    """Store positions and maps for a group without members, as another client could."""
     consumer: Any = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap, group_id=group, enable_auto_commit=False
     )
@@ -190,7 +190,7 @@ async def members(broker: EmbeddedKafka, group: str) -> list[str]:
 
 
 async def remove_member(broker: EmbeddedKafka, group: str, client: str) -> None:
-    """Take the member of a client out of its group, as a broker does that misses heartbeats."""
+    """Remove a client's member from its group, as a broker does that misses heartbeats."""
     (member,) = [each for each in await members(broker, group) if each.startswith(client)]
     async with admin_of(broker) as admin:
         coordinator = await admin.find_coordinator(group)
@@ -200,7 +200,7 @@ async def remove_member(broker: EmbeddedKafka, group: str, client: str) -> None:
 
 
 async def lose(broker: EmbeddedKafka, group: str, source: KafkaSource, client: str) -> None:
-    """Take the member of a source out of its group, and let it hear of that at once."""
+    """Remove the member of a source from its group, and make the source notice it at once."""
     await remove_member(broker, group, client)
     sessions: Any = source._sessions
-    await sessions._session._client._coordinator._do_heartbeat()  # it is due within its interval
+    await sessions._session._client._coordinator._do_heartbeat()  # due within its interval

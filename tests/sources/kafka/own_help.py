@@ -1,4 +1,4 @@
-"""A broker that tests may kill and freeze, with a listener that asks for passwords."""
+"""A broker that tests may kill and freeze, with a listener that requires passwords."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RIGHTS: dict[Right, int] = {"read": 3, "write": 4}
 
 
 class OwnKafka(EmbeddedKafka):
-    """Without a login, everything is allowed; with one, only what was granted."""
+    """Without a login everything is allowed; with one, only what was granted."""
 
     def __init__(self) -> None:
         plain, logins, controller = free_port(), free_port(), free_port()
@@ -50,7 +50,7 @@ class OwnKafka(EmbeddedKafka):
         )
         self.bootstrap = f"127.0.0.1:{plain}"
         self.logins = f"127.0.0.1:{logins}"
-        """The address that asks for a password."""
+        """The address that requires a password."""
 
     def restart_at_once(self) -> None:
         """Kill it and start it again."""
@@ -92,7 +92,7 @@ async def grant(
 
 
 async def revoke(kafka: OwnKafka, *, topic: str, to: Right = "read") -> None:
-    """Take it back. The broker may take a moment."""
+    """Revoke the permission. The broker may take a moment."""
     async with admin_of(kafka) as admin:
         await admin._send_request(DeleteAclsRequest(*_right(topic, None, to)))
 

@@ -1,4 +1,4 @@
-"""A proxy between one client and a broker, which holds requests or answers back by their kind.
+"""A proxy between one client and a broker that holds requests or answers by their kind.
 
 1. Answers that name the broker's address name the proxy's instead, so every connection of a client
    that is given `bootstrap` leads through its proxy, and no other client does.
@@ -25,7 +25,7 @@ HOST = b"127.0.0.1"
 
 
 class Api(IntEnum):
-    """Kinds of requests, by Kafka's numbers."""
+    """Kinds of requests, by Kafka's API keys."""
 
     PRODUCE = 0
     FETCH = 1
@@ -48,7 +48,7 @@ class Api(IntEnum):
 
 
 class Frame(NamedTuple):
-    """A request, or the answer to one."""
+    """A request or an answer."""
 
     api: int
     direction: Direction
@@ -64,7 +64,7 @@ class Gate:
         self._open = asyncio.Event()
         self._cuts = False
         self.arrived = asyncio.Event()
-        """Set when it has held its first frame."""
+        """Set once it holds its first frame."""
 
     def holds(self, frame: Frame) -> bool:
         """Whether this frame has to wait here."""
@@ -72,17 +72,17 @@ class Gate:
         return not is_open and frame[:2] == self._kind and self._which(frame.body)
 
     async def passed(self) -> bool:
-        """Wait until it is opened. False: the frame is lost."""
+        """Wait until the gate is opened. False: the frame is lost."""
         self.arrived.set()
         await self._open.wait()
         return not self._cuts
 
     def open(self) -> None:
-        """Let the held frames go on, and later ones pass."""
+        """Forward the held frames, and let later ones pass."""
         self._open.set()
 
     def cut(self) -> None:
-        """Lose the held frames with their connections; later ones pass."""
+        """Drop the held frames and their connections; later ones pass."""
         self._cuts = True
         self._open.set()
 
@@ -100,9 +100,9 @@ class KafkaProxy:
         self._heard = asyncio.Condition()
         self._counts: Counter[tuple[int, Direction]] = Counter()
         self.frames: list[Frame] = []
-        """The requests and answers that have arrived here, except fetches and heartbeats."""
+        """The requests and answers that have arrived, except fetches and heartbeats."""
         self.changes: list[Callable[[Frame], bytes]] = []
-        """Functions from an answer to the body that the client gets in its place."""
+        """Functions that replace the body of an answer for the client."""
 
     @property
     def bootstrap(self) -> str:
@@ -115,18 +115,18 @@ class KafkaProxy:
         direction: Direction,
         which: Callable[[bytes], bool] = lambda _: True,
     ) -> Gate:
-        """Hold the frames of this kind, and of these bodies, from now on."""
+        """Hold frames of this kind whose body matches, from now on."""
         gate = Gate(api, direction, which)
         self._gates.append(gate)
         return gate
 
     async def heard(self, api: Api, direction: Direction, times: int = 1) -> None:
-        """Wait for so many frames of a kind, counted from the beginning."""
+        """Wait for this many frames of a kind, counted from the beginning."""
         async with self._heard:
             await self._heard.wait_for(lambda: self._counts[api, direction] >= times)
 
     def count(self, api: Api, direction: Direction) -> int:
-        """How many frames of a kind have arrived."""
+        """The number of frames of a kind that have arrived."""
         return self._counts[api, direction]
 
     async def listen(self) -> None:
@@ -136,7 +136,7 @@ class KafkaProxy:
         self._own_port = self._server.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
-        """Cut all connections and accept no more, as a broker that is down."""
+        """Cut all connections and accept no more, like a broker that is down."""
         assert self._server is not None
         self._server.close()
         self.cut()

@@ -1,4 +1,4 @@
-"""Consumers of a real broker, watched: their handlers, claims, commits and log lines as events."""
+"""Consumers of a real broker whose handlers, claims, commits and log lines are events for tests."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUICK: dict[str, Any] = {"session_timeout": 6.0, "rebalance_timeout": 8.0}
-"""Times of a source; Kafka allows no shorter session by default."""
+"""Timeouts of a source; by default Kafka allows no shorter session."""
 
 
 def run(coroutine: Coroutine[Any, Any, T], seconds: float = 60.0) -> T:
-    """Run it, at most so long."""
+    """Run a scenario within a time limit."""
 
     async def bounded() -> T:
         async with asyncio.timeout(seconds):
@@ -39,7 +39,7 @@ class News:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def tell(self) -> None:
-        """Something has happened."""
+        """Wake the waiters."""
         for each in self._waiters:
             if not each.done():
                 each.set_result(None)
@@ -55,7 +55,7 @@ class News:
 
 
 class LogLines(logging.Handler):
-    """The lines of Penstock's logs, as they come."""
+    """Penstock's log lines as they arrive."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -63,7 +63,7 @@ class LogLines(logging.Handler):
         self._news = News()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
+        """Store a line."""
         self.records.append(record)
         self._news.tell()
 
@@ -72,7 +72,7 @@ class LogLines(logging.Handler):
         return [each.getMessage() for each in self.records if each.levelno >= level]
 
     async def wait(self, pattern: str, level: int = logging.INFO) -> str:
-        """Wait for a line that matches somewhere; lines of before count."""
+        """Wait for a line that matches anywhere; earlier lines count."""
 
         def found() -> str | None:
             return next((each for each in self.lines(level) if re.search(pattern, each)), None)
@@ -97,7 +97,7 @@ async def log_lines() -> AsyncIterator[LogLines]:
 
 
 class Watch(ConsumerObserver):
-    """What a consumer told: its claims and commits, each an event to wait for."""
+    """The claims and commits of a consumer; tests can wait for each."""
 
     def __init__(self) -> None:
         self.news = News()
@@ -117,11 +117,11 @@ class Watch(ConsumerObserver):
         self.news.tell()
 
     def count(self, change: str) -> int:
-        """How many changes of this kind there were."""
+        """The number of changes of this kind."""
         return sum([each == change for each, _ in self.claims])
 
     def told(self, change: str) -> Awaitable[object]:
-        """Wait for one more change of this kind, counted from this call on."""
+        """Wait for one more change of this kind, counted from this call."""
         before = self.count(change)
         return self.news.until(lambda: self.count(change) > before)
 
@@ -174,7 +174,7 @@ class Member:
         return [offset for _, offset in self.handled]
 
     def start(self) -> None:
-        """Open and run it, in the background."""
+        """Open the consumer and run it in the background."""
         self._task = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
@@ -206,7 +206,7 @@ class Member:
         await self.watch.stored(offset, partition)
 
     async def stop(self) -> None:
-        """Drain and close it."""
+        """Drain and close the consumer."""
         assert self._task is not None
         self.consumer.stop()
         await self._task
@@ -218,7 +218,7 @@ async def member(
     handler: Callable[[Message], Awaitable[object]] | None = None,
     **options: Any,
 ) -> AsyncIterator[Member]:
-    """A running consumer; drained and closed at exit, unless it was before."""
+    """A running consumer; it is drained and closed at exit unless it has already been stopped."""
     running = Member(source, handler, **options)
     running.start()
     task = running._task

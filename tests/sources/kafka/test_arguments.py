@@ -1,4 +1,4 @@
-"""Bad arguments of the source over Kafka: an error at construction, and nothing started."""
+"""Invalid arguments of the Kafka source: an error at construction, and nothing is started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.sources.kafka import KafkaSource
 from penstock.testing.conformance.source.host import RecordingHost
 
 GOOD: dict[str, Any] = {"bootstrap": "127.0.0.1:1", "group": "billing"}
-NO_ZONE = datetime(2026, 1, 1)  # that is what is wrong with it
+NO_ZONE = datetime(2026, 1, 1)  # this is the error
 
 
 def made(*topics: Any, **given: Any) -> KafkaSource:
@@ -106,7 +106,7 @@ def test_an_option_that_penstock_sets_is_refused_with_what_to_use(
 
 
 def test_an_unknown_option_is_refused_and_no_value_is_shown() -> None:
-    """A misspelt password is a password."""
+    """The value of a misspelt password option is a password."""
     with pytest.raises(ConfigError, match="sasl_plain_pasword") as raised:
         made(sasl_plain_pasword="hunter2")
     assert "hunter2" not in str(raised.value)
@@ -134,7 +134,7 @@ def test_milliseconds_for_seconds_are_warned_of() -> None:
 
 @pytest.mark.parametrize("drain", [55.0, 60.0])
 def test_a_drain_that_a_rebalance_does_not_leave_time_for_is_refused(drain: float) -> None:
-    """consumer/C:R1: rebalance_timeout less commit_timeout is left."""
+    """consumer/C:R1: rebalance_timeout minus commit_timeout remains."""
     with pytest.raises(ConfigError, match=f"drain={drain}: must be shorter than the 55 s"):
         Consumer(made(), drain=drain)
     Consumer(made(), drain=54.0)

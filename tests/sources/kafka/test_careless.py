@@ -1,4 +1,4 @@
-"""What others do to a group's stored positions and its topics: nothing is lost without a word."""
+"""Changes by others to a group's stored positions and topics: nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def consumer_of(broker: EmbeddedKafka, topic: str, group: str) -> Consumer:
 
 
 async def run_until(broker: EmbeddedKafka, topic: str, group: str, last: bytes) -> list[int]:
-    """The offsets that a consumer runs, until the record with this value."""
+    """The offsets that a consumer handles, up to the record with this value."""
     offsets: list[int] = []
     consumer = consumer_of(broker, topic, group)
 
@@ -57,7 +57,7 @@ async def run_until(broker: EmbeddedKafka, topic: str, group: str, last: bytes) 
 
 
 def map_of(position: int) -> str:
-    """A map of another record than those that a test looks at."""
+    """A map of a record other than those that a test examines."""
     return offset_map.encode(position, [(position + 2, position + 4)]).text
 
 
@@ -77,8 +77,8 @@ async def test_after_a_reset_everything_behind_the_new_position_runs(
     runs_from: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """consumer/C:N1: unknown metadata is told, and is not believed; a position behind the end is
-    told, and begins again at the start point.
+    """consumer/C:N1: unknown metadata is reported and ignored; a position behind the end is
+    reported and replaced by the start point.
     """
     topic, group = await new_topic(broker), new_name("reset")
     await fill(broker, topic, COUNT)
@@ -97,7 +97,7 @@ async def test_after_a_reset_everything_behind_the_new_position_runs(
 async def test_a_topic_made_anew_begins_at_the_start_point(
     broker: EmbeddedKafka,
 ) -> None:
-    """The broker forgets the positions with the topic."""
+    """The broker forgets the positions together with the topic."""
     topic, group = await new_topic(broker), new_name("deleted")
     await fill(broker, topic, COUNT)
     last = b"%d" % (COUNT - 1)
@@ -112,7 +112,7 @@ async def test_a_topic_made_anew_begins_at_the_start_point(
 async def test_a_topic_made_anew_under_a_running_consumer_is_told_and_read_from_its_start(
     broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The commit for the old topic is refused, and the position that is gone is told."""
+    """The commit for the old topic is refused, and the missing position is reported."""
     topic, group = await new_topic(broker), new_name("anew")
     await fill(broker, topic, COUNT)
     old, new = asyncio.Event(), asyncio.Event()

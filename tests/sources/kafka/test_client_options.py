@@ -1,4 +1,4 @@
-"""Options of the client, as aiokafka gets them."""
+"""Options of the client, as passed to aiokafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closing a source at any moment of its life: nothing of it goes on, and it can be opened again."""
+"""Closing a source in any state: none of its tasks continues, and it can be opened again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_closing_at_any_moment_leaves_no_claim_and_no_task(
 async def test_a_closed_source_opens_again_and_continues(
     broker: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
-    """With another host, at the stored position; and not while it is open."""
+    """With another host, at the stored position; but not while it is open."""
     topic = await kafka_help.new_topic(broker)
     await kafka_help.fill(broker, topic, 3)
     source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
@@ -62,7 +62,7 @@ async def test_a_closed_source_opens_again_and_continues(
 async def test_two_sources_of_one_process_share_a_group(
     broker: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
-    """Each with its own half of the partitions, and its own end."""
+    """Each has half of the partitions, and its own end."""
     topic = await kafka_help.new_topic(broker, 4)
     one, other = (
         KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
@@ -83,7 +83,7 @@ async def test_two_sources_of_one_process_share_a_group(
 async def test_a_seek_of_what_is_not_assigned_has_no_effect(
     broker: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
-    """As after a rebalance that has overtaken it: aiokafka raises an AssertionError then."""
+    """For example after a concurrent rebalance: aiokafka raises an AssertionError then."""
     topic = await kafka_help.new_topic(broker)
     session = Session.of(
         MemberOptions.of(
@@ -107,7 +107,7 @@ async def test_a_seek_of_what_is_not_assigned_has_no_effect(
 async def test_a_session_that_dies_is_followed_by_another_one_and_told(
     broker: EmbeddedKafka, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By an error that aiokafka gives up at: the claims end, and begin again."""
+    """By an error at which aiokafka gives up: the claims end and begin again."""
     topic = await kafka_help.new_topic(broker)
     source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
     host = RecordingHost()

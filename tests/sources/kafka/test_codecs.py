@@ -1,4 +1,4 @@
-"""Compressed topics: the extra brings what each codec needs."""
+"""Compressed topics: the extra installs what each codec needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODECS = ["gzip", "lz4", "snappy", "zstd"]
 
 @pytest.mark.usefixtures("real_clock")
 async def test_records_of_every_codec_are_read(broker: EmbeddedKafka) -> None:
-    """consumer/C:C5: whatever a producer has chosen, in one topic."""
+    """consumer/C:C5: whatever codecs the producers use, in one topic."""
     topic = await new_topic(broker)
     for codec in CODECS:
         async with producer_of(broker, compression_type=codec, acks="all") as producer:

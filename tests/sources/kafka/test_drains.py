@@ -1,4 +1,4 @@
-"""A consumer in a process of its own that is told to stop in the middle of its work."""
+"""A consumer in its own process that is stopped during its work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ended(NamedTuple):
 
     @property
     def covered(self) -> set[int]:
-        """The offsets that the stored position and map tell of."""
+        """The offsets covered by the stored position and map."""
         offset, metadata = self.position
         known = set(range(offset))
         for low, high in offset_map.decode(offset, metadata):
@@ -44,14 +44,14 @@ class Ended(NamedTuple):
 async def ended(
     broker: EmbeddedKafka, audit: Path, *signals: signal.Signals, stuck: int, **options: object
 ) -> Ended:
-    """Send these signals to a consumer in the middle of its work, one after the other."""
+    """Send these signals in turn to a consumer during its work."""
     topic, group = await new_topic(broker), new_name("drained")
     await fill(broker, topic, COUNT)
     given = {"stuck": stuck, "pause": 0.002, **options}
     async with consumer_child(broker, topic, group, audit, **given) as child:
         await child.until(lambda told: told["acked"] >= STUCK)
         for sign in signals:
-            await child.until(lambda told: told["received"] > 0)  # the one before was heard
+            await child.until(lambda told: told["received"] > 0)  # it processed the last one
             child.process.send_signal(sign)
         await child.until(lambda told: told["event"] == "ended")
         log = await child.errors()
@@ -86,7 +86,7 @@ async def test_a_second_signal_ends_the_drain_and_stores_what_was_finished(
 async def test_a_handler_that_ignores_its_cancellation_runs_again(
     broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """consumer/O33, consumer/C:C5: what it answers after its cancellation does not count; it runs
+    """consumer/O33, consumer/C:C5: its result after the cancellation does not count; it runs
     again.
     """
     options = {"ignores": True, "drain": 0.3}

@@ -1,4 +1,4 @@
-"""Static membership: a member's name has to be its own."""
+"""Static membership: each member needs its own name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 async def test_two_members_of_one_name_are_told_that_they_evict_each_other(
     broker: EmbeddedKafka,
 ) -> None:
-    """Each hears from the broker only that it is no member any more."""
+    """The broker tells each only that it is no longer a member."""
     topic, group = await new_topic(broker), new_name("group")
 
     def member() -> KafkaSource:
@@ -37,7 +37,7 @@ async def test_two_members_of_one_name_are_told_that_they_evict_each_other(
 async def test_a_restart_under_the_same_name_leaves_the_other_members_alone(
     broker: EmbeddedKafka,
 ) -> None:
-    """The name's partitions wait for it, for as long as its session lasts."""
+    """The partitions of the name wait for it until its session expires."""
     topic, group = await new_topic(broker, 2), new_name("group")
 
     def named(instance: str) -> KafkaSource:

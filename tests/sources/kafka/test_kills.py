@@ -1,4 +1,4 @@
-"""What runs again after `kill -9`: exactly what the last commit did not know.
+"""The records repeated after `kill -9`: exactly those unknown to the last commit.
 
 `PENSTOCK_KILLS=100 pytest -m soak tests/sources/kafka/test_kills.py` kills at 100 random moments.
 """
@@ -33,7 +33,9 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 
 
 class Runs(NamedTuple):
-    """What a killed consumer had finished and stored, and what the next one made of that."""
+    """The records that a killed consumer had finished and stored, and those that the next one
+    handled.
+    """
 
     position: int
     ranges: list[tuple[int, int]]
@@ -45,7 +47,7 @@ class Runs(NamedTuple):
 
     @property
     def covered(self) -> set[int]:
-        """The offsets that the stored position and map tell of."""
+        """The offsets covered by the stored position and map."""
         known = set(range(self.position))
         for low, high in self.ranges:
             known.update(range(low, high))
@@ -63,10 +65,10 @@ async def killed_and_continued(
     stuck: int = -1,
     pause: float = 0.0,
 ) -> Runs:
-    """Kill consumers when they have told of so many finished records, and so many lines more; then
-    run one to the end.
+    """Kill consumers after this many finished records and this many further lines; then run one to
+    the end.
 
-    Each returns under the name of the one before it, so it need not wait for a session to end.
+    Each has the static name of the previous one, so it need not wait for a session to expire.
     """
     group, partition = new_name("killed"), TopicPartition(topic, 0)
     same = {"instance": "only", "pause": pause}
@@ -105,7 +107,7 @@ async def test_after_two_kills_the_stuck_record_runs_and_none_of_those_behind_it
     broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """consumer/C:N1, consumer/C:N6, O-T5: 50,000 records are finished and stored behind a stuck
-    one. The second start finishes nothing and passes the others; the third one still knows them.
+    one. The second start finishes nothing and skips the others; the third one still knows them.
     """
     topic, count = await new_topic(broker), STUCK + 1 + BEHIND
     await fill(broker, topic, count)
@@ -130,7 +132,7 @@ async def test_a_kill_at_a_random_moment_repeats_exactly_what_was_not_stored(
 async def test_many_kills_at_random_moments(
     broker: EmbeddedKafka, tmp_path: Path, seed: int
 ) -> None:
-    """consumer/C:N1: half of them with a stuck record."""
+    """consumer/C:N1: half of the runs have a stuck record."""
     await kill_at_random(broker, tmp_path, seed)
 
 

@@ -1,4 +1,6 @@
-"""Logins and rights: what is refused is named, without a secret, and read once it is granted."""
+"""Logins and permissions: a refusal is named without secrets, and reading begins once it is
+granted.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from penstock.sources.kafka import KafkaSource, sessions
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for missing topics more often than every five seconds."""
+    """Check for missing topics more often than every five seconds."""
     monkeypatch.setattr(sessions, "REFRESH_EVERY", 0.2)
 
 
 def test_a_wrong_password_is_named_and_never_shown(
     own_broker: OwnKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither the user's name nor the password is in the trouble, a log or a repr."""
+    """Neither the user name nor the password is in the trouble, a log or a repr."""
     secret = "Wrong-5678-secret"
     caplog.set_level("INFO")
 
@@ -45,7 +47,7 @@ def test_a_wrong_password_is_named_and_never_shown(
 def test_missing_rights_are_named_and_records_are_read_once_they_are_granted(
     own_broker: OwnKafka,
 ) -> None:
-    """First the group's, then the topic's."""
+    """First that of the group, then that of the topic."""
 
     async def scenario() -> None:
         topic, group = await new_topic(own_broker), new_name("group")

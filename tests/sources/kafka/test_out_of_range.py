@@ -1,4 +1,4 @@
-"""A position that is out of range, beside partitions that have records."""
+"""A position that is out of range beside partitions with records."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 async def test_a_cancelled_fetch_loses_no_records_while_another_partition_is_out_of_range(
     broker: EmbeddedKafka,
 ) -> None:
-    """consumer/C:C5: looking for the records of the one suspends, so it comes before any are taken
-    of the other: a claim that begins meanwhile cancels the fetch.
+    """consumer/C:C5: the lookup of the first partition suspends, so it precedes any take from the
+    other: a claim that begins meanwhile cancels the fetch.
     """
     topic, group = await new_topic(broker, 2), new_name("group")
     healthy, gone = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -39,7 +39,7 @@ async def test_a_cancelled_fetch_loses_no_records_while_another_partition_is_out
         both = [host.claim_of(healthy), host.claim_of(gone)]
         offsets = offsets_of(await source.fetch(both[:1], 1))  # the answer for both has arrived
         fetch = asyncio.create_task(source.fetch(both, 100))
-        await asyncio.sleep(0)  # it takes what has arrived, or suspends
+        await asyncio.sleep(0)  # it takes the arrived records, or suspends
         fetch.cancel()
         await asyncio.wait([fetch])
         if not fetch.cancelled():

@@ -1,4 +1,4 @@
-"""Brokers that die, freeze or do not answer: nothing lost, nothing twice, and `stop` has an end."""
+"""Brokers that crash, freeze or do not answer: nothing is lost or repeated, and `stop` ends."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ BOUNDED: dict[str, Any] = {
     "stop_timeout": 0.5,
     "commit_timeout": 0.5,
 }
-"""A source whose end takes a second."""
+"""A source that ends within a second."""
 AT_MOST = 5.0
-"""Seconds for such an end, on a busy machine; clients by themselves take 40, or for ever."""
+"""Seconds for such an end on a busy machine; a bare client takes 40 s, or never ends."""
 
 
 def test_a_broker_that_is_killed_and_started_again_costs_neither_records_nor_repeats(
     own_broker: OwnKafka,
 ) -> None:
-    """What handlers finish during the outage is committed after it. consumer/C:C6, consumer/C:N12."""
+    """Records finished during the outage are committed after it. consumer/C:C6, consumer/C:N12."""
 
     async def scenario() -> None:
         topic, group = await new_topic(own_broker), new_name("group")
@@ -71,7 +71,7 @@ def test_a_broker_that_is_killed_and_started_again_costs_neither_records_nor_rep
 def test_a_broker_that_is_frozen_for_a_while_costs_neither_records_nor_repeats(
     own_broker: OwnKafka,
 ) -> None:
-    """Commits fail by their own deadline meanwhile, and each is followed by a newer one.
+    """Commits fail at their own deadline meanwhile, and each is followed by a newer one.
     consumer/C:C6.
     """
 
@@ -105,8 +105,8 @@ def test_a_broker_that_is_frozen_for_a_while_costs_neither_records_nor_repeats(
 def test_a_full_window_with_slow_handlers_stays_a_member_beyond_the_longest_poll_interval(
     broker: EmbeddedKafka,
 ) -> None:
-    """consumer/O5, consumer/O6: a bare client that joined later, and fetches as little, has left
-    the group by then. O-T4, consumer/C:B1.
+    """consumer/O5, consumer/O6: a bare client that joined later and fetches as little has left the
+    group by then. O-T4, consumer/C:B1.
     """
 
     async def scenario() -> None:
@@ -134,7 +134,7 @@ def test_a_full_window_with_slow_handlers_stays_a_member_beyond_the_longest_poll
                 async with bare:
                     await theirs.heard(Api.LEAVE, "request")
                 assert proxy.count(Api.LEAVE, "request") == 0
-                assert proxy.count(Api.JOIN, "request") <= 2  # the first one asks for a name
+                assert proxy.count(Api.JOIN, "request") <= 2  # the first one requests a name
                 slow.set()
                 await reader.stored(100)
                 assert sorted(reader.offsets) == list(range(100))
@@ -145,7 +145,7 @@ def test_a_full_window_with_slow_handlers_stays_a_member_beyond_the_longest_poll
 
 @pytest.mark.parametrize("how", ["down", "frozen"])
 def test_a_stop_has_an_end_while_the_broker_is(broker: EmbeddedKafka, how: str) -> None:
-    """Nothing of the client is left behind. consumer/C:B3."""
+    """No task of the client is left behind. consumer/C:B3."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")
@@ -181,7 +181,7 @@ def test_a_stop_has_an_end_while_the_broker_is(broker: EmbeddedKafka, how: str) 
 def test_a_stop_in_the_middle_of_a_start_has_an_end(broker: EmbeddedKafka, api: Api) -> None:
     """Whichever answer the client waits for. consumer/C:B3.
 
-    aiokafka leaves its very first connection to the garbage collector then.
+    aiokafka leaves its very first connection to the garbage collector in this case.
     """
 
     async def scenario() -> None:
@@ -204,7 +204,7 @@ def test_a_stop_in_the_middle_of_a_start_has_an_end(broker: EmbeddedKafka, api: 
 def test_a_stop_has_an_end_while_the_group_waits_for_another_member(
     broker: EmbeddedKafka,
 ) -> None:
-    """A third member joins, and the second one does not hear of it. consumer/C:B3, consumer/C:R4."""
+    """A third member joins, and the second one does not notice. consumer/C:B3, consumer/C:R4."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker, 3), new_name("group")
@@ -234,7 +234,7 @@ def test_a_stop_has_an_end_while_the_group_waits_for_another_member(
 def test_outages_of_every_kind_one_after_another_cost_nothing(
     own_broker: OwnKafka, seed: int
 ) -> None:
-    """Killed, frozen or cut off, while handlers finish; every commit is true when it is sent."""
+    """Killed, frozen or cut off while handlers finish; every commit is correct when it is sent."""
     chance, truth = random.Random(seed), Truth()
 
     async def handle(message: Message) -> None:
@@ -274,7 +274,7 @@ def test_outages_of_every_kind_one_after_another_cost_nothing(
 
 
 async def _left(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """The client's tasks that are still there, when those that are ending have ended."""
+    """The client's remaining tasks, once those that are ending have ended."""
     for _ in range(10):
         await asyncio.sleep(0)
     after = asyncio.all_tasks() - before

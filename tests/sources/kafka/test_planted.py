@@ -1,5 +1,5 @@
-"""Three guards of the source, each with the loss that it prevents, and found missing when it is
-taken out.
+"""Three guards of the source, each with the loss that it prevents; without the guard the loss
+occurs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SEEK_BACK = """\
 
 
 class Member:
-    """An open source with one claim, and its group, of which others may take it out."""
+    """An open source with one claim, in a group from which others may remove it."""
 
     def __init__(self, broker: EmbeddedKafka, topic: str) -> None:
         self.broker = broker
@@ -59,30 +59,30 @@ class Member:
 
     @property
     def coordinator(self) -> Any:
-        """That of aiokafka."""
+        """The coordinator of aiokafka."""
         sessions: Any = self.source._sessions
         return sessions._session._client._coordinator
 
     async def evict(self) -> None:
-        """Take it out of the group, and store 7 as another member would; it has not heard yet."""
+        """Remove it from the group and store 7 as another member would; it has not noticed yet."""
         group = self.partition.topic
         await kafka_help.remove_member(self.broker, group, self.client)
         await kafka_help.store(self.broker, group, {self.partition: Position(7)})
 
     async def hear(self) -> None:
-        """Let it hear of the eviction, and suspend until it has a new claim."""
+        """Let it notice the eviction, and suspend until it has a new claim."""
         before = len(self.host.claims)
         await self.coordinator._do_heartbeat()
         await self.host.news.wait_for(lambda: len(self.host.claims) > before)
 
     async def stored(self) -> Position | None:
-        """What the broker has."""
+        """The position at the broker."""
         return (await kafka_help.stored(self.broker, self.partition.topic)).get(self.partition)
 
 
 @asynccontextmanager
 async def member(broker: EmbeddedKafka) -> AsyncIterator[Member]:
-    """The only one of its group, with ten records to read."""
+    """The only member of its group, with ten records to read."""
     topic = await kafka_help.new_topic(broker)
     await kafka_help.fill(broker, topic, 10)
     opened = Member(broker, topic)
@@ -92,7 +92,7 @@ async def member(broker: EmbeddedKafka) -> AsyncIterator[Member]:
 
 
 def without(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, lines: str) -> None:
-    """Take lines out of a method."""
+    """Remove lines from a method."""
     method = getattr(owner, name)
     text = textwrap.dedent(inspect.getsource(method))
     assert lines in text
@@ -110,8 +110,8 @@ def without(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, lines: str)
 async def records_taken_for_the_claim_before(
     broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> list[int]:
-    """What a new claim delivers after a `take` of the old one has waited for the rebalance and has
-    taken the records of the new assignment, as aiokafka's `getmany` may.
+    """The records of a new claim after a `take` of the old one waited for the rebalance and took
+    records of the new assignment, as aiokafka's `getmany` may.
     """
     take = Session.take
     begun, go_on, taken = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -125,7 +125,7 @@ async def records_taken_for_the_claim_before(
         await go_on.wait()
         while not (records := await take(session, partition, most)):
             await session.wait(1.0)
-        taken.set()  # who waits for it runs after this fetch has looked at its claim again
+        taken.set()  # its waiter runs after this fetch has checked its claim again
         return records
 
     monkeypatch.setattr(Session, "take", suspending)
@@ -154,7 +154,7 @@ async def test_records_that_were_taken_for_an_ended_claim_are_given_back(
 async def test_without_the_seek_back_they_are_lost(
     broker: EmbeddedKafka, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same, and the first ten are never delivered."""
+    """The first ten are never delivered."""
     without(monkeypatch, Fetcher, "_take", SEEK_BACK)
     assert await records_taken_for_the_claim_before(broker, monkeypatch) == [10]
 
@@ -163,7 +163,9 @@ async def test_without_the_seek_back_they_are_lost(
 
 
 async def stored_after_an_eviction(broker: EmbeddedKafka) -> Position | None:
-    """What is stored once an evicted member has heard of it, whose host would commit 4."""
+    """The position stored once an evicted member, whose host would commit 4, has noticed the
+    eviction.
+    """
     async with member(broker) as evicted:
         evicted.host.will_answer({evicted.partition: Position(4)})
         await evicted.evict()
@@ -174,14 +176,14 @@ async def stored_after_an_eviction(broker: EmbeddedKafka) -> Position | None:
 async def test_an_evicted_member_does_not_commit_into_its_empty_group(
     broker: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
-    """consumer/C:C3, consumer/C:R2: what another one has stored stays."""
+    """consumer/C:C3, consumer/C:R2: the position stored by another member stays."""
     assert await stored_after_an_eviction(broker) == Position(7)
 
 
 async def test_without_the_check_of_the_generation_its_commit_is_taken(
     broker: EmbeddedKafka, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka takes any commit into a group without members."""
+    """Kafka accepts any commit into a group without members."""
     monkeypatch.setattr(Membership, "is_current", True)
     assert await stored_after_an_eviction(broker) == Position(4)
 
@@ -190,7 +192,7 @@ async def test_without_the_check_of_the_generation_its_commit_is_taken(
 
 
 async def stored_after_a_lost_answer(broker: EmbeddedKafka) -> Position | None:
-    """What is stored after a commit of 4 whose answer gets lost while the member is evicted."""
+    """The position stored after a commit of 4 whose answer is lost while the member is evicted."""
     async with member(broker) as evicted:
         (old,) = evicted.host.open
         coordinator, sent, go_on = evicted.coordinator, asyncio.Event(), asyncio.Event()
@@ -217,14 +219,14 @@ async def stored_after_a_lost_answer(broker: EmbeddedKafka) -> Position | None:
 async def test_a_commit_without_an_answer_is_not_sent_again(
     broker: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
-    """consumer/C:C3, consumer/C:C6: what another one has stored meanwhile stays."""
+    """consumer/C:C3, consumer/C:C6: the position that another member stored meanwhile stays."""
     assert await stored_after_a_lost_answer(broker) == Position(7)
 
 
 async def test_a_second_attempt_is_accepted_under_the_next_generation(
     broker: EmbeddedKafka, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With aiokafka's own `commit`, which tries again."""
+    """With aiokafka's own `commit`, which retries."""
 
     async def insisting(session: Session, positions: Mapping[TopicPartition, Position]) -> None:
         await session._client.commit(

@@ -1,6 +1,7 @@
-"""What is stored is exactly what handlers have finished: positions and maps, as the broker has them.
+"""The stored positions and maps contain exactly what handlers have finished, according to the
+broker.
 
-Planted faults, and the test that finds each:
+Planted faults, and the test that detects each:
 
 - a position that passes an unfinished record, a map without the newest one, a commit only when the
   position has moved: `test_the_broker_has_exactly_what_is_finished`;
@@ -48,10 +49,10 @@ QUICK: dict[str, Any] = {
 
 
 class Handling:
-    """Handlers that end when the test says so."""
+    """Handlers that end when the test releases them."""
 
     def __init__(self, before: set[tuple[int, int]] | None = None) -> None:
-        """`before`: what other members have finished."""
+        """`before`: the records that other members have finished."""
         self.before = set() if before is None else before
         self.news = News()
         self.begun: list[tuple[int, int]] = []
@@ -67,13 +68,13 @@ class Handling:
         self.news.fire()
 
     def let_end(self, *places: tuple[int, int]) -> None:
-        """Let the handlers of these records end, now or when they begin."""
+        """Release the handlers of these records, now or when they begin."""
         for place in places:
             self._gates[place].set()
 
     @property
     def running(self) -> set[tuple[int, int]]:
-        """The records whose handlers have begun and not ended."""
+        """The records whose handlers have begun but not ended."""
         return {*self.begun} - self.finished
 
     def is_finished(self, record: SourceRecord) -> bool:
@@ -99,7 +100,7 @@ class Handling:
 async def consuming(
     broker: EmbeddedKafka, topic: str, handling: Handling, **options: Any
 ) -> AsyncIterator[Consumer]:
-    """A member of the group of the topic's name, which commits on demand."""
+    """A member of the group of the topic's name that commits on demand."""
     source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, **QUICK)
     settings: dict[str, Any] = {"commit_every": 3600.0, "drain": 0.0, **options}
     async with Consumer(handling.watching(source), **settings) as consumer, asyncio.timeout(30):
@@ -129,7 +130,7 @@ async def test_the_position_waits_for_the_oldest_record_and_the_map_tells_the_ot
     broker: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
     """consumer/O6, O-T5, consumer/C:C1, consumer/C:C4, consumer/C:N1: 6, 7 and 5 end in this order;
-    each commit on demand has the map, and a restart before 5 has ended handles 5 alone.
+    each commit on demand contains the map, and a restart before 5 has ended handles only 5.
     """
     topic, handling = await kafka_help.new_topic(broker), Handling()
     partition = TopicPartition(topic, 0)
@@ -157,7 +158,7 @@ async def test_the_broker_has_exactly_what_is_finished(
     broker: EmbeddedKafka, real_clock: LoopClock, seed: int
 ) -> None:
     """I7, I8, O-T6, consumer/C:C1, consumer/C:C2, consumer/C:C3, consumer/C:C4, consumer/C:C5,
-    consumer/C:C6: in random order, over holes, and each position at the end of its log at last.
+    consumer/C:C6: in random order, over holes; finally each position is at the end of its log.
     """
     chance = random.Random(seed)
     topic, handling = await kafka_help.new_topic(broker, 2), Handling()
@@ -216,7 +217,7 @@ async def test_a_revoke_stores_what_ended_in_its_drain_and_not_what_it_cut(
 
 
 def confluent(magic: str, runs: list[int]) -> str:
-    """A map as Confluent's parallel consumer writes it, of runs of 16 bits."""
+    """A map in the format of Confluent's parallel consumer, with runs of 16 bits."""
     payload = struct.pack(f">{len(runs)}h", *runs)
     if magic == "J":
         payload = zstandard.ZstdCompressor().compress(payload)
@@ -235,7 +236,7 @@ def confluent(magic: str, runs: list[int]) -> str:
 async def test_a_group_is_taken_over_with_its_map(
     broker: EmbeddedKafka, real_clock: LoopClock, text: str, left: list[int], skipped: int
 ) -> None:
-    """consumer/C:N1, consumer/C:N6: only what is unfinished is handled, and the counts tell it."""
+    """consumer/C:N1, consumer/C:N6: only unfinished records are handled, and the counts show it."""
     before = {(0, offset) for offset in range(16) if offset not in left}
     topic, handling = await kafka_help.new_topic(broker), Handling(before)
     partition = TopicPartition(topic, 0)

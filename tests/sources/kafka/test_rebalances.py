@@ -1,4 +1,4 @@
-"""Rebalances of real groups: nothing lost, nothing twice, no key at two members at once."""
+"""Rebalances of real groups: no record lost or repeated, no key at two members at once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PARTITIONS = 6
 def test_records_that_arrive_before_their_stored_position_are_not_lost(
     broker: EmbeddedKafka,
 ) -> None:
-    """The stored position and its map are held back while aiokafka, which has read the position
-    for itself, fetches: the claim begins at the position, and the map's records are skipped.
+    """The stored position and its map are delayed while aiokafka, which has read the position for
+    itself, fetches: the claim begins at the position, and the map's records are skipped.
     consumer/C:N1, consumer/C:C4, O-T10.
     """
 
@@ -48,7 +48,7 @@ def test_records_that_arrive_before_their_stored_position_are_not_lost(
         at = (await stored(broker, group))[TopicPartition(topic, 0)]
         assert (at.offset, bool(at.metadata)) == (5, True)
         async with proxied(broker) as proxy:
-            # once both have lost their answers, aiokafka is the first to ask again, for itself
+            # once both have lost their answers, aiokafka is the first to repeat its own request
             lost = proxy.hold(Api.POSITIONS, "answer")
             again = iter([False, True])
             source = KafkaSource(
@@ -74,10 +74,10 @@ def test_records_that_arrive_before_their_stored_position_are_not_lost(
 def test_members_that_join_and_leave_share_no_key_and_repeat_only_what_was_cut(
     broker: EmbeddedKafka,
 ) -> None:
-    """Three members; some handlers outlast the drain, others end within it: 0 overlaps of a key,
-    0 duplicates of handlers that end in time, and every commit true when it is sent.
-    consumer/C:N12, consumer/C:R1, consumer/C:R4, consumer/C:C3, consumer/C:C4,
-    consumer/C:C5, O-T7, O-T8.
+    """Three members; some handlers outlast the drain, others end within it: no overlap of a key, no
+    duplicate of a handler that ends in time, and every commit is correct when it is sent.
+    consumer/C:N12, consumer/C:R1, consumer/C:R4, consumer/C:C3, consumer/C:C4, consumer/C:C5, O-T7,
+    O-T8.
     """
     run(_churn(broker, random.Random(20), "join join leave", records=600))
 
@@ -95,7 +95,7 @@ def test_members_that_join_and_leave_for_long_share_no_key(
 async def _churn(
     broker: EmbeddedKafka, chance: random.Random, changes: str, *, records: int
 ) -> None:
-    """Change the members of a group while they handle; check what their handlers saw."""
+    """Change the members of a group while they handle records; check what their handlers saw."""
     topic, group, truth = await new_topic(broker, PARTITIONS), new_name("group"), Truth()
     stage = _Stage(truth, chance)
     async with AsyncExitStack() as stack:
@@ -142,7 +142,7 @@ async def _churn(
 
 
 class _Stage:
-    """One change of the members, and what handlers wait for in it."""
+    """One change of the members, and the events that handlers wait for during it."""
 
     def __init__(self, truth: Truth, chance: random.Random) -> None:
         self._truth = truth
@@ -153,7 +153,7 @@ class _Stage:
         self.number = 0
 
     def begin(self) -> None:
-        """Begin the next one."""
+        """Begin the next stage."""
         self.number += 1
         self.slow = 0
         self.in_time, self.over = asyncio.Event(), asyncio.Event()
@@ -185,7 +185,9 @@ class _Stage:
 def test_a_drain_that_outlasts_the_request_timeout_of_the_joining_member_repeats_nothing(
     broker: EmbeddedKafka,
 ) -> None:
-    """aiokafka gives up waiting for the group then, and joins again. consumer/C:N12, consumer/C:R1."""
+    """aiokafka stops waiting for the group in this case, and joins again. consumer/C:N12,
+    consumer/C:R1.
+    """
 
     async def scenario() -> None:
         topic, group = await new_topic(broker, 2), new_name("group")

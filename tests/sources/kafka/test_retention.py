@@ -1,4 +1,6 @@
-"""Logs that change under a position: what is lost is said, with its offsets, and nothing else is."""
+"""Logs that change under a position: lost records are reported with their offsets, and no
+others.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def at(seconds: int) -> datetime:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for missing topics more often than every five seconds."""
+    """Check for missing topics more often than every five seconds."""
     monkeypatch.setattr(sessions, "REFRESH_EVERY", 0.2)
 
 
@@ -55,7 +57,7 @@ async def write(broker: EmbeddedKafka, topic: str, first: int, end: int, size: i
 def test_a_stored_position_that_retention_has_passed_follows_the_start_point(
     broker: EmbeddedKafka, start: Start | datetime, first: int
 ) -> None:
-    """Loudly: the offsets that were never delivered are in an ERROR."""
+    """An ERROR contains the offsets that were never delivered."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")
@@ -79,7 +81,7 @@ def test_a_stored_position_that_retention_has_passed_follows_the_start_point(
 def test_a_position_that_retention_has_passed_stands_if_only_stored_ones_may_be_used(
     broker: EmbeddedKafka,
 ) -> None:
-    """With start="committed", it is a trouble; the other partition is read."""
+    """With start="committed" it is a trouble; the other partition is read."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker, 2), new_name("group")
@@ -104,7 +106,7 @@ def test_a_position_that_retention_has_passed_stands_if_only_stored_ones_may_be_
 def test_retention_that_passes_a_paused_partition_is_told_when_it_goes_on(
     broker: EmbeddedKafka,
 ) -> None:
-    """Each record is delivered, or named in the ERROR; never both, never neither."""
+    """Each record is either delivered or named in the ERROR."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")
@@ -113,7 +115,7 @@ def test_retention_that_passes_a_paused_partition_is_told_when_it_goes_on(
             topic,
             bootstrap=broker.bootstrap,
             group=group,
-            max_partition_fetch_bytes=2_000,  # most of what follows is not fetched yet
+            max_partition_fetch_bytes=2_000,  # most of the following records are not fetched yet
             **QUICK,
         )
         async with log_lines() as log, member(source) as reader:
@@ -138,7 +140,7 @@ def test_retention_that_passes_a_paused_partition_is_told_when_it_goes_on(
 def test_a_topic_that_is_deleted_and_made_again_is_read_from_its_start(
     broker: EmbeddedKafka, count: int
 ) -> None:
-    """As another log: the old positions mean nothing, and no record of the new one is left out."""
+    """As a new log: the old positions do not apply, and no record of the new one is skipped."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")

@@ -1,4 +1,4 @@
-"""How the room of a fetch is shared between partitions."""
+"""The division of a fetch's capacity between partitions."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ async def test_partitions_with_records_are_read_in_equal_shares(broker: Embedded
 
 
 def taken(fetched: Sequence[Fetched] | None) -> dict[int, int]:
-    """How many records were fetched of each partition."""
+    """The number of records fetched of each partition."""
     return {each.claim.partition.partition: len(each.records) for each in fetched or ()}

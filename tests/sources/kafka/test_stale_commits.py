@@ -1,4 +1,4 @@
-"""Commits of a member that is no longer the owner: Kafka would take them, so they are not sent."""
+"""Commits of a former owner: Kafka would accept them, so they are not sent."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def test_a_member_that_was_evicted_unknowingly_does_not_commit_into_the_empty_gr
     broker: EmbeddedKafka,
 ) -> None:
     """consumer/O33, consumer/C:C3: while it is cut off, a new owner commits 500 and leaves: with
-    generation -1, Kafka would take the commit of the revoke that follows.
-    consumer/C:R2, O-T8.
+    generation -1, Kafka would accept the commit of the following revoke. consumer/C:R2, O-T8.
     """
 
     async def scenario() -> None:
@@ -56,7 +55,7 @@ def test_a_member_that_was_evicted_unknowingly_does_not_commit_into_the_empty_gr
                 await remove_member(broker, group, name)
                 await store(broker, group, {partition: Position(500)})
                 evicted.consumer.pause()
-                go_on.set()  # finished by a member that is none, whose heartbeat is on its way
+                go_on.set()  # finished by a former member, whose heartbeat is in flight
                 await evicted.handled_count(101)
                 cut_off.open()
                 await evicted.news.until(lambda: evicted.watch.count("assigned") == 2)
@@ -75,7 +74,7 @@ def test_a_member_that_was_evicted_unknowingly_does_not_commit_into_the_empty_gr
 def test_a_commit_whose_answer_was_lost_is_not_sent_again_under_the_next_generation(
     broker: EmbeddedKafka,
 ) -> None:
-    """consumer/C:C3, consumer/C:C6: the position that the new owner has stored stays."""
+    """consumer/C:C3, consumer/C:C6: the position stored by the new owner stays."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker, 2), new_name("group")

@@ -1,4 +1,4 @@
-"""Where a partition begins: at its stored position, or else at the start point."""
+"""The start of a partition: its stored position, otherwise the start point."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_stored_position_comes_before_every_start_point(
 def test_without_a_stored_position_nothing_is_read_if_only_stored_ones_may_be_used(
     broker: EmbeddedKafka,
 ) -> None:
-    """It is a trouble, and the partition that has one is read."""
+    """It is a trouble, and the partition with a stored position is read."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker, 2), new_name("group")
@@ -93,7 +93,7 @@ def test_without_a_stored_position_nothing_is_read_if_only_stored_ones_may_be_us
 def test_a_record_that_came_after_a_start_at_the_end_is_not_lost_with_its_first_reader(
     broker: EmbeddedKafka,
 ) -> None:
-    """The end is another one at the next start, so it is stored before the claim begins.
+    """The end moves until the next start, so it is stored before the claim begins.
     consumer/C:C1.
     """
 

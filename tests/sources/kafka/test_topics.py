@@ -23,7 +23,7 @@ OFTEN: dict[str, Any] = {**QUICK, "metadata_max_age_ms": 200}
 def test_a_partition_that_appears_is_read_from_its_first_record(
     broker: EmbeddedKafka, start: Start
 ) -> None:
-    """Also those that were written before it was found."""
+    """Including the records written before it was found."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")
@@ -46,7 +46,7 @@ def test_a_partition_that_appears_is_read_from_its_first_record(
 def test_a_topic_that_begins_to_match_the_pattern_is_read_beside_the_others(
     broker: EmbeddedKafka,
 ) -> None:
-    """And one that does not match is not."""
+    """A topic that does not match is not read."""
 
     async def scenario() -> None:
         name, group = new_name(), new_name("group")

@@ -1,4 +1,6 @@
-"""What keeps a source from delivering: named to operators, and over when its cause is gone."""
+"""Reasons for which a source does not deliver: they are reported to operators, and end with their
+cause.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for missing topics more often than every five seconds."""
+    """Check for missing topics more often than every five seconds."""
     monkeypatch.setattr(sessions, "REFRESH_EVERY", 0.2)
 
 
 @asynccontextmanager
 async def troubled(source: KafkaSource, trouble: str) -> AsyncIterator[tuple[Member, LogLines]]:
-    """A consumer of this source that has told this trouble, everywhere."""
+    """A consumer of this source that has reported this trouble in every place."""
     async with log_lines() as log, member(source) as reader:
         line = await log.wait(trouble)
         _, _, told = line.partition(": ")
@@ -70,7 +72,7 @@ def test_a_broker_that_is_down_at_the_start_is_named_and_joined_when_it_is_up(
 
 
 def test_a_missing_topic_is_named_and_read_when_it_is_created(broker: EmbeddedKafka) -> None:
-    """consumer/C:N5; the topic beside it is read meanwhile."""
+    """consumer/C:N5; the other topic is read meanwhile."""
 
     async def scenario() -> None:
         there, missing, group = await new_topic(broker), new_name(), new_name("group")
@@ -127,7 +129,7 @@ def test_a_group_with_another_assignor_is_named_and_joined_when_its_members_leav
 
 
 def test_a_session_timeout_that_the_broker_refuses_is_named(broker: EmbeddedKafka) -> None:
-    """With the argument of the source, and the settings of the broker that decide."""
+    """With the argument of the source, and the broker settings that decide."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")
@@ -139,7 +141,7 @@ def test_a_session_timeout_that_the_broker_refuses_is_named(broker: EmbeddedKafk
 
 
 def test_a_member_without_partitions_is_ready(broker: EmbeddedKafka) -> None:
-    """It is a member in waiting, and no trouble. O-T10."""
+    """It is a standby member without a trouble. O-T10."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")

@@ -1,4 +1,4 @@
-"""A partition that could not be read for a while, and has no records after that."""
+"""A partition that was unreadable for a while and has no later records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def test_a_passing_error_of_an_idle_partition_is_over_with_the_next_answer(
     broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """consumer/C:B4: else a consumer of a quiet topic would never be ready again."""
+    """consumer/C:B4: otherwise a consumer of a quiet topic would never be ready again."""
     topic, host = await new_topic(broker), RecordingHost()
     errors = [TopicAuthorizationFailedError(topic)]
 

@@ -1,4 +1,4 @@
-"""What handlers of several members have really done, and whether commits say the same."""
+"""The actual work of the handlers of several members, compared with their commits."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Truth:
         self.finished: Counter[tuple[int, int]] = Counter()
         self.cuts: Counter[tuple[int, int]] = Counter()
         self.overlaps: list[tuple[str, str, int, object]] = []
-        """Two members, and the partition and key that they handled at once."""
+        """Two members, and the partition and key that they handled at the same time."""
         self.untrue: list[str] = []
-        """Commits that name a record which no handler had finished."""
+        """Commits that contain a record which no handler had finished."""
         self.commits = 0
         self._busy: dict[tuple[int, object], str] = {}
         self._prefix: defaultdict[int, int] = defaultdict(int)
 
     def started(self, member: str, message: Message) -> None:
-        """A handler begins."""
+        """Record the start of a handler."""
         key = (message.partition, message.key)
         if (other := self._busy.get(key)) is not None:
             self.overlaps.append((other, member, *key))
@@ -41,7 +41,7 @@ class Truth:
         self.starts[message.partition, message.offset] += 1
 
     def ended(self, message: Message, *, finished: bool) -> None:
-        """A handler has ended, or was cancelled."""
+        """Record the end or the cancellation of a handler."""
         self._busy.pop((message.partition, message.key), None)
         at = (message.partition, message.offset)
         (self.finished if finished else self.cuts)[at] += 1
@@ -52,7 +52,7 @@ class Truth:
         await self.news.until(lambda: len(self.finished) == count)
 
     def check(self, frame: Frame) -> None:
-        """Compare a commit with the handlers that have finished when it is sent."""
+        """Compare a commit with the handlers finished when it is sent."""
         if not is_commit(frame):
             return
         self.commits += 1

@@ -1,4 +1,4 @@
-"""Members of groups on librdkafka, and how a broker takes one out of its group."""
+"""Members of groups on librdkafka, and how a broker removes one from its group."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedKafka
 
 QUICK: dict[str, Any] = {"session_timeout": 1.5, "rebalance_timeout": 40.0, "commit_timeout": 2.0}
-"""Times of a source."""
+"""Timeouts of a source."""
 PROTOCOLS = ("cooperative", "consumer")
 _LEAVE = -1
-"""The epoch of a member that leaves."""
+"""The epoch of a leaving member."""
 
 
 def source_of(
     broker: EmbeddedKafka, topic: str, group: str, *, protocol: str = "cooperative", **given: Any
 ) -> ConfluentKafkaSource:
-    """A source with short times."""
+    """A source with short timeouts."""
     times = QUICK if protocol == "cooperative" else QUICK | {"session_timeout": None}
     client = {"client.id": kafka_help.new_name("client"), **given.pop("client", {})}
     named: dict[str, Any] = {"bootstrap": broker.bootstrap, **times, **given, "client": client}
@@ -35,13 +35,13 @@ def source_of(
 
 
 async def stored(broker: EmbeddedKafka, group: str) -> dict[TopicPartition, Position]:
-    """The positions and maps that the broker has for a group. The client ends a map with a NUL."""
+    """The positions and maps of a group at the broker. The client ends a map with a NUL."""
     found = await kafka_help.stored(broker, group)
     return {each: at._replace(metadata=at.metadata.rstrip("\0")) for each, at in found.items()}
 
 
 async def members(broker: EmbeddedKafka, group: str) -> dict[str, str]:
-    """The ids of a group's members, by the names of their clients."""
+    """The ids of a group's members, by client name."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     asked = admin.describe_consumer_groups([group])[group]
     told = await asyncio.wrap_future(asked)
@@ -49,7 +49,7 @@ async def members(broker: EmbeddedKafka, group: str) -> dict[str, str]:
 
 
 async def lose(broker: EmbeddedKafka, group: str, source: ConfluentKafkaSource) -> None:
-    """Take the member of a source out of its group; it hears of that by its next heartbeat."""
+    """Remove the member of a source from its group; it notices at its next heartbeat."""
     name = (await members(broker, group))[source._options.client["client.id"]]
     if source._options.protocol == "consumer":
         await _leave_by_heartbeat(broker, group, name)
@@ -62,7 +62,7 @@ async def lose(broker: EmbeddedKafka, group: str, source: ConfluentKafkaSource) 
 
 
 async def _leave_by_heartbeat(broker: EmbeddedKafka, group: str, name: str) -> None:
-    """Send the heartbeat of a member that leaves its group, of which aiokafka knows nothing."""
+    """Send the heartbeat of a leaving member, which aiokafka does not support."""
     header = (68).to_bytes(2) + (0).to_bytes(2) + (7).to_bytes(4) + _short("test") + b"\0"
     body = _compact(group) + _compact(name) + _LEAVE.to_bytes(4, signed=True)
     body += b"\0\0" + (-1).to_bytes(4, signed=True) + b"\0\0\0\0"

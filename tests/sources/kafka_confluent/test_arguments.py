@@ -1,4 +1,4 @@
-"""Bad arguments of the source on librdkafka: an error that names them, and no secret."""
+"""Invalid arguments of the source on librdkafka: an error that names them without secrets."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_options_are_a_mapping_of_names(client: Any) -> None:
 async def test_what_librdkafka_refuses_is_named_when_it_is_opened_without_its_value(
     client: dict[str, str], named: str
 ) -> None:
-    """A misspelt password is a password."""
+    """The value of a misspelt password option is a password."""
     source = made(client=client)
     with pytest.raises(ConfigError, match=named) as raised:
         async with source.open(RecordingHost()):
@@ -112,7 +112,7 @@ def test_no_repr_shows_a_secret() -> None:
 
 @pytest.mark.parametrize("drain", [55.0, 60.0])
 def test_a_drain_that_a_rebalance_does_not_leave_time_for_is_refused(drain: float) -> None:
-    """consumer/C:R1: rebalance_timeout less commit_timeout is left."""
+    """consumer/C:R1: rebalance_timeout minus commit_timeout remains."""
     with pytest.raises(ConfigError, match=f"drain={drain}: must be shorter than the 55 s"):
         Consumer(made(), drain=drain)
     Consumer(made(), drain=54.0)

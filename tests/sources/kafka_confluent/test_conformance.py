@@ -66,13 +66,13 @@ class Groups(SourceUnderTest):
 
 
 class TestPartsCooperative(Groups, DeliveryTests, CommitTests, RebalanceTests, DeclarationTests):
-    """The members assign the partitions. The tests that the source matters to."""
+    """The members assign the partitions. Only the tests for which the source matters."""
 
     protocol = "cooperative"
 
 
 class TestPartsByTheBroker(Groups, ClaimTests):
-    """KIP-848: the broker assigns the partitions. The tests that the protocol matters to."""
+    """KIP-848: the broker assigns the partitions. Only the tests for which the protocol matters."""
 
     protocol = "consumer"
 

@@ -1,4 +1,6 @@
-"""What a fetch delivers: shares of partitions, claims that are not asked for, offsets that are gone."""
+"""The content of a fetch: shares of partitions, claims that are not requested, offsets out of
+range.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ async def test_partitions_with_records_are_read_in_equal_shares(broker: Embedded
         reader = ClaimReader(source, host)
         for claim in claims:
             if claim.partition.partition in (1, 2):
-                await reader.read([claim], 1)  # both have arrived then
+                await reader.read([claim], 1)  # both have arrived by then
         counts: list[dict[int, int]] = []
         while sum(len(reader.records(claim)) for claim in claims) < 6_000:
             fetched = await source.fetch(claims, 200) or []
@@ -109,7 +111,9 @@ async def test_partitions_with_records_are_read_in_equal_shares(broker: Embedded
 async def test_a_claim_that_is_not_asked_for_holds_back_none_and_loses_nothing(
     broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """consumer/C:B2: it is read no more when many of its records wait, and from there later on."""
+    """consumer/C:B2: it is no longer read when many of its records wait, and continues from there
+    later.
+    """
     monkeypatch.setattr(fetching, "AHEAD", 300)
     topic = await new_topic(broker, 2)
     for partition in (0, 1):
@@ -132,7 +136,7 @@ async def test_a_claim_that_is_not_asked_for_holds_back_none_and_loses_nothing(
 async def test_large_records_are_not_read_far_ahead(
     broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """consumer/C:B1: the client's queue holds the others back, which is bounded by its bytes."""
+    """consumer/C:B1: the client's queue, which is limited in bytes, holds the others back."""
     monkeypatch.setattr(fetching, "AHEAD_BYTES", 100_000)
     topic = await new_topic(broker, 2)
     large = [(b"k", b"x" * 10_000)] * 300
@@ -156,7 +160,7 @@ async def test_large_records_are_not_read_far_ahead(
 async def test_a_session_that_dies_is_followed_by_another_one_and_told(
     broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The claims end, and begin again; a fetch that waits ends with them."""
+    """The claims end and begin again; a waiting fetch ends with them."""
     topic = await new_topic(broker)
     await fill(broker, topic, 3)
     source = source_of(broker, topic, new_name("group"))
@@ -176,7 +180,7 @@ async def test_a_session_that_dies_is_followed_by_another_one_and_told(
 
 
 async def test_records_of_a_cancelled_fetch_are_in_the_next_one(broker: EmbeddedKafka) -> None:
-    """Also those that the client's thread returns after the cancellation."""
+    """Including those that the client's thread returns after the cancellation."""
     topic = await new_topic(broker)
     source = source_of(broker, topic, new_name("group"))
     host = RecordingHost()
@@ -196,7 +200,7 @@ async def test_records_of_a_cancelled_fetch_are_in_the_next_one(broker: Embedded
 
 
 async def fetched_of(reader: ClaimReader, claims: list[HeldClaim]) -> None:
-    """Fetch of these claims, as a consumer does: no longer once the claims have changed."""
+    """Fetch from these claims until they change, as a consumer does."""
     fetching = asyncio.create_task(reader.fetch(claims, 100))
     changed = asyncio.create_task(reader.host.news.wait_for(lambda: reader.host.open != claims))
     await asyncio.wait([fetching, changed], return_when=asyncio.FIRST_COMPLETED)
@@ -210,7 +214,7 @@ async def fetched_of(reader: ClaimReader, claims: list[HeldClaim]) -> None:
 async def test_a_position_that_is_no_longer_retained_continues_at_the_start_point(
     broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The gap is told; a position behind the end begins another claim."""
+    """The gap is reported; a position behind the end begins another claim."""
     topic, group = await new_topic(broker, 2), new_name("group")
     for partition in (0, 1):
         await fill(broker, topic, 20, partition=partition)
@@ -239,7 +243,9 @@ async def test_a_position_that_is_no_longer_retained_continues_at_the_start_poin
 
 
 async def test_a_group_moves_between_the_clients_with_its_map(broker: EmbeddedKafka) -> None:
-    """consumer/C:N1: from librdkafka's, which writes a NUL behind it, to aiokafka's and back."""
+    """consumer/C:N1: from librdkafka's client, which writes a NUL behind it, to aiokafka's and
+    back.
+    """
     topic, group = await new_topic(broker), new_name("group")
     await fill(broker, topic, 30, keys=30)
     at = Position(3, encode(3, [(5, 20)]).text)

@@ -1,4 +1,6 @@
-"""Brokers that are killed, cannot be reached, or deny something: named, and over with the cause."""
+"""Brokers that are killed, unreachable, or deny access: the reason is named and ends with its
+cause.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ LASTS = {"session_timeout": 30.0}
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for missing topics more often than every five seconds."""
+    """Check for missing topics more often than every five seconds."""
     monkeypatch.setattr(session, "REFRESH_EVERY", 0.2)
 
 
@@ -42,8 +44,8 @@ def login(password: str = PASSWORD) -> dict[str, Any]:
 def test_a_broker_that_is_killed_under_load_and_started_again_loses_nothing(
     own_broker: OwnKafka,
 ) -> None:
-    """consumer/C:C6, consumer/C:N12: what handlers finish during the outage is committed after it,
-    and no record is handled twice.
+    """consumer/C:C6, consumer/C:N12: records finished during the outage are committed after it, and
+    none is handled twice.
     """
     run(_killed(own_broker, "cooperative"), seconds=90)
 
@@ -54,7 +56,9 @@ def test_a_broker_that_is_killed_under_load_and_started_again_loses_nothing(
 def test_a_broker_that_is_killed_often_loses_nothing(
     own_broker: OwnKafka, protocol: str, turn: int
 ) -> None:
-    """As above; a member of the broker's protocol may be lost, and repeat what it had not stored."""
+    """As above; with the broker's protocol a member may be lost, and repeat what it had not
+    stored.
+    """
     run(_killed(own_broker, protocol), seconds=120)
 
 
@@ -70,7 +74,7 @@ async def _killed(broker: OwnKafka, protocol: str) -> None:
 
     given = LASTS if protocol == "cooperative" else {}
     source = source_of(broker, topic, group, protocol=protocol, **given)
-    # room for all of them: one partition's records may come before those of another
+    # capacity for all of them: one partition's records may precede those of another
     options = {"ordering": "unordered", "concurrency": 3_000, "max_in_flight": 3_000}
     async with log_lines() as log, member(source, handle, **options) as reader:
         await reader.handled_count(1_000)
@@ -90,7 +94,7 @@ async def _killed(broker: OwnKafka, protocol: str) -> None:
 def test_a_broker_that_is_down_at_the_start_is_named_and_joined_when_it_is_up(
     broker: EmbeddedKafka,
 ) -> None:
-    """consumer/C:N5, consumer/C:B4: told once, in plain words."""
+    """consumer/C:N5, consumer/C:B4: reported once, in plain words."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")
@@ -133,7 +137,7 @@ def test_a_missing_topic_is_named_and_read_when_it_is_created(
 def test_a_wrong_password_is_named_and_never_shown(
     own_broker: OwnKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither in the trouble, nor in a log or a repr."""
+    """It is neither in the trouble nor in a log or a repr."""
     secret = "Wrong-5678-secret"
     caplog.set_level("INFO")
 
@@ -155,7 +159,7 @@ def test_a_wrong_password_is_named_and_never_shown(
 def test_missing_rights_are_named_and_records_are_read_once_they_are_granted(
     own_broker: OwnKafka,
 ) -> None:
-    """First the topic's, then the group's: it asks for the topics before it joins."""
+    """First that of the topic, then that of the group: it queries the topics before it joins."""
 
     async def scenario() -> None:
         topic, group = await new_topic(own_broker), new_name("group")

@@ -1,4 +1,6 @@
-"""Rebalances of three members, with both protocols: what stays goes on, nothing is lost or twice."""
+"""Rebalances of three members, with both protocols: partitions that stay continue, and nothing is
+lost or repeated.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 6
 SLOW = 20
-"""The offset of the record of each partition whose handler waits."""
+"""In each partition, the offset of the record whose handler waits."""
 HEARTBEATS = {"cooperative": Api.HEARTBEAT, "consumer": Api.GROUP_HEARTBEAT}
 """The heartbeats of a protocol."""
 
@@ -30,8 +32,8 @@ def test_partitions_that_stay_handle_new_records_while_those_that_move_drain(
     broker: EmbeddedKafka, protocol: str
 ) -> None:
     """consumer/C:R3, consumer/C:N12, O-T7: a handler of each moving partition waits until records
-    that arrive during the drain have been handled, of all partitions that stay, and have been
-    committed. Three members, in the end; every record is handled once.
+    of all staying partitions that arrive during the drain have been handled and committed. There
+    are three members at the end; every record is handled once.
     """
     run(_moved(broker, protocol))
 
@@ -119,7 +121,7 @@ def _count(members: tuple[Member, ...]) -> int:
 def test_a_member_that_was_evicted_unknowingly_commits_nothing_into_the_empty_group(
     broker: EmbeddedKafka, protocol: str
 ) -> None:
-    """consumer/C:C3, consumer/C:R2, O-T8: the position that was stored meanwhile stays, and it
+    """consumer/C:C3, consumer/C:R2, O-T8: the position stored meanwhile stays, and the member
     continues there.
     """
 
@@ -143,7 +145,7 @@ def test_a_member_that_was_evicted_unknowingly_commits_nothing_into_the_empty_gr
                 await lose(broker, group, source)
                 await store(broker, group, {partition: Position(500)})
                 evicted.consumer.pause()
-                go_on.set()  # finished by a member that is none, whose heartbeat is on its way
+                go_on.set()  # finished by a former member, whose heartbeat is in flight
                 await evicted.handled_count(101)
                 cut_off.open()
                 await evicted.news.until(lambda: evicted.watch.count("assigned") == 2)

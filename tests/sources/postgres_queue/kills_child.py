@@ -1,8 +1,9 @@
-"""A consumer of a queue in a process that tests kill, freeze or end.
+"""A consumer of a queue in a process that tests kill, freeze or stop.
 
-`kills_child.py '{"dsn": ..., "schema": ..., "consumer": ...}'` handles the jobs of the queue `q`. For
-each it writes a row of `effect`, and then, if it still has the lease of the key, one of `fenced`. The
-payload says what else it does: see `Worker.handle`. It tells its parent a line of JSON each time.
+`kills_child.py '{"dsn": ..., "schema": ..., "consumer": ...}'` handles the jobs of the queue `q`.
+For each it writes a row of `effect`, and then, if it still has the lease of the key, one of
+`fenced`. The payload determines what else it does: see `Worker.handle`. It prints a JSON line to
+its parent each time.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ WITH held AS (
   FOR NO KEY UPDATE)
 INSERT INTO {schema}.fenced (worker, key, place, lease) SELECT $1, $2, $3, h.lease FROM held h
 """
-"""An effect under the lease: the lock keeps a claim from replacing it before the effect is there."""
+"""An effect under the lease: the lock prevents a claim from replacing the lease before the effect
+exists.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is consumed, and how."""
+    """The options of the consumer."""
 
     dsn: str
     schema: str
@@ -48,7 +51,7 @@ class Options:
     per_key: int = 5
     concurrency: int = 4
     durable: bool = False
-    """Whether an effect that is committed survives a kill of the server."""
+    """Whether a committed effect survives a kill of the server."""
 
 
 class Worker:
@@ -98,7 +101,7 @@ class Worker:
 
 
 class Watch(ConsumerObserver):
-    """Tells of the consumer's states."""
+    """Reports the consumer's states."""
 
     def on_state(self, name: str, state: str) -> None:
         tell(state=state)
@@ -109,7 +112,7 @@ def tell(**line: object) -> None:
 
 
 async def consume(options: Options) -> None:
-    """Consume until a signal."""
+    """Consume until a signal arrives."""
     source = PostgresQueueSource(
         options.dsn,
         queue="q",

@@ -1,4 +1,4 @@
-"""Jobs of a queue, their consumers in processes of their own, and what SQL says of their effects.
+"""Jobs of a queue, their consumers in separate processes, and SQL checks of their effects.
 
 The times of a `sent` row are steps of the test: a job whose `ended` is below the `began` of another
 was committed before that one was inserted.
@@ -56,7 +56,7 @@ SELECT count(*) FROM (
     PARTITION BY s.key ORDER BY first.n ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)) AS pairs
 WHERE is_crossed
 """
-"""Jobs whose first effect is before that of one that was committed before they were inserted."""
+"""Jobs whose first effect precedes that of a job committed before they were inserted."""
 CROSSED_IN_TRANSACTIONS = """
 SELECT count(*) FROM (
   SELECT first.n < lag(first.n) OVER (PARTITION BY s.key, s.tx ORDER BY s.began) AS is_crossed
@@ -71,7 +71,7 @@ SELECT count(*) FROM (
   FROM {schema}.fenced f) AS pairs
 WHERE is_stale
 """
-"""Effects under an older lease that are behind one under a newer lease of their key."""
+"""Effects under an older lease that follow one under a newer lease of their key."""
 LEFT = """
 SELECT (SELECT count(*) FROM {schema}.job) + (SELECT count(*) FROM {schema}.lane)
   + (SELECT count(*) FROM {schema}.bell)
@@ -96,11 +96,11 @@ class Member(Child):
         self.name = name
 
     async def ready(self) -> None:
-        """Return when it consumes."""
+        """Return once it consumes."""
         await self.until(lambda told: "ready" in told)
 
     async def told(self, what: str) -> Any:
-        """Return the next thing that it tells of this kind."""
+        """Return its next report of this kind."""
         return (await self.until(lambda told: what in told))[what]
 
     def answer(self) -> None:
@@ -115,7 +115,7 @@ class Member(Child):
         self.process.send_signal(signal.SIGCONT)
 
     async def ended(self, sign: signal.Signals | None = None) -> int:
-        """Send it a signal, if any is given, and return its exit code."""
+        """Send it a signal, if one is given, and return its exit code."""
         if sign is not None:
             self.process.send_signal(sign)
         return await self.process.wait()
@@ -134,7 +134,7 @@ class Queue:
         self._txs = itertools.count(1)
 
     async def member(self, **options: Any) -> Member:
-        """Start a process that consumes."""
+        """Start a consumer process."""
         name = f"w{next(self._names)}"
         given = {"dsn": self.log.dsn, "schema": self.log.schema, "consumer": name, **options}
         command = (PROGRAM, json.dumps({"lease": LEASE, **given}))
@@ -144,7 +144,7 @@ class Queue:
         return Member(process, name)
 
     async def enqueue(self, key: str | None, *payloads: Any) -> list[int]:
-        """Enqueue jobs, a transaction each; return their places."""
+        """Enqueue jobs, one transaction each; return their places."""
         return [await self._insert(self.con, key, payload, next(self._txs)) for payload in payloads]
 
     async def notify(self) -> None:
@@ -165,8 +165,8 @@ class Queue:
         return place
 
     async def produce(self, steps: int, chance: random.Random) -> None:
-        """Insert so many jobs, in transactions of several producers that overlap: into keys of the
-        producer's own, shared keys, or without a key. Some are rolled back.
+        """Insert this many jobs, in overlapping transactions of several producers: with keys of the
+        producer's own, with shared keys, or without a key. Some are rolled back.
         """
         async with AsyncExitStack() as stack:
             cons = [await stack.enter_async_context(self.log.connected()) for _ in range(PRODUCERS)]
@@ -194,11 +194,11 @@ class Queue:
         self.sent += [each._replace(ended=ended) for each in jobs]
 
     async def ask(self, query: str, *values: object, **names: str) -> int:
-        """Ask for a number."""
+        """Query a number."""
         return int(await self.con.fetchval(query.format(schema=self.log.sql, **names), *values))
 
     async def until(self, query: str, *values: object, is_at_most: int = 0) -> None:
-        """Wait until the number that a query asks for is that low."""
+        """Wait until the result of a query is at most this number."""
         slow = f"SELECT found FROM pg_sleep(0.02), LATERAL ({query}) AS asked (found)"
         try:
             async with asyncio.timeout(WITHIN):
@@ -208,11 +208,11 @@ class Queue:
             pytest.fail(f"{await self.ask(query, *values)} of: {query}\n{await self._state()}")
 
     async def handled(self, *, but: int = 0) -> None:
-        """Wait until all jobs have left the queue, or all but so many."""
+        """Wait until all jobs, or all but this many, have left the queue."""
         await self.until("SELECT count(*) FROM {schema}.job", is_at_most=but)
 
     async def without_lease(self, member: Member) -> None:
-        """Wait until a process has no lease that others do not have by now."""
+        """Wait until other processes have all leases of this process."""
         await self.until(
             "SELECT (SELECT count(*) FROM {schema}.lane WHERE owner = $1) "
             "+ (SELECT count(*) FROM {schema}.job WHERE owner = $1)",
@@ -224,11 +224,13 @@ class Queue:
         return "\n".join(str(dict(row)) for row in rows)
 
     async def reconnect(self) -> None:
-        """Connect again, after the server has started again."""
+        """Connect again after a restart of the server."""
         self.con = await self._stack.enter_async_context(self.log.connected())
 
     async def assert_exact(self) -> None:
-        """No job is lost, and those of a key had their effects in order, under one lease at a time."""
+        """Check that no job is lost, and that those of a key had their effects in order, under one
+        lease at a time.
+        """
         await self.until(LEFT)
         await self.con.execute(f"TRUNCATE {self.log.sql}.sent")
         await self.con.copy_records_to_table(
@@ -242,7 +244,7 @@ class Queue:
         assert await self.ask("SELECT count(*) FROM {schema}.finished_job") == 0
 
     async def effects(self, *places: int) -> list[tuple[str, int]]:
-        """The workers and places of the effects, in order; of all or these jobs."""
+        """The workers and places of the effects, in order; of all jobs or of these."""
         rows = await self.con.fetch(
             f"SELECT worker, place FROM {self.log.sql}.effect "
             "WHERE cardinality($1::bigint[]) = 0 OR place = ANY ($1) ORDER BY n",
@@ -257,7 +259,7 @@ class Queue:
 
 @asynccontextmanager
 async def queue(log: Log, **options: Any) -> AsyncIterator[Queue]:
-    """A new queue; a lost lease makes no job poison unless the options say so."""
+    """A new queue; a lost lease does not make a job poison unless the options say so."""
     async with AsyncExitStack() as stack:
         con = await stack.enter_async_context(log.connected())
         await create(con, log, "q", **{"max_attempts": 1_000_000, **options})
@@ -266,7 +268,7 @@ async def queue(log: Log, **options: Any) -> AsyncIterator[Queue]:
 
 
 async def stop(*members: Member) -> None:
-    """Stop processes, which ends them in order."""
+    """Stop processes by SIGTERM and wait for their orderly end."""
     for member in members:
         member.process.send_signal(signal.SIGTERM)
     for member in members:

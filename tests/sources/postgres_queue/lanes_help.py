@@ -1,9 +1,9 @@
 """A source of a queue whose lanes look like the partitions of a topic, for the conformance suite.
 
-The suite counts offsets from 0 without gaps, and appends records with keys of its own to partitions
-that it names. Here a partition is the lane of one key of the queue, the suite's key is a header, and
-the offset of a job is its number among those of its lane. Without the methods of `TakesBack` the
-consumer does with poison what the suite tells it to.
+The suite expects offsets from 0 without gaps, and appends records with its own keys to partitions
+that it names. Here a partition is the lane of one key of the queue, the suite's key is a header,
+and the offset of a job is its number in its lane. Without the methods of `TakesBack` the consumer
+treats poison as the suite configures it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LaneTopic:
-    """The places of the jobs of a queue, by lane."""
+    """The places of a queue's jobs, by lane."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,13 +38,13 @@ class LaneTopic:
         return sum(each < place for each in self.places[lane])
 
     def place_of(self, lane: int, offset: int) -> int:
-        """The place before which so many jobs of a lane are."""
+        """The place before which this many jobs of a lane are."""
         places = self.places[lane]
         return places[offset] if offset < len(places) else places[-1] + 1
 
 
 class LaneClaim:
-    """A claim as the source has it, and the host's."""
+    """A claim of the source, and the host's claim."""
 
     is_closed = False
 
@@ -61,7 +61,7 @@ class LaneClaim:
 
 
 class LaneHost:
-    """Passes on the claims of the source as those of partitions."""
+    """Forwards the claims of the source as claims of partitions."""
 
     def __init__(self, host: ClaimHost, topic: LaneTopic) -> None:
         self._host = host
@@ -94,7 +94,7 @@ class LaneHost:
 
 
 class LaneSource:
-    """The source, as the suite sees it."""
+    """The source as the suite expects it."""
 
     capabilities = replace(PostgresQueueSource.capabilities, takes_back=False, transactions=None)
 

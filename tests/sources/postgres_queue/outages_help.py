@@ -1,4 +1,4 @@
-"""A consumer of a queue in the process of the test, whose troubles and jobs it can wait for."""
+"""A consumer of a queue in the test's process; tests can wait for its troubles and jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Telling:
-    """A host that tells a test of what is reported to it."""
+    """A host that passes reports to a test."""
 
     def __init__(self, host: ClaimHost, told: Callable[[str | None], None]) -> None:
         self._host = host
@@ -43,7 +43,7 @@ class Telling:
 
 
 class Watched(PostgresQueueSource):
-    """A source that tells its troubles to the test."""
+    """A source that reports its troubles to the test."""
 
     def __init__(self, dsn: str, **options: Any) -> None:
         super().__init__(dsn, **options)
@@ -61,7 +61,7 @@ class Watched(PostgresQueueSource):
         self.tell()
 
     def tell(self) -> None:
-        """Let waits look again."""
+        """Wake waiters so that they check again."""
         task = asyncio.get_running_loop().create_task(self._notify())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -82,7 +82,7 @@ class Running:
         self.gate = asyncio.Event()
         self.gate.set()
         self.answer: Result | Exception | None = None
-        """What the handler returns or raises."""
+        """The results or errors of the handler."""
         self.consumer: Consumer
         self.run: asyncio.Task[object]
 
@@ -97,7 +97,7 @@ class Running:
         return self.answer
 
     async def until(self, is_met: Callable[[], bool]) -> None:
-        """Wait until that is so; it is looked at with each trouble and each job."""
+        """Wait until this holds; it is checked at each trouble and each job."""
         async with self.source.changed:
             await self.source.changed.wait_for(is_met)
 
@@ -109,7 +109,7 @@ class Running:
         return told
 
     async def recovered(self) -> None:
-        """Wait for the end of troubles."""
+        """Wait for the end of all troubles."""
         await self.until(lambda: self.source.trouble is None)
 
 
@@ -117,7 +117,7 @@ class Running:
 async def running(
     log: Log, dsn: str = "", *, most: int = 1000, **options: Any
 ) -> AsyncIterator[Running]:
-    """A consumer of the queue `q`, with at most so many jobs inside."""
+    """A consumer of the queue `q`, with at most this many jobs inside."""
     given: dict[str, Any] = {"queue": "q", "schema": log.schema, "poll": 0.02, **options}
     made = Running(Watched(dsn or log.dsn, **given))
     made.consumer = Consumer(

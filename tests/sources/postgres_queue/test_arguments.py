@@ -1,4 +1,6 @@
-"""Wrong arguments, and servers that are not as the source needs them: an error that names the repair."""
+"""Invalid arguments, and servers that do not meet the source's requirements: the error names the
+repair.
+"""
 
 from __future__ import annotations
 

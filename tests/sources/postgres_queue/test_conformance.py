@@ -1,4 +1,4 @@
-"""The suite of sources, on a queue in a real PostgreSQL.
+"""The conformance suite of sources, on a queue in a real PostgreSQL.
 
 Proven here: O-T1, O-T5, O-T7, O-T8.
 """
@@ -74,7 +74,7 @@ class TestPostgresQueueSource(SourceConformance):
                 f"lane {partition}",
                 [json.dumps(each) for each in headers],
             )
-            # before the commit: from then on they may be claimed
+            # before the commit: afterwards they may be claimed
             self.topics[topic].places[partition] += sorted(row["place"] for row in rows)
 
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
@@ -86,7 +86,7 @@ class TestPostgresQueueSource(SourceConformance):
         return {TopicPartition(topic, lane): Position(n) for lane, n in settled.items() if n}
 
     async def lose(self, source: Source) -> None:
-        """Let another process have held the leases for a moment."""
+        """Let another process hold the leases for a moment."""
         assert isinstance(source, LaneSource)
         log = Log(self.dsn, source.topic.name)
         async with log.connected() as con:

@@ -1,4 +1,4 @@
-"""Leases that are kept, given back and lost, with consumers in processes of their own."""
+"""Leases that are kept, returned and lost, with consumers in their own processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 LONG = 60.0
-"""Seconds of a lease for which no test waits."""
+"""Seconds of a lease that no test waits for."""
 
 
 async def holding(made: Queue, key: str, **options: object) -> Member:
@@ -28,8 +28,10 @@ async def holding(made: Queue, key: str, **options: object) -> Member:
 
 
 async def assert_lost(made: Queue, first: Member, places: list[int]) -> None:
-    """Let another process take the key of these jobs over and handle them; the first one continues."""
-    second = await made.member(lease=LONG)  # it blocks as well
+    """Let another process take over the key of these jobs and handle them; then the first one
+    resumes.
+    """
+    second = await made.member(lease=LONG)  # also when it blocks
     await second.told("holds")
     lane = await made.lane("k")
     assert (lane["owner"], lane["attempts"]) == (second.name, 2), "Q-T12"
@@ -51,7 +53,7 @@ async def assert_lost(made: Queue, first: Member, places: list[int]) -> None:
 
 
 async def test_a_handler_that_runs_longer_than_its_lease_keeps_it(log: Log) -> None:
-    """Q-T12, Q10: for four leases, beside an idle process; it is one try."""
+    """Q-T12, Q10: for four lease periods, beside an idle process; it counts one attempt."""
     async with queue(log) as made:
         (place,) = await made.enqueue("k", "hold")
         member = await holding(made, "k")
@@ -75,7 +77,7 @@ async def test_a_handler_that_runs_longer_than_its_lease_keeps_it(log: Log) -> N
 
 
 async def test_a_frozen_process_loses_its_lease_and_its_settle_has_no_effect(log: Log) -> None:
-    """Q-T2, Q-T12, Q-T13, R6: SIGSTOP beyond the lease, then SIGCONT."""
+    """Q-T2, Q-T12, Q-T13, R6: a SIGSTOP that outlasts the lease, then SIGCONT."""
     async with queue(log) as made:
         places = await made.enqueue("k", "hold", 2, 3)
         first = await holding(made, "k")
@@ -84,7 +86,7 @@ async def test_a_frozen_process_loses_its_lease_and_its_settle_has_no_effect(log
 
 
 async def test_a_process_with_a_blocked_loop_loses_its_lease(log: Log) -> None:
-    """Q-T2, Q-T12, Q-T13: a handler that does not suspend cannot have its lease extended."""
+    """Q-T2, Q-T12, Q-T13: the lease of a handler that does not suspend cannot be extended."""
     async with queue(log) as made:
         places = await made.enqueue("k", "block", 2, 3)
         first = await holding(made, "k")
@@ -92,7 +94,7 @@ async def test_a_process_with_a_blocked_loop_loses_its_lease(log: Log) -> None:
 
 
 async def test_a_job_that_ends_its_process_parks_its_key_and_the_others_go_on(log: Log) -> None:
-    """Q-T12, Q-T2: after three leases that were lost."""
+    """Q-T12, Q-T2: after three lost leases."""
     async with queue(log, max_attempts=3) as made:
         deadly = await made.enqueue("deadly", "exit", 2)
         for _ in range(3):
@@ -110,7 +112,7 @@ async def test_a_job_that_ends_its_process_parks_its_key_and_the_others_go_on(lo
 
 
 async def test_a_job_that_ends_its_process_parks_no_key_that_was_leased_beside_it(log: Log) -> None:
-    """Q-T12: the jobs that had not begun when the process ended."""
+    """Q-T12: jobs that had not begun when the process ended."""
     async with queue(log, max_attempts=3) as made:
         await made.enqueue("deadly", "exit")
         for number in range(5):
@@ -131,8 +133,8 @@ async def test_a_job_that_ends_its_process_parks_no_key_that_was_leased_beside_i
 async def test_a_process_that_drains_gives_its_leases_back_at_once(
     log: Log, sign: signal.Signals
 ) -> None:
-    """Q-T2, Q-T12: the running job is handled, those behind it pass to another process long before
-    their lease ends, and as their first try.
+    """Q-T2, Q-T12: the running job is handled; those behind it pass to another process long before
+    their lease ends, as their first attempt.
     """
     async with queue(log) as made:
         places = await made.enqueue("k", "hold", 2, 3)
@@ -158,7 +160,7 @@ async def test_a_process_that_drains_gives_its_leases_back_at_once(
 async def test_a_handler_that_hangs_beyond_the_drain_is_cut_and_its_job_given_back(
     log: Log,
 ) -> None:
-    """Q-T2, Q-T12: the exit code is 1, and the job is no try."""
+    """Q-T2, Q-T12: the exit code is 1, and no attempt is counted for the job."""
     async with queue(log) as made:
         (place,) = await made.enqueue("k", "hang")
         first = await made.member(lease=LONG, drain=0.3)

@@ -1,4 +1,4 @@
-"""What a consumer and its queue make of jobs: tries, poison, order, delays, keys."""
+"""The handling of jobs by a consumer and its queue: attempts, poison, order, delays, keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 
 def quick(tries: int, error: BaseException | None = None, waited: float = 0.0) -> float:
-    """No wait to speak of."""
+    """A negligible wait."""
     del tries, error, waited
     return 0.001
 
@@ -55,7 +55,7 @@ async def make(log: Log, name: str = "jobs", **settings: Any) -> None:
 
 
 async def enqueue(log: Log, *jobs: tuple[str | None, Any], **columns: Any) -> None:
-    """Insert jobs of these keys and payloads, each by a statement of its own."""
+    """Insert jobs with these keys and payloads, one statement each."""
     names = "".join(f", {name}" for name in columns)
     values = "".join(f", ${n}" for n in range(3, 3 + len(columns)))
     async with log.connected() as con:
@@ -78,7 +78,7 @@ def source(log: Log, **options: Any) -> PostgresQueueSource:
 async def handle_all(
     log: Log, handler: Callable[[Message], Awaitable[object]], **options: Any
 ) -> list[tuple[object, Any, int]]:
-    """Handle what is ready; return the key, the payload and the number of each try, in order."""
+    """Handle all ready jobs; return key, payload and attempt number of each call, in order."""
     tries: list[tuple[object, Any, int]] = []
 
     async def handle(message: Message) -> object:
@@ -92,7 +92,7 @@ async def handle_all(
 
 
 async def left(log: Log) -> list[tuple[Any, ...]]:
-    """Key and payload of the jobs that are left, in order."""
+    """Key and payload of the remaining jobs, in order."""
     async with log.connected() as con:
         rows = await con.fetch(f"SELECT key, payload FROM {log.sql}.job ORDER BY place")
     return [(row["key"], json.loads(row["payload"])) for row in rows]
@@ -109,7 +109,7 @@ async def dead(log: Log) -> list[tuple[Any, ...]]:
 
 
 async def acknowledge(_: Message) -> None:
-    """Handle it."""
+    """Acknowledge the job."""
 
 
 def failing(*payloads: int, answer: Callable[[], object]) -> Callable[[Message], Awaitable[object]]:
@@ -124,7 +124,7 @@ def raising() -> object:
 
 
 async def test_jobs_are_handled_in_order_per_key_with_their_parts(log: Log) -> None:
-    """Q-T11: and nothing is left of them."""
+    """Q-T11: none of them remains."""
     await make(log)
     await enqueue(log, *[(f"k{n % 3}", n) for n in range(30)])
     await enqueue(log, (None, 30), headers=json.dumps({"who": "ann", "n": 1}))
@@ -152,7 +152,7 @@ async def test_jobs_are_handled_in_order_per_key_with_their_parts(log: Log) -> N
 
 
 async def test_a_failed_try_holds_its_key_and_no_other(log: Log) -> None:
-    """consumer/C:O2: under the lease, since the backoff is short."""
+    """consumer/C:O2: under the lease, because the backoff is short."""
     await make(log)
     await enqueue(log, ("a", 1), ("a", 2), ("b", 3))
     failures = [Nak(), Nak()]
@@ -167,7 +167,7 @@ async def test_a_failed_try_holds_its_key_and_no_other(log: Log) -> None:
 
 
 async def test_a_long_backoff_is_left_to_the_queue_with_the_tries(log: Log) -> None:
-    """Q-T12: another process goes on counting; what was delivered behind it comes behind it."""
+    """Q-T12: another process continues the count; jobs delivered behind it stay behind it."""
     await make(log)
     await enqueue(log, ("a", 1), ("a", 2), ("b", 3))
     tries = await handle_all(log, failing(1, answer=lambda: Nak(delay=30.0)))
@@ -182,7 +182,7 @@ async def test_a_long_backoff_is_left_to_the_queue_with_the_tries(log: Log) -> N
 
 
 async def test_an_outage_is_waited_for_under_the_lease(log: Log) -> None:
-    """However long the waits are: it counts no try, and the consumer explains it."""
+    """However long the waits are, no attempt is counted, and `explain()` shows the outage."""
     await make(log)
     await enqueue(log, ("a", 1))
     failed = asyncio.Event()
@@ -202,7 +202,7 @@ async def test_an_outage_is_waited_for_under_the_lease(log: Log) -> None:
 
 
 async def test_the_last_error_is_told_when_the_queue_allows_fewer_tries(log: Log) -> None:
-    """Q-T12: of tries that were left to the queue, by the claim that gives the job up."""
+    """Q-T12: of attempts that were left to the queue, by the claim that gives up the job."""
     await make(log, max_attempts=2)
     await enqueue(log, ("a", 1))
     patient = RetryPolicy(attempts=9, backoff=long)
@@ -229,7 +229,7 @@ async def test_the_last_error_is_told_when_the_queue_allows_fewer_tries(log: Log
 async def test_the_queue_decides_about_poison(
     log: Log, poison: Any, is_left: bool, is_dead: bool, answer: Callable[[], object]
 ) -> None:
-    """Q-T10, Q-T15: other keys go on, and a dead letter is written once, with the reason."""
+    """Q-T10, Q-T15: other keys continue, and a dead letter is written once, with the reason."""
     await make(log, poison=poison)
     await enqueue(log, ("a", 1), ("a", 2), ("a", 3), ("b", 4))
     tries = await handle_all(log, failing(2, answer=answer))
@@ -245,11 +245,11 @@ async def test_the_queue_decides_about_poison(
         keys = await admin.keys("jobs")
         await (keys.unpark("a") if poison == "park_key" else keys.unblock("a"))
     assert [each[1] for each in await handle_all(log, acknowledge)] == [2, 3]
-    assert await dead(log) == []  # it is done, so its letter is not to be redriven
+    assert await dead(log) == []  # it is done, so its letter must not be redriven
 
 
 async def test_a_handler_may_send_a_job_to_the_dead_letters(log: Log) -> None:
-    """Whatever the queue does with poison; its key goes on."""
+    """Whatever the poison strategy of the queue; its key continues."""
     await make(log)
     await enqueue(log, ("a", 1), ("a", 2), (None, 3))
     await handle_all(log, failing(1, 3, answer=lambda: ToDeadLetter("too old")))
@@ -276,7 +276,7 @@ async def test_exit_ends_the_run_and_leaves_the_job(log: Log) -> None:
 
 
 async def test_an_ordered_queue_is_one_line_whatever_the_keys(log: Log) -> None:
-    """R7, Q-T8: the job's own key is a header; poison stops the line."""
+    """R7, Q-T8: the job's own key is a header; poison stops the whole queue."""
     await make(log, ordering_required=True)
     await enqueue(log, *[(None if n == 3 else f"k{n}", n) for n in range(8)])
     running: list[int] = []
@@ -298,7 +298,7 @@ async def test_an_ordered_queue_is_one_line_whatever_the_keys(log: Log) -> None:
 
 
 async def test_a_batch_handler_settles_jobs_of_many_keys(log: Log) -> None:
-    """O-T12: by position; a failed one holds its key."""
+    """O-T12: by position; a failed job holds its key."""
     await make(log)
     await enqueue(log, *[(f"k{n % 5}", n) for n in range(20)])
     sizes: list[int] = []
@@ -316,7 +316,9 @@ async def test_a_batch_handler_settles_jobs_of_many_keys(log: Log) -> None:
 
 
 async def test_jobs_that_are_settled_together_are_stored_in_one_statement(log: Log) -> None:
-    """Q19: a batch of jobs of several keys; a trigger counts the statements that delete jobs."""
+    """Q19: for a batch of jobs of several keys; a trigger counts the statements that delete
+    jobs.
+    """
     await make(log)
     await enqueue(log, *[(f"k{n % 5}", n) for n in range(20)])
     async with log.connected() as con:
@@ -365,7 +367,7 @@ async def running(
 
 
 async def told(consumer: Consumer, text: str) -> None:
-    """Suspend until the explanation has this text."""
-    signals = consumer._open().commons.signals  # there is no public news of it
+    """Suspend until the explanation contains this text."""
+    signals = consumer._open().commons.signals  # there is no public event for it
     while text not in str(consumer.explain()):
         await wait_until(LOOP_CLOCK, math.inf, signals.state, signals.settled)

@@ -1,7 +1,7 @@
 """Consumers of a queue that are killed and frozen at random moments.
 
-Counted on the effects of the handlers, by queries of the test's own.
-`PENSTOCK_KILLS=500 pytest -m soak tests/sources/postgres_queue/test_kills.py` does it so many times.
+Checked by separate queries on the effects of the handlers. `PENSTOCK_KILLS=500 pytest -m soak
+tests/sources/postgres_queue/test_kills.py` does so 500 times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "500"))
 WORKERS = 3
 JOBS = 60
-"""Before each kill."""
+"""Jobs before each kill."""
 
 
 async def kill_at_random(made: Queue, kills: int, chance: random.Random) -> None:
@@ -47,7 +47,7 @@ async def kill_at_random(made: Queue, kills: int, chance: random.Random) -> None
 async def test_kills_and_frozen_processes_lose_no_job_and_keep_the_order_of_keys(
     log: Log, kills: int
 ) -> None:
-    """Q-T2, Q-T11, Q-T13, R6: half of them a SIGSTOP."""
+    """Q-T2, Q-T11, Q-T13, R6: half of the faults are a SIGSTOP."""
     async with queue(log) as made:
         await kill_at_random(made, kills, random.Random(0))
 
@@ -55,6 +55,8 @@ async def test_kills_and_frozen_processes_lose_no_job_and_keep_the_order_of_keys
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 async def test_many_kills_and_frozen_processes(log: Log) -> None:
-    """Q-T2, Q-T11, Q-T13, R6: `PENSTOCK_KILLS` of them, half of them a SIGSTOP beyond the lease."""
+    """Q-T2, Q-T11, Q-T13, R6: `PENSTOCK_KILLS` faults, half of them a SIGSTOP that outlasts the
+    lease.
+    """
     async with queue(log) as made:
         await kill_at_random(made, KILLS, random.Random(1))

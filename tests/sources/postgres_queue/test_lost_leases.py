@@ -1,4 +1,4 @@
-"""What a handler answers under a lease that has ended on the server only."""
+"""Results of handlers under a lease that has ended on the server only."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ANSWERS = [Ack(), Nak(delay=LONG), Terminate("no"), PermanentError("never")]
 async def test_an_answer_under_a_lost_lease_has_no_effect(
     log: Log, answer: Result | Exception, key: str | None
 ) -> None:
-    """Q-T13, Q-T12: whatever it is; the job is handled once more, by the process that has the lease,
-    as its second try.
+    """Q-T13, Q-T12: whatever the result is, the process that has the lease handles the job again as
+    its second attempt.
     """
     table = "job" if key is None else "lane"
     row = f"SELECT * FROM {log.sql}.{table}"

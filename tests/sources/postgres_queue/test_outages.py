@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 LONG = 60.0
-"""Seconds for which no test waits."""
+"""Seconds that no test waits for."""
 JOBS = 300
 CUTS = 15
 
@@ -38,7 +38,7 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 
 @asynccontextmanager
 async def own_queue(server: EmbeddedPostgres) -> AsyncIterator[Queue]:
-    """A queue on a server of the test's own."""
+    """A queue on the test's own server."""
     log = Log(server.dsn, fresh_name())
     await install_log(log)
     async with asyncio.timeout(WITHIN), queue(log) as made:
@@ -47,7 +47,7 @@ async def own_queue(server: EmbeddedPostgres) -> AsyncIterator[Queue]:
 
 @asynccontextmanager
 async def frozen(server: EmbeddedPostgres) -> AsyncIterator[None]:
-    """A server that does not answer within."""
+    """Freeze the server inside the block."""
     await asyncio.to_thread(server.pause)
     try:
         yield
@@ -62,7 +62,7 @@ async def restart(server: EmbeddedPostgres, made: Queue) -> None:
 
 
 def cut_answer(proxy: Proxy, word: str) -> None:
-    """Cut the answer to the next statement with this word."""
+    """Cut the answer to the next statement that contains this word."""
 
     def look(kind: bytes, _: bytes) -> bool:
         if kind == b"E" and word in proxy.statements[-1]:
@@ -95,7 +95,9 @@ async def test_a_server_that_is_killed_costs_no_job_and_no_order(
 async def test_a_server_that_is_frozen_costs_no_job_and_no_order(
     own_postgres: EmbeddedPostgres,
 ) -> None:
-    """Q-T2, Q-T11: beyond the leases, under load; the consumer names the trouble meanwhile."""
+    """Q-T2, Q-T11: for longer than the leases, under load; the consumer names the trouble
+    meanwhile.
+    """
     async with own_queue(own_postgres) as made, running(made.log, lease=LEASE) as here:
         places = await made.enqueue("k", 1, 2, 3)
         await here.until(lambda: len(here.ended) == 3)
@@ -118,7 +120,7 @@ async def test_a_server_that_is_frozen_costs_no_job_and_no_order(
 async def test_a_consumer_without_jobs_names_a_frozen_server(
     own_postgres: EmbeddedPostgres,
 ) -> None:
-    """Q-T2: also if it has no lease to extend."""
+    """Q-T2: even if it has no lease to extend."""
     async with own_queue(own_postgres) as made, running(made.log, lease=LEASE) as here:
         await made.enqueue("k", 1)
         await here.until(lambda: len(here.ended) == 1)
@@ -132,7 +134,7 @@ async def test_a_consumer_without_jobs_names_a_frozen_server(
 
 
 async def test_a_consumer_names_a_server_that_is_down(own_postgres: EmbeddedPostgres) -> None:
-    """Q-T2: and continues when it is back, with what its leases were lost of."""
+    """Q-T2: when the server is back it continues, with the jobs of its lost leases."""
     async with own_queue(own_postgres) as made, running(made.log, lease=LEASE) as here:
         here.gate.clear()
         places = await made.enqueue("k", 1, 2)
@@ -175,7 +177,7 @@ async def test_a_claim_whose_answer_is_lost_comes_again_after_its_lease(log: Log
 
 @pytest.mark.parametrize("is_last", [True, False])
 async def test_a_settle_whose_answer_is_lost_repeats_no_job(log: Log, is_last: bool) -> None:
-    """Q-T13: it is sent again, and of the lease that it has ended the queue says `lost`."""
+    """Q-T13: it is sent again, and the queue answers `lost` for the lease that it has ended."""
     async with (
         asyncio.timeout(WITHIN),
         queue(log) as made,
@@ -205,7 +207,7 @@ async def test_a_settle_whose_answer_is_lost_repeats_no_job(log: Log, is_last: b
 async def test_a_settle_that_is_never_answered_is_sent_again(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Q-T13: after the time of a lease, as of a connection that is dead and not closed."""
+    """Q-T13: after the duration of a lease, as with a dead connection that is not closed."""
     async with (
         asyncio.timeout(WITHIN),
         queue(log) as made,
@@ -227,7 +229,7 @@ async def test_a_settle_that_is_never_answered_is_sent_again(
 
 
 async def test_a_source_that_ends_looks_again_after_a_lost_connection(log: Log) -> None:
-    """Q-T2: the question whether jobs are ready has no answer at first."""
+    """Q-T2: the query for ready jobs has no answer at first."""
     async with (
         asyncio.timeout(WITHIN),
         queue(log) as made,
@@ -241,7 +243,7 @@ async def test_a_source_that_ends_looks_again_after_a_lost_connection(log: Log) 
 
 
 async def test_sessions_that_are_terminated_cost_no_job_and_no_order(log: Log) -> None:
-    """Q-T2, Q-T11: again and again, under load."""
+    """Q-T2, Q-T11: repeatedly, under load."""
     chance = random.Random(7)
     async with asyncio.timeout(WITHIN), queue(log) as made:
         options = {"server_settings": {"application_name": "terminated"}}
@@ -260,7 +262,7 @@ async def test_sessions_that_are_terminated_cost_no_job_and_no_order(log: Log) -
 
 
 def assert_in_order(made: Queue, here: Running) -> None:
-    """The jobs of keys have begun in order, unless their enqueues overlapped."""
+    """Check that the jobs of each key began in order, unless their enqueues overlapped."""
     first = [*dict.fromkeys(place for place, _ in here.began)]
     jobs = {job.place: job for job in made.sent}
     for key in {job.key for job in made.sent} - {None}:

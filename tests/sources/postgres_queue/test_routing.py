@@ -1,4 +1,4 @@
-"""Sticky routing under consumers: shares, moves, members that come and go.
+"""Sticky routing with running consumers: shares, moves, members that join and leave.
 
 Proven here: R4, R5, R6.
 """
@@ -30,7 +30,7 @@ LEASE = 0.9
 
 
 class Handled:
-    """What consumers have handled, in order: consumer, key and number."""
+    """The jobs that consumers have handled, in order: consumer, key and number."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, str, int]] = []
@@ -61,7 +61,7 @@ class Handled:
 
 @asynccontextmanager
 async def serving(log: Log, name: str, handled: Handled) -> AsyncIterator[Consumer]:
-    """A consumer of this name, while it runs."""
+    """A consumer of this name that runs inside the block."""
     source = PostgresQueueSource(
         log.dsn,
         queue="jobs",
@@ -81,7 +81,7 @@ async def serving(log: Log, name: str, handled: Handled) -> AsyncIterator[Consum
 
 
 async def enqueue(log: Log, number: int) -> None:
-    """Insert a job of this number for each key."""
+    """Insert a job with this number for each key."""
     async with log.connected() as con:
         await con.execute(
             f"INSERT INTO {log.sql}.job (queue, key, payload) "
@@ -92,7 +92,7 @@ async def enqueue(log: Log, number: int) -> None:
 
 
 async def balance(log: Log) -> list[int]:
-    """Move ranges until none is to move; return how many each consumer has."""
+    """Move ranges until none has to move; return the number of each consumer's ranges."""
     async with log.connected() as con:
         while await con.fetchval(f"SELECT {log.sql}.balance_ranges('jobs', 'default', 0)"):
             pass
@@ -101,7 +101,7 @@ async def balance(log: Log) -> list[int]:
 
 
 async def test_consumers_share_the_keys_and_take_over_from_those_that_leave(log: Log) -> None:
-    """R6: a key has one consumer while the members stay; order holds across the moves."""
+    """R6: a key has one consumer while the members stay; the moves keep the order."""
     async with QueueAdmin(log.dsn, schema=log.schema) as admin:
         await admin.create("jobs", sticky=True)
     handled = Handled()

@@ -1,4 +1,4 @@
-"""Notifications that arrive while something else is going on: none of them is missed."""
+"""Notifications that arrive during other work: none of them is missed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 LONG = 60.0
-"""Seconds that no test waits."""
+"""Seconds that no test waits for."""
 
 
 async def test_a_job_that_comes_during_a_claim_whose_fetch_is_cancelled(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That claim has not seen it; the next fetch, which waits for the same claim, claims again."""
+    """That claim has not seen it; the next fetch waits for the same claim and then claims again."""
     claim, seen, goes_on = QueueLeases.claim, asyncio.Event(), asyncio.Event()
 
     async def slow(leases: QueueLeases, *arguments: Any) -> Any:
@@ -57,7 +57,7 @@ async def test_a_job_that_comes_during_a_claim_whose_fetch_is_cancelled(
 async def test_a_job_that_comes_while_the_queue_is_looked_at_after_an_empty_claim(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No claim has seen it, and the wait that follows begins after its notification."""
+    """No claim has seen it, and the following wait begins after its notification."""
     is_paused, looked, goes_on = QueueLeases.is_paused, asyncio.Event(), asyncio.Event()
 
     async def slow(leases: QueueLeases) -> bool:
@@ -87,6 +87,6 @@ async def test_a_job_that_comes_while_the_queue_is_looked_at_after_an_empty_clai
 
 
 async def counted(news: CountedSignal, least: int) -> None:
-    """Wait until it has fired so often."""
+    """Wait until it has been called this often."""
     while news.count < least:
         await wait_until(LOOP_CLOCK, math.inf, news)

@@ -1,4 +1,4 @@
-"""Locks of a test's own, and the slots that processes have."""
+"""Locks controlled by a test, and the slots of processes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 Subscriptions = MemorySubscriptions | PostgresSubscriptions
 NAME = "s"
-"""The subscription of every source here."""
+"""The subscription of every source in these tests."""
 
 
 class PlainLocks:
-    """Locks that do not count the members; a call of `lock` can be held up."""
+    """Locks that do not count the members; a test can delay a call of `lock`."""
 
     def __init__(self, inner: SubscriptionLocks) -> None:
         self._inner = inner
         self.asked = asyncio.Event()
         """Set by a call of `lock`."""
         self.may_go = asyncio.Event()
-        """Calls of `lock` wait for it."""
+        """Calls of `lock` wait for this event."""
         self.may_go.set()
 
     @property
@@ -86,7 +86,9 @@ def visits(host: RecordingHost) -> list[int]:
 
 
 async def read_through(source: PostgresStreamSource, host: RecordingHost, most: int) -> list[int]:
-    """Fetch once, and store the positions behind; return the positions of the records."""
+    """Fetch once, and store the positions behind the records; return the positions of the
+    records.
+    """
     found = await source.fetch(host.open, most)
     assert found is not None
     moves: dict[SourceClaim, Position] = {each.claim: Position(each.next_offset) for each in found}

@@ -1,8 +1,8 @@
 """A source of streams whose slots look like the partitions of a topic, for the conformance suite.
 
-The suite counts offsets from 0 without gaps, and appends records with keys of its own to partitions
+The suite expects offsets from 0 without gaps, and appends records with its own keys to partitions
 that it names. Here a partition is a slot, a key is a stream of that slot, and the offset of a
-message is its place among the messages of the slot.
+message is its index among the messages of the slot.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def stream_in(slot: int, key: bytes | None) -> str:
-    """A name of a stream for a key, in this slot."""
+    """The name of a stream for a key in this slot."""
     names = (f"{'none' if key is None else key.decode()}-{n}" for n in itertools.count())
     return next(name for name in names if slot_of(name) == slot)
 
 
 @dataclass
 class DenseTopic:
-    """What is known of the messages of a topic: their positions, by partition and offset."""
+    """The known positions of a topic's messages, by partition and offset."""
 
     partitions: int
     counts: dict[int, int] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class DenseTopic:
         return offset
 
     def learn(self, partition: int, offset: int, position: int) -> None:
-        """Note where a message is."""
+        """Record the position of a message."""
         self.positions.setdefault(partition, {})[offset] = position
 
     def position_of(self, partition: int, offset: int) -> int:
-        """The position before which these messages are, so many."""
+        """The position before which this many messages are."""
         return self.positions[partition][offset - 1] + 1 if offset else 0
 
     def offset_of(self, partition: int, position: int) -> int:
@@ -57,7 +57,7 @@ class DenseTopic:
 
 
 class Unwanted:
-    """The claim of a slot that is no partition."""
+    """The claim of a slot that is not a partition."""
 
     is_closed = False
 
@@ -73,14 +73,14 @@ class Unwanted:
 
 
 class DenseHost:
-    """Passes on the claims of those slots that are partitions."""
+    """Forwards the claims of slots that are partitions."""
 
     def __init__(self, host: ClaimHost, topic: DenseTopic, name: str) -> None:
         self._host = host
         self._topic = topic
         self.name = name
         self.inner: dict[SourceClaim, SourceClaim] = {}
-        """The claims of the source, by those of the host."""
+        """The claims of the source, by the host's claims."""
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         wanted = {
@@ -100,7 +100,7 @@ class DenseHost:
         return made
 
     def outer(self, claims: Iterable[SourceClaim]) -> list[SourceClaim]:
-        """The host's claims among these of the source."""
+        """The host's claims for these claims of the source."""
         found = [claim.outer for claim in claims if isinstance(claim, InnerClaim)]
         return [claim for claim in found if claim is not None]
 
@@ -112,7 +112,7 @@ class DenseHost:
         return {self.inner[claim]: self.sparse(claim, at) for claim, at in positions.items()}
 
     def sparse(self, claim: SourceClaim, at: Position) -> Position:
-        """A position of the host, as the source stores it."""
+        """A position of the host in the form that the source stores."""
         position = self._topic.position_of(claim.partition.partition, at.offset)
         return Position(position, at.metadata)
 
@@ -125,7 +125,7 @@ class DenseHost:
 
 
 class InnerClaim(Unwanted):
-    """A claim as the source has it; with the host's, if the slot is a partition."""
+    """A claim of the source; with the host's claim if the slot is a partition."""
 
     def __init__(self, partition: TopicPartition, outer: SourceClaim | None) -> None:
         super().__init__(partition)
@@ -133,7 +133,7 @@ class InnerClaim(Unwanted):
 
 
 class DenseSource:
-    """The source, as the suite sees it."""
+    """The source as the suite expects it."""
 
     capabilities = replace(PostgresStreamSource.capabilities, transactions=None)
 

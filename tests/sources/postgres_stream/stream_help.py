@@ -1,4 +1,4 @@
-"""A source of one log, read by a host of the test's own."""
+"""A source of one log, read by the test's own host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.testing.conformance.source.host import HeldClaim, RecordingHost
 
 LONG = 60.0
-"""Seconds that no test waits."""
+"""Seconds that no test waits for."""
 WITHIN = 20.0
 
 
@@ -46,7 +46,7 @@ async def read(source: Source, host: RecordingHost) -> dict[int, list[int]] | No
 
 
 async def _fetched(source: Source, host: RecordingHost) -> Sequence[Fetched] | None:
-    """Fetch from all claims, also from those that begin meanwhile."""
+    """Fetch from all claims, including those that begin meanwhile."""
     while True:
         claims = host.open
         fetching = asyncio.create_task(source.fetch(claims, 1000))

@@ -1,4 +1,4 @@
-"""Advisory locks under a source whose consumer or session fails, and a schema that is older."""
+"""Advisory locks of a source whose consumer or session fails, and an older schema."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def advisory_locks(log: Log) -> PostgresAdvisoryLocks:
 
 
 def advisory(log: Log, locks: SubscriptionLocks | None = None) -> PostgresStreamSource:
-    """A source that locks its slots in a session of its own."""
+    """A source that locks its slots in its own session."""
     state = PostgresSubscriptions(log.dsn, schema=log.schema)
     return plain(log, state, locks=locks or advisory_locks(log), slots_at_once=256)
 
 
 async def held(con: Any) -> int:
-    """The number of advisory locks of sessions, by the server."""
+    """The number of session-level advisory locks at the server."""
     return int(await con.fetchval(f"SELECT count(*) {HELD}"))
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a handler"), asyncio.CancelledError()])
 async def test_no_advisory_lock_stays_behind_an_error(log: Log, error: BaseException) -> None:
-    """S-T8: neither an exception in the consumer nor its cancellation keeps one."""
+    """S-T8: after neither an exception in the consumer nor its cancellation."""
     host = RecordingHost()
     async with log.connected() as con:
         with pytest.raises(type(error)):
@@ -54,7 +54,7 @@ async def test_no_advisory_lock_stays_behind_an_error(log: Log, error: BaseExcep
 
 
 async def test_the_end_of_a_session_loses_its_slots_to_another_process(log: Log) -> None:
-    """S-T8, S-T11: its late store is refused, and it claims again what becomes free."""
+    """S-T8, S-T11: its late store is refused, and it claims slots again when they become free."""
     first, second = RecordingHost(), RecordingHost()
     advisory_ones = advisory_locks(log)
     locks = PlainLocks(advisory_ones)
@@ -67,7 +67,7 @@ async def test_the_end_of_a_session_loses_its_slots_to_another_process(log: Log)
             assert await fetched(left, first) == [1, 2]
             claim = first.claim_of(partition)
             async with right.open(second):
-                locks.may_go.clear()  # it learns of its loss, and asks for none of them yet
+                locks.may_go.clear()  # it notices the loss, but requests none of them yet
                 assert await con.fetchval(
                     f"SELECT bool_and(pg_terminate_backend(pid)) FROM (SELECT DISTINCT pid {HELD}) p"
                 )
@@ -85,7 +85,7 @@ async def test_the_end_of_a_session_loses_its_slots_to_another_process(log: Log)
 
 
 async def test_an_older_schema_is_named_at_the_opening(log: Log) -> None:
-    """The error has the command that brings it up to date."""
+    """The error contains the command that upgrades it."""
     host = RecordingHost()
     async with log.connected() as con:
         await con.execute(f"DELETE FROM {log.sql}.migration")

@@ -1,4 +1,4 @@
-"""Runs with a time budget on a subscription: each goes on where the one before it ended."""
+"""Runs of a subscription with a time budget: each continues where the previous one ended."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Draining(ConsumerObserver):
-    """Knows when a consumer drains."""
+    """Detects when a consumer drains."""
 
     def __init__(self) -> None:
         self.begins = asyncio.Event()
 
     def on_state(self, name: str, state: str) -> None:
-        """Note the beginning of the drain."""
+        """Record the beginning of the drain."""
         if state == "draining":
             self.begins.set()
 

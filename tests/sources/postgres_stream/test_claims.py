@@ -1,4 +1,4 @@
-"""Which slots a process claims, in which order, and when it gives them up."""
+"""The slots that a process claims, their order, and when it releases them."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 STREAMS = ["a", "b", "c", "d"]
-"""In four slots."""
+"""They are in four slots."""
 
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that share evenly look for changes at short intervals."""
+    """Make processes that share evenly look for changes at short intervals."""
     monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
 
 
 async def test_a_position_that_moved_before_the_lock_is_read_again(log: Log) -> None:
-    """S2, S-T3: another process handles messages between the look and the lock, and ends."""
+    """S2, S-T3: another process handles messages between the look and the lock, then ends."""
     first, second = RecordingHost(), RecordingHost()
     ahead = plain(log, PostgresSubscriptions(log.dsn, schema=log.schema), slots_at_once=256)
     subscriptions = PostgresSubscriptions(log.dsn, schema=log.schema)
@@ -66,8 +66,8 @@ async def test_a_position_that_moved_before_the_lock_is_read_again(log: Log) -> 
 
 
 async def unread_by_time(log: Log) -> None:
-    """Two messages in each stream, whose times have another order than their positions: the
-    streams' first ones by time are c, a, b, d.
+    """Two messages in each stream, whose order by time differs from that by position: the first
+    ones of the streams, by time, are c, a, b, d.
     """
     async with log.connected() as con:
         for stream in STREAMS * 2:
@@ -82,7 +82,7 @@ async def unread_by_time(log: Log) -> None:
 
 
 async def test_slots_are_claimed_by_the_time_of_their_oldest_unread_message(log: Log) -> None:
-    """S3, S-T4, P5: the oldest first, and each once before one of them comes again."""
+    """S3, S-T4, P5: the oldest first, and each once before any is claimed again."""
     await unread_by_time(log)
     host = RecordingHost()
     async with (
@@ -94,7 +94,9 @@ async def test_slots_are_claimed_by_the_time_of_their_oldest_unread_message(log:
 
 
 async def test_a_slot_that_another_has_is_skipped_and_delays_no_other_one(log: Log) -> None:
-    """S-T4, P5: the others are claimed in turns, as if it were not there; then it is the first."""
+    """S-T4, P5: the others are claimed in turn, as if it did not exist; when it becomes free, it is
+    the first.
+    """
     await unread_by_time(log)
     subscriptions, host = MemorySubscriptions(), RecordingHost()
     other = MemorySubscriptions(shared_with=subscriptions)
@@ -113,8 +115,8 @@ async def test_a_slot_that_another_has_is_skipped_and_delays_no_other_one(log: L
 async def test_no_slot_starves_however_many_processes_take_turns(
     log: Log, processes: int, at_once: int
 ) -> None:
-    """P5: though no slot is ever read to its end, so that those of the oldest messages are free
-    again and again. Each is claimed before a process claims any for the third time.
+    """P5: although no slot is ever read to its end, so that those of the oldest messages become
+    free repeatedly. Each slot is claimed before a process claims any slot for the third time.
     """
     streams = [f"s-{number}" for number in range(20)]
     slots = {slot_of(stream) for stream in streams}
@@ -140,7 +142,7 @@ async def test_no_slot_starves_however_many_processes_take_turns(
 async def test_a_slot_is_kept_for_its_time_and_idle_ones_are_given_up_first(
     log: Log, hold: float, unread: str
 ) -> None:
-    """P5: with messages to read for `hold` seconds; without, as soon as another one has some."""
+    """P5: with unread messages for `hold` seconds; without, as soon as another slot has some."""
     subscriptions, host = MemorySubscriptions(), RecordingHost()
     made = plain(log, subscriptions, slots_at_once=2, hold=hold)
     async with asyncio.timeout(WITHIN), log.connected() as con:
@@ -161,7 +163,9 @@ async def test_a_slot_is_kept_for_its_time_and_idle_ones_are_given_up_first(
 
 
 async def test_shares_are_even_when_processes_join_and_leave(log: Log, looks_often: None) -> None:
-    """P5: also of the slots with unread messages; the first keeps those of the oldest ones."""
+    """P5: also the shares of slots with unread messages; the first process keeps those with the
+    oldest ones.
+    """
     streams = [f"s-{number}" for number in range(16)]
     unread = [slot_of(stream) for stream in streams]
     hosts = [RecordingHost() for _ in range(3)]
@@ -183,7 +187,7 @@ async def test_shares_are_even_when_processes_join_and_leave(log: Log, looks_oft
 
 
 async def test_more_processes_than_slots_wait_until_one_leaves(log: Log, looks_often: None) -> None:
-    """P5: each slot has a process, and one that waits is served when its turn comes."""
+    """P5: each slot has a process, and a waiting process gets its turn."""
     hosts = [RecordingHost() for _ in range(4)]
     made = [source(log, streams=["a", "b"]) for _ in hosts]
     async with asyncio.timeout(WITHIN), AsyncExitStack() as stack:
@@ -207,7 +211,7 @@ async def test_more_processes_than_slots_wait_until_one_leaves(log: Log, looks_o
 async def test_the_slots_of_a_process_that_died_pass_to_the_others(
     log: Log, looks_often: None
 ) -> None:
-    """P5, S-T8: when its leases have run out; until then they are skipped."""
+    """P5, S-T8: once its leases have expired; until then they are skipped."""
     host = RecordingHost()
     async with asyncio.timeout(WITHIN), log.connected() as con, source(log, lease=0.6).open(host):
         await host.wait_for_claims(256)

@@ -1,4 +1,4 @@
-"""The suite of sources, on a log of streams in a real PostgreSQL.
+"""The conformance suite of sources, on a log of streams in a real PostgreSQL.
 
 Proven here: O-T5, O-T6, O-T7, O-T8, S-T1, S-T2, S-T11.
 """
@@ -74,7 +74,7 @@ class TestPostgresStreamSource(SourceConformance):
         }
 
     async def lose(self, source: Source) -> None:
-        """Let another process have held the leases for a moment."""
+        """Let another process hold the leases for a moment."""
         assert isinstance(source, DenseSource)
         log = Log(self.dsn, source.host.name)
         async with log.connected() as con:

@@ -1,4 +1,4 @@
-"""The source when locks, connections, rights and the log itself fail."""
+"""The source when locks, connections, permissions and the log itself fail."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from penstock import LoopClock
 
 LONG = 60.0
-"""Seconds that no test waits."""
+"""Seconds that no test waits for."""
 WITHIN = 20.0
 
 
 class StreamHost(RecordingHost):
-    """Remembers troubles."""
+    """Records troubles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ async def fetched(source: PostgresStreamSource, host: RecordingHost) -> list[int
 
 
 async def locked(log: Log) -> int:
-    """How many slots have an owner, by the rows."""
+    """The number of slots with an owner, according to the table."""
     async with log.connected() as con:
         count = await con.fetchval(
             f"SELECT count(*) FROM {log.sql}.subscription_slot "
@@ -76,7 +76,7 @@ async def locked(log: Log) -> int:
 
 @asynccontextmanager
 async def failing_unlocks(log: Log) -> AsyncGenerator[None]:
-    """Within, a statement that frees a lease fails on the server."""
+    """Inside the block, statements that free a lease fail on the server."""
     async with log.connected() as con:
         await con.execute(
             f"CREATE FUNCTION {log.sql}.fail() RETURNS trigger LANGUAGE plpgsql AS "
@@ -90,7 +90,7 @@ async def failing_unlocks(log: Log) -> AsyncGenerator[None]:
 
 
 async def test_slots_whose_unlock_failed_are_freed_later(log: Log, real_clock: LoopClock) -> None:
-    """S-T8: long before their leases end; and the looks that share the slots go on."""
+    """S-T8: long before their leases end; the looks that share the slots continue."""
     first, second = StreamHost(), StreamHost()
     async with asyncio.timeout(WITHIN), source(log).open(first):
         await first.wait_for_claims(256)
@@ -108,7 +108,7 @@ async def test_slots_whose_unlock_failed_are_freed_later(log: Log, real_clock: L
 async def test_claims_end_with_their_leases_while_a_keep_has_no_answer(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S-T8: and the slots are claimed again when the server answers."""
+    """S-T8: the slots are claimed again when the server answers."""
     host = StreamHost()
     async with asyncio.timeout(WITHIN), source(log, lease=1.0).open(host):
         claims = await host.wait_for_claims(256)
@@ -124,7 +124,7 @@ async def test_claims_end_with_their_leases_while_a_keep_has_no_answer(
 async def test_no_lock_stays_behind_an_error(
     log: Log, real_clock: LoopClock, error: BaseException
 ) -> None:
-    """S-T8: neither an exception in the consumer nor its cancellation keeps a lease."""
+    """S-T8: after neither an exception in the consumer nor its cancellation."""
     host = StreamHost()
     with pytest.raises(type(error)):
         async with asyncio.timeout(WITHIN), source(log).open(host):
@@ -138,7 +138,7 @@ async def test_no_lock_stays_behind_an_error(
 async def test_a_listening_connection_that_the_server_ends_is_replaced(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S17: the log is looked at once then, and notifications arrive again; no poll is needed."""
+    """S17: the log is checked once, and notifications arrive again; no poll is needed."""
     host, reader = StreamHost(), source(log, poll=LONG)
     channel = channel_of(log.schema)
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
@@ -169,7 +169,7 @@ async def test_a_listening_connection_that_the_server_ends_is_replaced(
 async def test_a_notification_during_a_read_is_not_missed(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P6, S17, S-T12: of a message behind the horizon that this read has; no poll is needed."""
+    """P6, S17, S-T12: of a message behind the horizon of this read; no poll is needed."""
     host, reader = StreamHost(), source(log, poll=LONG)
     heard, is_due = asyncio.Event(), False
     read, notified = LogReader.horizon, Waker._notified
@@ -205,7 +205,7 @@ async def test_a_notification_during_a_read_is_not_missed(
 async def test_a_source_closes_although_its_listening_connection_breaks_then(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The client raises the error of the connection in place of the cancellation."""
+    """The client raises the connection's error in place of the cancellation."""
     async with proxied(log.dsn) as (proxy, through):
         host = StreamHost()
         async with asyncio.timeout(WITHIN), source(log, through).open(host):
@@ -220,7 +220,7 @@ async def test_the_transaction_that_holds_the_horizon_is_named(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S18: with its process, application, user and age, until it ends; a transaction that has not
-    appended holds nothing.
+    appended does not hold it.
     """
     monkeypatch.setattr(standing, "STANDS_AFTER", 0.1)
     host, reader = StreamHost(), source(log)
@@ -247,8 +247,8 @@ async def test_the_transaction_that_holds_the_horizon_is_named(
 async def test_a_stored_position_beyond_the_log_is_an_error(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S18: as after the restore of an older copy; new messages would be taken for read ones. Told by
-    the opening, and by a fetch of a process that is open already.
+    """S18: for example after the restore of an older copy; new messages would count as read. Raised
+    by the opening, and by a fetch of a process that is already open.
     """
     host, reader = StreamHost(), source(log)
     told = r"slot 7 .* position 1000, .* restored .* reset"
@@ -270,7 +270,9 @@ async def test_a_stored_position_beyond_the_log_is_an_error(
 async def test_a_role_that_subscribes_is_enough_and_a_revoked_right_is_an_outage(
     log: Log, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S-T8: the trouble names the right; no claim ends, and its messages come when it is back."""
+    """S-T8: the trouble names the permission; no claim ends, and the messages arrive when it is
+    granted again.
+    """
     caplog.set_level(logging.DEBUG)
     async with asyncio.timeout(WITHIN), role(log) as app, log.connected() as con:
         with pytest.raises(ConfigError, match=f"may not be used by the role '{app.name}'"):
@@ -300,7 +302,7 @@ async def test_a_role_that_subscribes_is_enough_and_a_revoked_right_is_an_outage
 async def test_a_schema_that_is_missing_is_named_at_the_opening(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The error has the command that installs it, before anything is served."""
+    """The error contains the command that installs it, before anything is served."""
     missing = PostgresStreamSource(log.dsn, subscription="s", schema="nowhere")
     with pytest.raises(ConfigError, match="penstock pg install DSN --schema nowhere"):
         async with missing.open(StreamHost()):

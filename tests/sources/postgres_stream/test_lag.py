@@ -1,4 +1,4 @@
-"""The lag of a subscription: messages, not positions, of each slot."""
+"""The lag of a subscription: the number of messages, not positions, in each slot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 async def test_messages_of_the_selection_are_counted_in_each_slot(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """consumer/C:N5: positions of other slots and streams do not count; the age is the oldest one's."""
+    """consumer/C:N5: positions of other slots and streams do not count; the age is that of the
+    oldest one.
+    """
     host, reader = RecordingHost(), source_of(log, category="order")
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
         await host.wait_for_claims(256)
@@ -52,7 +54,7 @@ async def test_messages_of_the_selection_are_counted_in_each_slot(
 
 
 async def test_what_cannot_be_delivered_does_not_count(log: Log, real_clock: LoopClock) -> None:
-    """S18: neither beyond the horizon, nor what the start leaves out."""
+    """S18: neither messages beyond the horizon, nor those that the start skips."""
     host, reader = RecordingHost(), source_of(log, start="next")
     async with asyncio.timeout(WITHIN), log.connected() as con, log.connected() as other:
         transaction = other.transaction()
@@ -75,7 +77,7 @@ async def test_what_cannot_be_delivered_does_not_count(log: Log, real_clock: Loo
 async def test_a_consumer_has_no_lag_behind_messages_that_are_not_its_own(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """consumer/C:N5: a handled slot is not behind by the positions that others have taken."""
+    """consumer/C:N5: positions used by other slots are no lag of a handled slot."""
     handled = asyncio.Event()
 
     async def handle(message: Message) -> None:

@@ -27,7 +27,7 @@ STREAMS, EACH = 40, 10
 
 
 class Crew:
-    """Consumers of one subscription, and what they have handled."""
+    """The consumers of one subscription, and the messages they have handled."""
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.handled: dict[str, list[int]] = defaultdict(list)
@@ -59,17 +59,17 @@ class Crew:
             await consumer.run(handle)
 
     def leave(self, *numbers: int) -> None:
-        """Stop consumers, which ends them in order."""
+        """Stop consumers and wait for their orderly end."""
         for number in numbers:
             self._consumers[number].stop()
 
     async def until(self, count: int) -> None:
-        """Wait until so many messages were handled."""
+        """Wait until this many messages were handled."""
         await self.news.wait_for(lambda: self.count >= count)
 
 
 async def fill(log: Log, crew: Crew, consumers: int) -> None:
-    """Append a backlog, and more until so many consumers have handled some of it."""
+    """Append a backlog, and more until this many consumers have handled some of it."""
     async with log.connected() as con:
         while crew.added == 0 or len(crew.by) < consumers:
             for number in range(STREAMS):
@@ -81,8 +81,8 @@ async def fill(log: Log, crew: Crew, consumers: int) -> None:
 async def test_the_number_of_consumers_changes_while_they_are_behind(
     log: Log, counts: bool, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S4, S-T1, P5: each message is handled once and in the order of its stream, though slots move
-    from one consumer to five and back to one. With turns, each of the five has a part of the work.
+    """S4, S-T1, P5: each message is handled once and in the order of its stream, although slots
+    move from one consumer to five and back to one. With turns, each of the five handles a part.
     """
     monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
     subscriptions = MemorySubscriptions()

@@ -1,4 +1,4 @@
-"""Pauses of a subscription and of its slots, and the end of a source that ends."""
+"""Pauses of a subscription and of its slots, and the end of a finite source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks follow each other fast."""
+    """Shorten the interval between looks."""
     monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
 
 
@@ -46,7 +46,7 @@ async def pause(log: Log, con: Any, stream: str | None = None, *, paused: bool =
 
 
 async def run_to_the_end(log: Log) -> list[int]:
-    """What a source delivers until it ends."""
+    """The records that a source delivers until it ends."""
     host, reader = RecordingHost(), source_of(log, ends=True)
     async with reader.open(host):
         return await until_the_end(reader, host)
@@ -68,7 +68,7 @@ class PauseHost(RecordingHost):
 async def test_a_slot_is_paused_and_continued_while_it_is_served(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The trouble names it, other slots go on, and nothing of it is lost."""
+    """The trouble names it, other slots continue, and no message of it is lost."""
     host, reader = PauseHost(), source_of(log)
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
         claims = await host.wait_for_claims(256)
@@ -104,7 +104,7 @@ async def test_a_subscription_is_paused_and_continued_while_it_is_served(
 
 
 async def test_a_source_ends_without_what_is_paused(log: Log, real_clock: LoopClock) -> None:
-    """A job is not held by a paused slot, nor by a paused subscription, and loses nothing."""
+    """A finite run waits for neither a paused slot nor a paused subscription, and loses nothing."""
     async with asyncio.timeout(WITHIN), log.connected() as con:
         kept, other = await log.append(con, "s-1", 1), await log.append(con, "s-2", 1)
         async with source_of(log).open(RecordingHost()):
@@ -126,11 +126,13 @@ async def test_a_source_ends_without_what_is_paused(log: Log, real_clock: LoopCl
 async def test_slots_of_others_that_have_only_what_is_left_out_are_over(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Positions do not pass what is never delivered, and neither process waits for that."""
+    """Positions do not pass messages that are never delivered, and neither process waits for
+    them.
+    """
     now = datetime.now(UTC)
     async with asyncio.timeout(WITHIN), log.connected() as con:
         appended: list[int] = []
-        for number in range(20):  # in slots of both processes; every second one is left out
+        for number in range(20):  # in slots of both processes; every second message is skipped
             appended += await log.append(con, f"s-{number}", 1)
         await con.execute(
             f"UPDATE {log.sql}.message SET at = at - interval '1 hour' WHERE position % 2 = 0"

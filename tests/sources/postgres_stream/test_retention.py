@@ -1,4 +1,6 @@
-"""Retention that passes a subscription: it goes on behind that, and what it missed is told."""
+"""Retention that passes a subscription: it continues behind the deleted messages, and reports
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 async def test_deleted_messages_are_told_with_their_count_while_running_and_at_the_start(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Once for each process, and once more whenever there are more. The others are delivered."""
+    """Once for each process, and again whenever more are deleted. The others are delivered."""
     async with log.connected() as con, asyncio.timeout(WITHIN), log_lines() as lines:
         reader, host = source(log), RecordingHost()
         async with reader.open(host):

@@ -1,4 +1,4 @@
-"""Which streams a source reads, and that a subscription keeps its choice."""
+"""The streams that a source reads; a subscription keeps its selection."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SELECTIONS: dict[str, tuple[dict[str, Any], list[str], int]] = {
 async def test_only_the_selected_streams_are_read(
     log: Log, options: dict[str, Any], wanted: list[str], slots: int
 ) -> None:
-    """S18: each message of them, by the process that has the slots they can be in."""
+    """S18: every message of them, by the process that has their slots."""
     host, reader = RecordingHost(), source(log, ends=True, **options)
     seen: list[tuple[int, str]] = []
     async with asyncio.timeout(WITHIN), log.connected() as con:
@@ -81,7 +81,9 @@ async def test_the_slot_of_a_stream_is_pinned(log: Log) -> None:
 async def test_another_selection_under_the_same_name_is_refused(
     log: Log, other: dict[str, Any]
 ) -> None:
-    """S1: with what to do. The subscription is unchanged, and its own selection goes on."""
+    """S1: the error says what to do. The subscription is unchanged, and its own selection
+    continues.
+    """
     first, second = RecordingHost(), RecordingHost()
     reader = source(log, category="order")
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(first):
@@ -104,7 +106,7 @@ async def test_another_selection_under_the_same_name_is_refused(
 
 
 async def test_the_order_of_names_and_repeated_ones_are_no_other_selection(log: Log) -> None:
-    """S1: a subscription is known by what it reads."""
+    """S1: a subscription is identified by the set that it reads."""
     async with asyncio.timeout(WITHIN):
         for streams in (["a-1", "b-*"], ["b-*", "a-1", "a-1"]):
             host = RecordingHost()

@@ -1,4 +1,4 @@
-"""Where a subscription begins, on the source itself."""
+"""The start of a subscription, tested on the source itself."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks follow each other fast."""
+    """Shorten the interval between looks."""
     monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
 
 
 async def delivered(log: Log, **given: Any) -> list[int]:
-    """What a run to the end of the log delivers."""
+    """The records delivered by a run to the end of the log."""
     host, reader = RecordingHost(), source_of(log, ends=True, **given)
     async with reader.open(host):
         return await until_the_end(reader, host)
 
 
 async def append_at(log: Log, con: Any, *minutes: int) -> list[int]:
-    """Append messages in the streams of these minutes after noon; return positions."""
+    """Append messages to the streams with times at these minutes after noon; return positions."""
     found: list[int] = []
     for minute in minutes:
         position: int = (await log.append(con, f"s-{minute}", minute))[0]
@@ -57,8 +57,8 @@ async def append_at(log: Log, con: Any, *minutes: int) -> list[int]:
 async def test_the_beginning_and_the_next_message(
     log: Log, real_clock: LoopClock, start: str
 ) -> None:
-    """S6, S-T5, P6: earlier ones only from the beginning, and all that follow; a later start of the
-    same subscription changes nothing.
+    """S6, S-T5, P6: earlier messages only from the beginning, and all later ones; a later start of
+    the same subscription changes nothing.
     """
     async with asyncio.timeout(WITHIN), log.connected() as con:
         earlier = await log.append(con, "s-1", 1, 2)
@@ -71,8 +71,8 @@ async def test_the_beginning_and_the_next_message(
 async def test_a_time_with_ties_and_a_clock_that_jumped_back(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S6, S-T5, P6: for every time of the log exactly the messages at it and later, and all that
-    are appended after the start, whatever their time.
+    """S6, S-T5, P6: for every time in the log exactly the messages at that time and later, and all
+    that are appended after the start, whatever their time.
     """
     minutes = [10, 20, 20, 15, 30, 20]
     async with asyncio.timeout(WITHIN), log.connected() as con:
@@ -90,7 +90,9 @@ async def test_a_time_with_ties_and_a_clock_that_jumped_back(
 async def test_a_message_that_was_invisible_at_the_start_is_delivered(
     log: Log, real_clock: LoopClock, start: Any
 ) -> None:
-    """S-T5, P6, S18: however old it says it is; one that was visible beyond the horizon is not."""
+    """S-T5, P6, S18: whatever its own time; a message that was visible beyond the horizon is
+    not.
+    """
     host, reader = RecordingHost(), source_of(log, start=start)
     async with asyncio.timeout(WITHIN), log.connected() as con, log.connected() as other:
         transaction = other.transaction()
@@ -107,7 +109,7 @@ async def test_a_message_that_was_invisible_at_the_start_is_delivered(
 
 
 class Held(PostgresSubscriptions):
-    """Waits with the first start until another process has made one."""
+    """Delays the first start until another process has made one."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log.dsn, schema=log.schema)
@@ -125,7 +127,7 @@ class Held(PostgresSubscriptions):
 async def test_two_instances_that_start_at_once_apply_one_start(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S8, S-T6: the second one serves the start of the first, not the one that it has found itself."""
+    """S8, S-T6: the second process uses the start of the first, not its own."""
     state = Held(log)
     async with asyncio.timeout(WITHIN), log.connected() as con:
         slow = asyncio.create_task(delivered(log, start="next", state=state, locks=state))
@@ -140,7 +142,9 @@ async def test_two_instances_that_start_at_once_apply_one_start(
 
 @pytest.mark.parametrize("start", [datetime(2026, 3, 1, 12), "last", 7, None])
 def test_a_bad_start_is_named(start: Any) -> None:
-    """S7, S-T5: a time without a zone, too: with the argument, the value and the rule."""
+    """S7, S-T5: including a time without a zone; the error has the argument, the value and the
+    rule.
+    """
     with pytest.raises(ConfigError) as raised:
         PostgresStreamSource(subscription="s", start=start)
     told = str(raised.value)
@@ -152,7 +156,7 @@ def test_a_bad_start_is_named(start: Any) -> None:
 async def test_a_reset_delivers_what_the_start_left_out_to_a_process_that_runs(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S-T5: the claims end that may have passed over it, though their positions are the same."""
+    """S-T5: claims that may have skipped it end, even if their positions are the same."""
     host, reader = RecordingHost(), source_of(log, start="next")
     async with asyncio.timeout(WITHIN), log.connected() as con, log.connected() as other:
         transaction = other.transaction()
@@ -172,7 +176,7 @@ async def test_a_reset_delivers_what_the_start_left_out_to_a_process_that_runs(
 
 
 async def test_what_is_left_out_in_addition_ends_no_claim(log: Log, real_clock: LoopClock) -> None:
-    """S18: as a message that an operator skips."""
+    """S18: for example a message that an operator skips."""
     host, reader = RecordingHost(), source_of(log)
     async with asyncio.timeout(WITHIN), log.connected() as con, log.connected() as other:
         async with reader.open(host):

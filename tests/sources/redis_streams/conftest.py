@@ -17,7 +17,7 @@ pytest.importorskip("redis")
 
 @pytest.fixture(scope="session")
 def server() -> Generator[RedisServer]:
-    """A Redis that is not killed."""
+    """A Redis that tests do not kill."""
     with there_or_skip("redis", redis_server()) as running:
         yield running
 

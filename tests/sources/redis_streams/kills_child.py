@@ -1,7 +1,7 @@
 """A consumer of Redis streams in a process that tests kill or freeze.
 
-`kills_child.py '{"url": ..., "audit": ...}'` appends a line `key value` to the audit for each message,
-at once and whole, and tells its parent a line each time.
+`kills_child.py '{"url": ..., "audit": ...}'` appends a line `key value` to the audit for each
+message, in one write, and prints a line to its parent each time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def consume(*, url: str, audit: str, topic: str, partitions: int, lease: float) -> None:
-    """Consume until a signal."""
+    """Consume until a signal arrives."""
     example = load("redis_streams_source")
     file = os.open(audit, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

@@ -1,4 +1,4 @@
-"""The source of Redis streams that the guide shows passes the suite of sources.
+"""The source of Redis streams in the guide passes the conformance suite of sources.
 
 Proven here: O-T5, O-T7, O-T8, O-T23, consumer/C:C1, consumer/C:C3, consumer/C:R1, consumer/C:R2.
 """
@@ -65,7 +65,7 @@ class TestTheSourceOfTheGuide(SourceConformance):
                 await redis.xadd(f"{topic}:{partition}", {**named, "value": value}, id="0-*")
 
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
-        """The first entry of each stream that is not settled, if there is one before it."""
+        """The first unsettled entry of each stream, if a settled one precedes it."""
         found: dict[TopicPartition, Position] = {}
         async with self.client() as redis:
             for partition in range(self.partitions[topic]):
@@ -80,7 +80,7 @@ class TestTheSourceOfTheGuide(SourceConformance):
         return found
 
     async def lose(self, source: Source) -> None:
-        """Let another process have had the locks for a moment."""
+        """Let another process hold the locks for a moment."""
         async with self.client() as redis:
             topic = next(name for name in self.partitions if repr(name) in repr(source))
             for partition in range(self.partitions[topic]):

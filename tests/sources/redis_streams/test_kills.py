@@ -1,5 +1,5 @@
-"""Processes that are killed or frozen, and a Redis that is killed: nothing is lost, and every key
-stays in order, by the destination's own count.
+"""Killed and frozen processes, and a killed Redis: nothing is lost, and every key stays in order,
+according to the destination.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Group:
 
     @asynccontextmanager
     async def member(self) -> AsyncIterator[Process]:
-        """One more process; killed at the end if it still runs."""
+        """Start a member; it is killed at the end if it still runs."""
         given = {"url": self.url, "audit": str(self.audit), "topic": self.topic}
         options = json.dumps({**given, "partitions": PARTITIONS, "lease": LEASE})
         async with child(
@@ -74,13 +74,13 @@ class Group:
             self.news.set()
 
     async def until(self, count: int) -> None:
-        """Until the members have told of so many messages."""
+        """Wait until the members have reported this many messages."""
         while self.handled < count:
             self.news.clear()
             await self.news.wait()
 
     async def produce(self, numbers: range) -> None:
-        """Append entries, each once, however often the server is away meanwhile."""
+        """Append entries, each once, however often the server is unavailable."""
         async with Redis.from_url(self.url) as redis:
             for number in numbers:
                 key, value = number % KEYS, number // KEYS
@@ -90,29 +90,31 @@ class Group:
                         await redis.xadd(stream, {"key": str(key), "value": str(value)}, id=entry)
                     except RedisGone:
                         await asyncio.sleep(0.02)
-                    except ResponseError:  # it is there: the answer was lost
+                    except ResponseError:  # it is stored: the answer was lost
                         break
                     else:
                         break
 
     def lines(self) -> dict[int, list[int]]:
-        """What the destination has, by key, in its order."""
+        """The lines at the destination by key, in order."""
         found: dict[int, list[int]] = defaultdict(list)
-        whole, _, _ = self.audit.read_text().rpartition("\n")  # a line may just be written
+        whole, _, _ = self.audit.read_text().rpartition("\n")  # a line may be incomplete
         for line in whole.splitlines():
             key, value = map(int, line.split())
             found[key].append(value)
         return found
 
     async def until_all(self, count: int) -> None:
-        """Until the destination has each of the first so many entries."""
+        """Wait until the destination has the first `count` entries."""
         wanted = count // KEYS
         while sum(len({*values}) for values in self.lines().values()) < wanted * KEYS:
             self.news.clear()
             await self.news.wait()
 
     def check(self, count: int) -> int:
-        """Each entry is there, none before its predecessor; return the number of repeats."""
+        """Check that each entry is present and none precedes its predecessor; return the number of
+        repeats.
+        """
         lines = self.lines()
         for key in range(KEYS):
             values = lines[key]
@@ -124,7 +126,7 @@ class Group:
         return sum(map(len, lines.values())) - count
 
     async def unsettled(self) -> int:
-        """Entries that are not acknowledged, or not delivered."""
+        """The number of entries that are not acknowledged or not delivered."""
         async with Redis.from_url(self.url) as redis:
             groups = [
                 (await redis.xinfo_groups(f"{self.topic}:{number}"))[0]
@@ -134,7 +136,7 @@ class Group:
 
 
 async def ended(*processes: Process) -> None:
-    """End members by SIGTERM: they drain, and acknowledge what they have handled."""
+    """Stop members by SIGTERM: they drain and acknowledge what they have handled."""
     for process in processes:
         process.terminate()
     assert [await process.wait() for process in processes] == [0] * len(processes)
@@ -143,7 +145,7 @@ async def ended(*processes: Process) -> None:
 async def test_killed_processes_lose_nothing_and_keep_the_order(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    """consumer/C:N7, O-T23: the others take their streams over, with their pending entries."""
+    """consumer/C:N7, O-T23: the other members take over their streams with the pending entries."""
     group, count = Group(server.url, tmp_path / "audit"), 4000
     await group.produce(range(count // 2))
     async with AsyncExitStack() as stack, asyncio.timeout(60):
@@ -159,7 +161,7 @@ async def test_killed_processes_lose_nothing_and_keep_the_order(
         await group.until_all(count)
         await ended(*members)
     repeats = group.check(count)
-    assert repeats <= 3 * 1000  # the window of each that was killed
+    assert repeats <= 3 * 1000  # the window of each killed member
     assert await group.unsettled() == 0
 
 
@@ -167,7 +169,7 @@ async def test_killed_processes_lose_nothing_and_keep_the_order(
 async def test_a_process_that_was_frozen_beyond_its_lease_hides_nothing(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    """consumer/C:R2: what it still reads and acknowledges has no effect under its lost locks."""
+    """consumer/C:R2: reads and acknowledgements under its lost locks have no effect."""
     group, count = Group(server.url, tmp_path / "audit"), 2000
     await group.produce(range(count // 2))
     async with AsyncExitStack() as stack, asyncio.timeout(60):
@@ -188,7 +190,7 @@ async def test_a_process_that_was_frozen_beyond_its_lease_hides_nothing(
 async def test_a_redis_that_is_killed_under_load_costs_nothing(
     own_server: RedisServer, tmp_path: Path
 ) -> None:
-    """O-T22, consumer/C:C6: consumers wait for it, and acknowledge again what failed."""
+    """O-T22, consumer/C:C6: consumers wait for it and repeat failed acknowledgements."""
     group, count = Group(own_server.url, tmp_path / "audit"), 4000
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         members = [await stack.enter_async_context(group.member()) for _ in range(2)]

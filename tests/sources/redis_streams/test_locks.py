@@ -1,4 +1,4 @@
-"""What the locks of the Redis source are for, where its groups begin, and entries that are deleted."""
+"""The locks of the Redis source, the start of its groups, and deleted entries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def source_of(url: str, topic: str, **options: Any) -> Any:
 
 @asynccontextmanager
 async def reading(url: str, topic: str, **options: Any) -> AsyncIterator[ClaimReader]:
-    """An open source with its claim, and no consumer."""
+    """An open source with its claim, without a consumer."""
     host, source = RecordingHost(), source_of(url, topic, **options)
     async with source.open(host):
         await host.wait_for_claims(1)
@@ -81,7 +81,7 @@ async def test_what_a_former_owner_sends_has_no_effect(server: RedisServer) -> N
 async def test_a_lock_that_cannot_be_renewed_is_lost_before_its_lease_ends(
     own_server: RedisServer,
 ) -> None:
-    """consumer/C:R2: so that no other process has it yet. It is taken again after the outage."""
+    """consumer/C:R2: so no other process has it yet. It is acquired again after the outage."""
     topic, loop = new_topic(), asyncio.get_running_loop()
     async with reading(own_server.url, topic) as reader:
         (claim,) = reader.host.open
@@ -105,7 +105,7 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_its_lease_ends(
 async def test_a_new_group_begins_where_it_is_told(
     server: RedisServer, start: str, delivered: list[str]
 ) -> None:
-    """The beginning, the end, behind an entry, or at a time; a later start has no effect."""
+    """The beginning, the end, after an entry, or at a time; a later start has no effect."""
     topic = new_topic()
     async with Redis.from_url(server.url) as redis:
         await add(redis, topic, "5-1", "5-2", "9-1")
@@ -140,7 +140,7 @@ async def test_entries_that_are_deleted_before_they_are_read_again_are_passed(
 
 
 async def test_the_lag_has_the_age_of_the_oldest_entry(server: RedisServer) -> None:
-    """By the clock of the server; none without a lag."""
+    """By the server's clock; none without a lag."""
     topic = new_topic()
     async with Redis.from_url(server.url) as redis, reading(server.url, topic) as reader:
         (claim,) = reader.host.open

@@ -1,4 +1,4 @@
-"""The second program of the guide to sources prints what the page shows."""
+"""The second program of the guide to sources prints the output that the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that has a lock and is frozen; and a clock that a test moves.
+"""A frozen process that holds a lock, and a clock that a test moves.
 
 As a program: `python -m tests.sources.subscriptions.frozen KIND PLACE`.
 """
@@ -70,8 +70,8 @@ class Holder:
 
 @asynccontextmanager
 async def frozen_holder(*arguments: str) -> AsyncGenerator[Holder]:
-    """Start a process that takes `LOCK`, and freeze it. When it is resumed it moves the slot from
-    0 to 9 and keeps the lock, and answers with what was stored and kept.
+    """Start a process that takes `LOCK`, and freeze it. When resumed, it moves the slot from 0 to
+    9, keeps the lock, and reports what was stored and kept.
     """
     command = (sys.executable, "-m", __name__, *arguments)
     async with child(*command, stdin=PIPE, stdout=PIPE) as process:

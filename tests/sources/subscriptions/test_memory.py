@@ -1,4 +1,4 @@
-"""Subscriptions in memory, in virtual time."""
+"""Subscriptions in memory, on virtual time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def moves(before: int, after: int) -> dict[int, Move]:
 
 
 async def test_a_lease_that_is_not_kept_ends_when_it_is_over(fake_clock: FakeClock) -> None:
-    """S-T8: a holder that never unlocks does not hold a lock for ever."""
+    """S-T8: a holder that never unlocks does not hold a lock forever."""
     one = MemorySubscriptions(lease=30.0, clock=fake_clock)
     other = MemorySubscriptions(shared_with=one, clock=fake_clock)
     assert [*await one.lock([LOCK])] == [LOCK]

@@ -1,4 +1,4 @@
-"""Subscriptions in a file of SQLite."""
+"""Subscriptions in a SQLite file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def test_the_store_of_a_frozen_process_changes_nothing(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """S-T11: it was stopped while it had the lock, and continues when another one has it."""
+    """S-T11: it was frozen while it held the lock, and resumes when another process holds it."""
     path = tmp_path / "subscriptions"
     clock = MovedClock()
     async with SQLiteSubscriptions(path, clock=clock) as mine:
@@ -44,7 +44,7 @@ async def test_the_store_of_a_frozen_process_changes_nothing(
 async def test_a_clock_that_is_set_back_does_not_hold_a_lock_for_ever(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """S-T8: its holder is gone, and took it at a time to come."""
+    """S-T8: its holder is gone, and took it at a time in the future."""
     ahead, clock = MovedClock(), MovedClock()
     ahead.ahead = 3_600.0
     path = tmp_path / "subscriptions"
@@ -58,7 +58,7 @@ async def test_a_clock_that_is_set_back_does_not_hold_a_lock_for_ever(
 async def test_members_that_open_a_new_file_at_once_wait_for_each_other(
     tmp_path: Path, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite itself does not, when the first ones turn the write-ahead log on."""
+    """SQLite itself does not wait when the first ones turn on the write-ahead log."""
     path = tmp_path / "subscriptions"
     transaction = _File._transaction
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:

@@ -1,5 +1,5 @@
-"""P-T23 under one PySpark: what works everywhere works, and what this version lacks is told
-together with the way that works in it.
+"""P-T23 under one PySpark: what works everywhere works, and a feature that this version lacks
+raises an error that names an alternative.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def session() -> Any:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
     )
-    builder = builder.config("spark.sql.session.timeZone", "+05:30")  # no Arrow before 19 reads it
+    builder = builder.config("spark.sql.session.timeZone", "+05:30")  # needs Arrow 19 to be read
     spark = (
         builder.config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -42,7 +42,7 @@ def session() -> Any:
 
 
 class Folder:
-    """Where a sink writes, and what is there."""
+    """The folder that a sink writes to, and its contents."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir()
@@ -50,7 +50,7 @@ class Folder:
         self.sink = stack(FileSink(path / "rows.jsonl", per_process=True), Timeout(20.0), Retry())
 
     def ids(self) -> list[int]:
-        """All that was written."""
+        """The ids of all written rows."""
         lines = [
             line
             for path in self.path.glob("rows-*.jsonl")
@@ -60,7 +60,7 @@ class Folder:
 
 
 def error_of(call: Callable[[], object]) -> str:
-    """What it raises."""
+    """The error that a call raises."""
     try:
         call()
     except Exception as error:

@@ -1,8 +1,6 @@
-"""Runs `program.py` under every PySpark that Penstock works with, each in an environment of its
-own. For `make compat`.
+"""Runs `program.py` under every supported PySpark, each in its own environment. For `make compat`.
 
-Arguments: the versions, as `3.5`; default: all of them. Environments are kept in `.venv/compat` for
-the next time.
+Arguments: the versions, as `3.5`; default: all. Environments are kept in `.venv/compat`.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ VERSIONS = {
 
 
 def made(name: str) -> Path:
-    """The Python of an environment with this PySpark and with Penstock as it is here."""
+    """The Python of an environment with this PySpark and the present Penstock."""
     home = ROOT / ".venv" / "compat" / name
     uv = str(ROOT / ".venv" / "bin" / "uv")
     if not home.exists():
@@ -45,7 +43,7 @@ def made(name: str) -> Path:
 
 
 def main(names: list[str]) -> int:
-    """How many versions failed."""
+    """Run all versions; return the number of failed ones."""
     strange = [name for name in names if name not in VERSIONS]
     if strange:
         sys.exit(f"no such version: {', '.join(strange)}; there are {', '.join(VERSIONS)}")

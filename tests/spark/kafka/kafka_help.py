@@ -1,4 +1,4 @@
-"""Records into Kafka, and out of it, by aiokafka alone."""
+"""Kafka records written and read by aiokafka alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def produce(bootstrap: str, topic: str, values: Sequence[bytes], *, partitions: int) -> None:
-    """Spread evenly over the partitions, and return when all are acknowledged."""
+    """Produce evenly over the partitions; return once all records are acknowledged."""
 
     async def send() -> None:
         async with AIOKafkaProducer(
@@ -28,7 +28,7 @@ def produce(bootstrap: str, topic: str, values: Sequence[bytes], *, partitions: 
 
 
 def consume(bootstrap: str, topic: str) -> list[Any]:
-    """Every record that is in the topic now, by aiokafka's consumer, each partition in its order."""
+    """Every record now in the topic, read with aiokafka's consumer, in order per partition."""
 
     async def read() -> list[Any]:
         async with AIOKafkaConsumer(

@@ -1,4 +1,4 @@
-"""The example pipeline over Kafka: closed windows in the table and in the files, nothing else."""
+"""The example pipeline on Kafka: only closed windows are in the table and in the files."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_closed_windows_are_in_the_table_and_in_the_files(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """P-T24, the pipeline as a file. Run twice: the second goes on where the first ended. The first
-    prints what the page says.
+    """P-T24, the pipeline as a file. It runs twice: the second run continues where the first ended.
+    The first prints the output on the page.
     """
     query(embedded_postgres.dsn, "DROP TABLE IF EXISTS windows")
     query(

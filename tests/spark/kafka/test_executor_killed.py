@@ -1,4 +1,4 @@
-"""An executor killed in the middle of a write into Kafka, in a Spark of its own: `make soak`."""
+"""An executor killed during a write into Kafka, in its own Spark: `make soak`."""
 
 from __future__ import annotations
 
@@ -60,10 +60,12 @@ spark.stop()
 def test_an_executor_killed_half_way_loses_nothing(
     embedded_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """P-T22 at least once: every record is there, and some of the killed executor's twice."""
+    """P-T22 at least once: every record is present; some of the killed executor's records are
+    repeated.
+    """
     topic = f"killed-{uuid4().hex}"
     embedded_kafka.create_topic(topic, partitions=3)
-    work = Path(pyspark.__file__).parent / "work"  # where Spark's workers run
+    work = Path(pyspark.__file__).parent / "work"  # the folder in which Spark's workers run
     before = set(work.iterdir()) if work.exists() else None
     try:
         code, out, err = run(

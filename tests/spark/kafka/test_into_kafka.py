@@ -1,4 +1,4 @@
-"""From Spark into Kafka and back: equal, in order per key, and counted by a consumer of its own."""
+"""From Spark into Kafka and back: equal, in order per key, and counted by a separate consumer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def bootstrap(embedded_kafka: EmbeddedKafka) -> str:
 
 
 def orders(spark: Any, count: int = ROWS) -> Any:
-    """Rows of many types, some of them NULL, in no order."""
+    """Rows of many types, some with NULL, in no order."""
     return spark.range(0, count, numPartitions=4).selectExpr(
         "id * 7919 % " + str(count) + " AS id",
         f"concat('clé ', id * 7919 % {count} % {KEYS}) AS key",
@@ -76,7 +76,7 @@ def orders(spark: Any, count: int = ROWS) -> Any:
 
 
 def read(spark: Any, bootstrap: str, topic: str) -> Any:
-    """The topic as Spark's own connector reads it."""
+    """The topic as read by Spark's own connector."""
     return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -87,12 +87,12 @@ def read(spark: Any, bootstrap: str, topic: str) -> Any:
 
 
 def is_equal(left: Any, right: Any) -> bool:
-    """Whether both have the same rows, each as often."""
+    """Whether both have the same rows with the same multiplicities."""
     return bool(left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty())
 
 
 def ids_by_key(bootstrap: str, topic: str) -> dict[str, list[int]]:
-    """The ids of each key in the order of its partition, of which it has one."""
+    """The ids of each key in partition order; each key is in one partition."""
     found: dict[str, list[int]] = {}
     places: dict[str, int] = {}
     for record in consume(bootstrap, topic):
@@ -147,7 +147,7 @@ RECORDS = (
     "CAST(id % 3 AS INT) AS partition",
     "timestamp_millis(1700000000123 + id) AS timestamp",
 )
-"""The columns of Spark's own connector: bytes that are no text, tombstones, repeated headers."""
+"""The columns of Spark's own connector: non-text bytes, tombstones, repeated headers."""
 PARTS = ("key", "value", "headers", "partition", "timestamp")
 
 
@@ -171,7 +171,7 @@ def test_columns_of_sparks_connector_are_records(
 
 
 class _KilledOnce(WrappingSink[Any]):
-    """Sends half of one chunk; then the worker process is killed."""
+    """Sends half of one chunk; then its worker process is killed."""
 
     def __init__(self, inner: Any, note: str) -> None:
         super().__init__(inner)
@@ -189,8 +189,8 @@ class _KilledOnce(WrappingSink[Any]):
 def test_a_worker_killed_half_way_loses_nothing(
     spark: Any, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
-    """P-T22 at least once: records come twice only from the task that was run twice, and those of a
-    key in order again.
+    """P-T22 at least once: only records of the repeated task occur twice, and those of a key are
+    repeated in order.
     """
     note = tmp_path / "note"
     note.touch()
@@ -218,7 +218,7 @@ def test_a_worker_killed_half_way_loses_nothing(
 
 
 class _Noted(WrappingSink[Any]):
-    """Notes the tokens of each item; the first write fails, and the attempt with it."""
+    """Records the tokens of each item; the first write fails together with its attempt."""
 
     def __init__(self, inner: Any, folder: str) -> None:
         super().__init__(inner)
@@ -236,8 +236,8 @@ class _Noted(WrappingSink[Any]):
 def test_rows_of_another_attempt_are_never_taken_for_sent(
     spark: Any, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
-    """Spark may deal the rows of a task anew. Sinks and destinations know items by tokens, which
-    must be others then.
+    """Spark may distribute the rows of a task differently. Sinks and destinations recognize items
+    by tokens, which must differ then.
     """
     folder = str(tmp_path)
     sink = stack(KafkaSink(topic, bootstrap=bootstrap), lambda inner: _Noted(inner, folder))
@@ -252,7 +252,7 @@ def test_rows_of_another_attempt_are_never_taken_for_sent(
 def test_bad_rows_are_reported_or_kept_in_another_topic(
     spark: Any, embedded_kafka: EmbeddedKafka, bootstrap: str, topic: str
 ) -> None:
-    """P-T12: no form in JSON, and larger than the broker takes; the others are stored."""
+    """P-T12: without a JSON form, and too large for the broker; the others are stored."""
     letters = f"letters-{uuid4().hex}"
     embedded_kafka.create_topic(letters)
     df = spark.range(0, 100, numPartitions=2).selectExpr(
@@ -327,7 +327,7 @@ def test_a_pipeline_from_a_topic_into_a_topic(
     topic: str,
     tmp_path: Path,
 ) -> None:
-    """P-T24, the example: run twice, the second goes on where the first ended."""
+    """P-T24, the example: run twice, the second run continues where the first ended."""
     source = f"from-{uuid4().hex}"
     embedded_kafka.create_topic(source, partitions=2)
     environment = {
@@ -361,7 +361,7 @@ def test_a_pipeline_from_a_topic_into_a_topic(
         record.key.decode() == row["shop"] for record, row in zip(records, found, strict=True)
     )
     assert {record.timestamp % 1000 for record in records} == {250}
-    by_shop = sorted(found, key=lambda order: order["shop"])  # stable: in the topic's order
+    by_shop = sorted(found, key=lambda order: order["shop"])  # stable: in topic order
     for _, orders_of_it in groupby(by_shop, key=lambda order: order["shop"]):
         ids = [order["id"] for order in orders_of_it]
         assert ids == sorted(ids)

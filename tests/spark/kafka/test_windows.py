@@ -1,5 +1,5 @@
 """P-T24: Kafka, windows with late data, PostgreSQL; the driver is killed between two buckets, the
-broker under the running query.
+broker during the query.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ WRITES = (
     "SELECT writes, count(*) FROM (SELECT count(*) AS writes FROM written GROUP BY key, "
     "starts) AS w GROUP BY 1 ORDER BY 1"
 )
-"""How many windows were written how often."""
+"""The number of windows by the number of their writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a producer sends."""
+    """A record of the producer."""
 
     key: str
     at: float
-    """Seconds after the beginning."""
+    """Seconds after the start."""
     amount: int
 
     def to_json(self) -> bytes:
@@ -78,7 +78,7 @@ class Event:
 def events(
     count: int, *, keys: int, since: float, until: float, seed: int, late: float = 0.0
 ) -> list[Event]:
-    """Events that come in the order of their times, up to `late` seconds behind."""
+    """Events in the order of their times, up to `late` seconds behind."""
     random = Random(seed)
     made = [
         Event(
@@ -92,7 +92,7 @@ def events(
 
 
 class Truth:
-    """What the table must hold in the end: the sums of what was sent in time."""
+    """The expected content of the table: the sums of events sent in time."""
 
     def __init__(self) -> None:
         self.events: Counter[tuple[str, datetime]] = Counter()
@@ -110,7 +110,7 @@ class Truth:
 
 
 class Driver:
-    """A driver in a process of its own."""
+    """A driver in its own process."""
 
     def __init__(self, plan: Plan) -> None:
         self.process = subprocess.Popen(
@@ -123,7 +123,7 @@ class Driver:
         )
 
     def wait_for(self, word: str) -> None:
-        """Read on until it says so."""
+        """Read until it prints this."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith(word):
@@ -138,7 +138,7 @@ class Driver:
         self.wait_for("drained")
 
     def die(self) -> int:
-        """Read on until it is dead."""
+        """Read until it is dead."""
         assert self.process.stdout is not None
         for _ in self.process.stdout:
             pass
@@ -152,7 +152,7 @@ class Driver:
 
 @contextmanager
 def driver(plan: Plan) -> Iterator[Driver]:
-    """Ended at the latest with the context."""
+    """A driver; it ends no later than the context."""
     started = Driver(plan)
     try:
         yield started
@@ -168,7 +168,7 @@ def send(plan: Plan, given: Sequence[Event]) -> None:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedKafka]:
-    """One of the module's own, to be killed."""
+    """A broker for this module, which tests kill."""
     try:
         connector_jars("kafka")
         context = embedded_kafka()
@@ -189,8 +189,8 @@ def run(
     keys: int,
     deaths: Sequence[int] = (BUCKETS + 2,),
 ) -> Truth:
-    """The whole story, with a death of the driver before each of these writes; what the table must
-    hold after it.
+    """Run all phases, with a death of the driver before each of these writes; return the expected
+    content of the table.
     """
     truth = Truth()
     query(plan.dsn, SCHEMA)
@@ -199,7 +199,7 @@ def run(
     send(plan, first)
     truth.add(first)
 
-    fewest: list[int] = []  # the keys that a window has at least, after each death
+    fewest: list[int] = []  # the minimum number of keys in a window, after each death
     for write in deaths:
         with driver(replace(plan, dies_at=write)) as dies:
             assert dies.die() == -signal.SIGKILL
@@ -253,8 +253,8 @@ def test_each_window_is_written_exactly_once_though_driver_and_broker_are_killed
     records_per_batch: int,
     deaths: Sequence[int],
 ) -> None:
-    """P-T24: the driver killed between two buckets of a micro-batch and started again from the
-    checkpoint, the broker killed under it.
+    """P-T24: the driver is killed between two buckets of a micro-batch and restarted from the
+    checkpoint; the broker is killed meanwhile.
     """
     plan = plan_for(
         broker, embedded_postgres, tmp_path, "bucket", records_per_batch=records_per_batch
@@ -272,7 +272,7 @@ def test_each_window_is_written_exactly_once_though_driver_and_broker_are_killed
 def test_upserts_at_least_once_come_to_the_same_table_and_write_again(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    """P-T24: what a table with a unique key hides, and the log of its writes does not."""
+    """P-T24: a table with a unique key hides repeated writes, but its write log shows them."""
     plan = plan_for(
         broker, embedded_postgres, tmp_path, "at_least_once", records_per_batch=601, chunk_rows=10
     )

@@ -1,10 +1,9 @@
 """The driver of the end-to-end test: windows over a Kafka topic into a PostgreSQL table, in a
-process that is killed and started again.
+process that is killed and restarted.
 
-Its only argument is a `Plan` as JSON. Reads lines from its input: on "drain" it says "drained" when
-all that is in Kafka has been worked off; at the end of its input it ends. With `dies_at` it kills
-its own process group, so driver, JVM and workers at once, before the write of that number in a
-worker's life.
+Its only argument is a `Plan` as JSON. It reads lines from its input: on "drain" it prints "drained"
+once everything in Kafka is processed; at the end of its input it ends. With `dies_at` it kills its
+own process group, so driver, JVM and workers at once, before that write of a worker.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ BUCKETS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a driver is told."""
+    """The plan of a driver."""
 
     bootstrap: str
     topic: str
@@ -56,26 +55,24 @@ class Plan:
 
 
 class Dies(WrappingSink[Any]):
-    """Ends the driver and all that belongs to it, before a write; so often has this worker written
-    by then.
-    """
+    """Kills the driver and its whole process group before this write of the worker."""
 
     def __init__(self, inner: Sink[Any], *, at: int, group: int) -> None:
         super().__init__(inner)
         self.at = at
         self.group = group
-        self.writes = [0]  # shared with the views of it that transactions make
+        self.writes = [0]  # shared with the copies that transactions make of it
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         self.writes[0] += 1
         if self.writes[0] == self.at:
             os.killpg(self.group, signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)  # Spark gives its workers a group of their own
+            os.kill(os.getpid(), signal.SIGKILL)  # Spark gives its workers their own group
         return WriteResult.failed(batch, await send(self.inner, batch))
 
 
 def windows(events: DataFrame) -> DataFrame:
-    """How many events a key has in each window, and of what amount; of windows that are closed."""
+    """The number of a key's events in each closed window, and their amount."""
     parsed = events.select(
         f.from_json(f.col("value").cast("string"), "key STRING, at TIMESTAMP, amount BIGINT").alias(
             "e"
@@ -97,7 +94,7 @@ def main(plan: Plan) -> None:
         .config("spark.jars", connector_jars("kafka"))
         .config(
             "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        )  # it lives for seconds
+        )  # it runs for seconds
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
@@ -153,7 +150,7 @@ def main(plan: Plan) -> None:
 
 
 def watch(query: StreamingQuery) -> None:
-    """A query that fails ends the driver, whatever it waits for."""
+    """End the driver if a query fails, whatever it waits for."""
     try:
         query.awaitTermination()
     except StreamingQueryException:

@@ -1,4 +1,4 @@
-"""Kills from seeds in processes of their own: one seed again, or a driver that is to be killed."""
+"""Kills from seeds in separate processes: one repeated seed, or a driver that is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .kills import DRIVER_NOTE, Killed
 
 
 def session() -> Any:
-    """A Spark like that of the tests."""
+    """A Spark session like that of the tests."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -37,13 +37,13 @@ def session() -> Any:
 
 
 def again(seed: int, *, by_driver: bool = False) -> None:
-    """One run, with a server and a Spark of its own."""
+    """Run once with a separate server and Spark."""
     with embedded_postgres() as server:
         run(session(), server, seed, by_driver=by_driver)
 
 
 def run(spark: Any, server: EmbeddedPostgres, seed: int, *, by_driver: bool = False) -> Killed:
-    """One run; what it raises says how to run it again."""
+    """Run once; an error says how to repeat the run."""
     killed = Killed(seed, (server.dsn, server._data), notes(server), by_driver=by_driver)
     with run_by(
         f"from tests.spark.levels.alone import again; again({seed}, by_driver={by_driver})"
@@ -56,16 +56,14 @@ def run(spark: Any, server: EmbeddedPostgres, seed: int, *, by_driver: bool = Fa
 
 
 def notes(server: EmbeddedPostgres) -> Path:
-    """A new folder that the server's user can change too."""
+    """A new folder that the server's user can also modify."""
     folder = Path(tempfile.mkdtemp(prefix="notes-", dir=server._folder.path))
     folder.chmod(0o777)
     return folder
 
 
 def _begin_elsewhere(killed: Killed) -> None:
-    """Run the write with a driver of its own, until that is killed. It is gone afterwards with its
-    JVM.
-    """
+    """Run the write in a separate driver until that is killed; its JVM is gone afterwards, too."""
     program = "from tests.spark.levels.alone import drive; drive()"
     arguments = [str(killed.seed), killed.dsn, killed.kill.data, str(killed.folder)]
     said = killed.folder / "said"
@@ -89,7 +87,7 @@ def _begin_elsewhere(killed: Killed) -> None:
 
 
 def drive() -> None:
-    """What that driver does."""
+    """The work of that driver."""
     seed, dsn, data, folder = sys.argv[1:]
     (Path(folder) / DRIVER_NOTE).write_text(str(os.getpgrp()))
     Killed(int(seed), (dsn, Path(data)), Path(folder), by_driver=True).write(session())

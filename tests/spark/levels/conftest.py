@@ -1,4 +1,4 @@
-"""What the tests of delivery levels ask of the table."""
+"""Queries and fixtures of the tests of delivery levels."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def rows(spark: Any, count: int, *, partitions: int = 3) -> Any:
 
 @pytest.fixture
 def dsn(embedded_postgres: Any) -> str:
-    """A server with an empty table `events`, and no ledger."""
+    """A server with an empty table `events` and without a ledger."""
     query(embedded_postgres.dsn, TABLES)
     return str(embedded_postgres.dsn)

@@ -1,14 +1,14 @@
 """One seeded kill: a write at one of the delivery levels, and a process that SIGKILL ends at some
-moment of it.
+moment during it.
 
-1. What has to be in the table is computed here from the seed, and compared row by row with what is
-   there. Reports are not asked.
-2. A moment is either met in the sink, or is the moment at which the server checks a certain row.
-   The check is a constraint, which stages and new tables have as well. Notes (files) see to it that
+1. The expected content of the table is computed here from the seed and compared row by row. Reports
+   are not used.
+2. A moment is either reached in the sink, or is the moment at which the server checks a certain
+   row. The check is a constraint, which stages and new tables have, too. Notes (files) ensure that
    the kill happens once, in whichever process.
-3. A write that raises is repeated under the same name, as an operator would; so are some that
-   succeed, as Spark would after a restart.
-4. `atomic` is looked at in between too: the table has the old rows or the new ones.
+3. A write that raises is repeated under the same name, as an operator would; some successful writes
+   are also repeated, as Spark would after a restart.
+4. `atomic` is also checked in between: the table has either the old rows or the new ones.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ DRIVER = {
     "overwrite": [CHUNK, STAGED, BEFORE_PUBLISH, BEFORE_COMMIT, AFTER_COMMIT, PUBLISHED],
 }
 DRIVER_NOTE = "driver"
-"""The file with the driver's process group."""
+"""The file that contains the driver's process group."""
 BUCKETS = 3
 WRITES = 4
-"""How often a write is repeated at most."""
+"""The maximum number of repetitions of a write."""
 
 
 class Kill:
-    """Who is killed when, once; travels with the sink."""
+    """Kills one process once; travels with the sink."""
 
     def __init__(
         self, folder: Path, data: Path, victim: str, moment: str, *, row: int, nth: int
@@ -95,10 +95,10 @@ class Kill:
         self.moment = moment
         self.row = row
         self.nth = nth
-        """Which of the moments of this kind it is."""
+        """The index among the moments of this kind."""
 
     def prepare(self) -> None:
-        """Lay out the notes; whoever takes the last one dies, or kills."""
+        """Write the notes; the process that takes the last one dies or kills."""
         for place in range(self.nth):
             (Path(self.folder) / str(place)).touch()
 
@@ -107,7 +107,7 @@ class Kill:
         return not (Path(self.folder) / str(self.nth - 1)).exists()
 
     def is_now(self, moment: str) -> bool:
-        """Whether this is the one; takes a note."""
+        """Whether this is the moment; takes a note."""
         return moment == self.moment and self._took_the_last()
 
     def _took_the_last(self) -> bool:
@@ -118,20 +118,20 @@ class Kill:
         return False
 
     def command(self) -> str:
-        """The same for the server's shell, which runs it in the server's data folder; `%` stands
-        for the backend's id.
+        """The same for the server's shell, which runs it in the server's data folder; `%`
+        represents the backend's id.
         """
         *decoys, last = [f"rm {self.folder}/{place} 2>/dev/null" for place in range(self.nth)]
         victim = "%" if self.victim == "backend" else "$(head -n 1 postmaster.pid)"
         return " || ".join([*decoys, f"{{ {last} && kill -9 {victim}; }}", "true"])
 
     async def at(self, moment: str, dsn: str) -> None:
-        """Kill, if it is the moment."""
+        """Kill if this is the moment."""
         if self.is_now(moment):
             await self.strike(dsn)
 
     async def strike(self, dsn: str) -> None:
-        """Kill now. Goes on if it is another process."""
+        """Kill now. Returns if another process is killed."""
         if self.victim == "worker":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.victim == "backend":
@@ -153,7 +153,7 @@ async def _kill_a_backend(dsn: str) -> None:
 
 
 class StruckChunk(WrappingSink[Any]):
-    """Kills with half of the chunk written that holds a certain row."""
+    """Kills when half of the chunk with a certain row is written."""
 
     def __init__(self, inner: Sink[Any], kill: Kill, dsn: str) -> None:
         super().__init__(inner)
@@ -175,8 +175,8 @@ class StruckChunk(WrappingSink[Any]):
 
 
 class StruckSink(PostgresSink):
-    """Kills at the moments of transactions, stages and publications; notes what is in the table
-    before and after these.
+    """Kills at moments of transactions, stages and publications; records the table's content before
+    and after these.
     """
 
     kill: Kill
@@ -221,13 +221,13 @@ class StruckSink(PostgresSink):
 
 
 def digest(rows: Sequence[tuple[Any, ...]]) -> str:
-    """Equal for equal rows, in whatever order."""
+    """Equal for equal rows in any order."""
     return f"{len(rows)} rows, {hashlib.sha256(repr(sorted(rows)).encode()).hexdigest()[:12]}"
 
 
 class Killed:
-    """One run. With `by_driver` it is the driver that is killed, so another process begins it, and
-    this one repeats it.
+    """One run. With `by_driver` the driver is killed, so another process begins the run, and this
+    one repeats it.
     """
 
     def __init__(
@@ -270,10 +270,10 @@ class Killed:
             f"{kill.nth}, row {kill.row})"
         )
 
-    # -- what there is, and what has to be ---------------------------------------------------------
+    # -- actual and expected content ---------------------------------------------------------------
 
     def prepare(self) -> None:
-        """The table with the old rows, and the notes."""
+        """Create the table with the old rows, and the notes."""
         row = self.kill.row if self.kill.moment == ROW else "NULL"
         unique = f"CREATE UNIQUE INDEX ON {self.name} (id);" if self.way == "at_least_once" else ""
         command = f"replace('{self.kill.command()}', '%', pg_backend_pid()::text)"
@@ -292,10 +292,10 @@ class Killed:
             INSERT INTO {self.name} (id, key, value) VALUES {", ".join(map(repr, self.old))};
             """,
         )
-        self.kill.prepare()  # now that the old rows are there
+        self.kill.prepare()  # now that the old rows exist
 
     def expected(self) -> list[Row]:
-        """The rows of the table once the write is done."""
+        """The rows of the table after the write."""
         if self.way == "at_least_once":
             return sorted({row[0]: row for row in [*self.old, *self.new]}.values())
         return sorted(self.new if self.way == "overwrite" else [*self.old, *self.new])
@@ -311,7 +311,7 @@ class Killed:
         assert not more, f"{self}: {more.total()} rows too many, {sorted(more)[:3]} among them"
 
     def check_seen(self) -> None:
-        """Compare what was there in between."""
+        """Compare the contents recorded in between."""
         seen = self.folder / "seen"
         if seen.exists() and not self.streams:
             either = {digest(self.old), digest(self.expected())}
@@ -333,7 +333,7 @@ class Killed:
         return stack(StruckChunk(destination, self.kill, self.dsn), Timeout(30.0), Retry())
 
     def write(self, spark: Any) -> None:
-        """Write it once, as a batch or as a stream; raise what Spark raises."""
+        """Write once, as a batch or as a stream; raise Spark's error."""
         options: dict[str, Any] = {
             "key": "key",
             "order_by": "id",
@@ -376,7 +376,7 @@ class Killed:
         ).start().awaitTermination()
 
     def finish(self, spark: Any, server: EmbeddedPostgres) -> None:
-        """Write until it is done, and compare."""
+        """Write until it succeeds, and compare."""
         with kept_up(server):
             self._write_until_done(spark)
             if self.is_repeated:
@@ -401,7 +401,7 @@ class Killed:
         sql = f"SELECT id, key, value FROM {self.name} ORDER BY serial"
         try:
             rows = query(self.dsn, sql)
-        except (OSError, asyncpg.PostgresError):  # it is still on its way up
+        except (OSError, asyncpg.PostgresError):  # it is still starting
             server.restart()
             rows = query(self.dsn, sql)
         return rows
@@ -409,7 +409,7 @@ class Killed:
 
 @contextmanager
 def kept_up(server: EmbeddedPostgres) -> Iterator[None]:
-    """Start the server again whenever its main process has ended."""
+    """Restart the server whenever its main process has ended."""
     over, leave = os.pipe()
     watching = threading.Thread(target=_keep_up, args=(server, over), name="keeps the server up")
     watching.start()

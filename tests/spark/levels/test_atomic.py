@@ -61,7 +61,7 @@ ATOMIC: dict[str, Any] = {
 
 
 def is_first(note: str) -> bool:
-    """Whether nobody has taken the note yet; takes it."""
+    """Whether the note has not been taken yet; takes it."""
     try:
         Path(note).unlink()
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def is_first(note: str) -> bool:
 
 
 class KilledOnce(WrappingSink[Any]):
-    """Kills its process with half of a batch written; but only the first that comes here."""
+    """Kills its process when half of a batch is written, but only the first time."""
 
     def __init__(self, inner: Sink[Any], note: str) -> None:
         super().__init__(inner)
@@ -95,8 +95,8 @@ def sink(dsn: str, note: Path | None = None) -> Any:
 def test_a_worker_killed_in_the_middle_changes_nothing(
     spark: Any, dsn: str, tmp_path: Path, delivery: str
 ) -> None:
-    """P-T4, P-T8, P-T9: its half of a batch is in no table; the attempt after it, or a repeated
-    write, adds what is missing and no more.
+    """P-T4, P-T8, P-T9: its half of a batch is in no table; the next attempt, or a repeated write,
+    adds exactly what is missing.
     """
     note = tmp_path / "kill"
     note.touch()
@@ -115,7 +115,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
 def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(
     spark: Any, dsn: str
 ) -> None:
-    """P-T10, P-T14: not a row of any task, and no stage."""
+    """P-T10, P-T14: no row of any task, and no stage."""
     query(
         dsn,
         "INSERT INTO events (id, key) VALUES (-1, -1); ALTER TABLE events ADD CONSTRAINT "
@@ -139,8 +139,8 @@ def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(
 
 
 class CrashedOnce(PostgresSink):
-    """Kills one of the server's processes between the tasks' end and the publication; but only the
-    first time.
+    """Kills one of the server's processes between the end of the tasks and the publication, but
+    only the first time.
     """
 
     def __init__(self, dsn: str, note: str) -> None:
@@ -156,14 +156,14 @@ class CrashedOnce(PostgresSink):
             crashed = asyncio.Event()
             other.add_termination_listener(lambda _: crashed.set())
             os.kill(await killed.fetchval("SELECT pg_backend_pid()"), signal.SIGKILL)
-            await crashed.wait()  # the server ends all processes when it notices the loss of one
+            await crashed.wait()  # the server ends all processes when it detects the loss of one
             killed.terminate()
         return await super().publish(epoch, stages, counts, mark)
 
 
 @pytest.fixture
 def crashing() -> Iterator[str]:
-    """A server for one test alone, since it is crashed, with an empty table `events`."""
+    """A server for a single test, which crashes it, with an empty table `events`."""
     with there_or_skip("postgres", embedded_postgres({"fsync": "off"})) as server:
         query(server.dsn, TABLES)
         yield server.dsn
@@ -172,9 +172,7 @@ def crashing() -> Iterator[str]:
 def test_a_server_that_crashes_before_the_publication_makes_the_job_run_again(
     spark: Any, crashing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P-T4: the stages are empty then, all of them; what is published in the end is every row,
-    once.
-    """
+    """P-T4: all stages are empty then; at the end every row is published once."""
     note = tmp_path / "crash"
     note.touch()
     with caplog.at_level(logging.WARNING, "penstock.spark"):
@@ -193,7 +191,7 @@ def test_a_server_that_crashes_before_the_publication_makes_the_job_run_again(
 def test_a_destination_that_loses_rows_each_time_is_given_up(
     spark: Any, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Three runs, each of which leaves a stage that loses a row."""
+    """Three runs, each with a stage that loses a row."""
     destination = sink(dsn)
     epoch = Epoch(unit=Unit(application="job", version=1), overwrite=True)
     lost: list[Stage] = []

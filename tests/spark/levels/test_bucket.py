@@ -1,4 +1,4 @@
-"""`delivery="bucket"` on a real Spark and a real PostgreSQL; SQL proves each result."""
+"""`delivery="bucket"` on a real Spark and a real PostgreSQL; each result is checked in SQL."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def sink(dsn: str, **options: Any) -> Any:
 
 @pytest.mark.long
 def test_a_replay_from_other_partitions_writes_what_is_missing(spark: Any, dsn: str) -> None:
-    """P-T4, P-T6, P-T9, P-T12: a job that died with some buckets committed; none lost, none
-    doubled, in order, and the counts are exact.
+    """P-T4, P-T6, P-T9, P-T12: a job failed after some buckets were committed; none is lost or
+    duplicated, they are in order, and the counts are exact.
     """
     key = rows(spark, 97).where("pmod(hash(key), 4) = 3").first().key
     query(dsn, CUT_AT_A_ROW.format(key=key))
@@ -96,13 +96,13 @@ def test_a_replay_from_other_partitions_writes_what_is_missing(spark: Any, dsn: 
 def test_a_connection_that_breaks_is_no_failure_of_the_task_where_the_unit_fits(
     spark: Any, dsn: str
 ) -> None:
-    """P-T16, P-T12: with the buffer Spark sees nothing of it; without, the attempt that counts is
-    the second. So it is with an upsert.
+    """P-T16, P-T12: with the buffer Spark does not notice it; without it, the second attempt
+    counts. The same holds for an upsert.
     """
     df = rows(spark, 4_000)
     named = {
         "server_settings": {"application_name": "penstock_cut"}
-    }  # tasks of a job that another test broke may still be writing
+    }  # tasks of a job that failed in another test may still be writing
     query(dsn, CUT_ONCE)
     kept = write_dataframe(df, sink(dsn, connect_options=named), chunk_rows=300, **BUCKET)
     assert (kept.delivered, kept.retries, {unit.attempt for unit in kept.units}) == (4_000, 1, {0})
@@ -130,8 +130,8 @@ def test_a_connection_that_breaks_is_no_failure_of_the_task_where_the_unit_fits(
 
 
 def test_a_bucket_with_too_many_dead_rows_leaves_nothing(spark: Any, dsn: str) -> None:
-    """P-T10: the others are committed, and come back as skipped when the write is repeated with a
-    higher limit.
+    """P-T10: the others are committed, and are skipped when the write is repeated with a higher
+    limit.
     """
     query(dsn, "ALTER TABLE events ADD CHECK (id NOT IN (1000, 1097))")
     with pytest.raises(
@@ -160,7 +160,7 @@ def test_a_bucket_with_too_many_dead_rows_leaves_nothing(spark: Any, dsn: str) -
 
 
 def test_no_more_connections_than_tasks(spark: Any, dsn: str) -> None:
-    """P-T15: pg_stat_activity, as seen from within each statement that writes."""
+    """P-T15: pg_stat_activity, as seen by each writing statement."""
     query(
         dsn,
         """
@@ -190,8 +190,8 @@ def test_no_more_connections_than_tasks(spark: Any, dsn: str) -> None:
 def test_a_micro_batch_whose_end_was_not_noted_is_skipped(
     spark: Any, dsn: str, tmp_path: Path
 ) -> None:
-    """P-T5: the last file of `commits/` is gone, so Spark runs that batch again. The query's id
-    names the application.
+    """P-T5: the last file of `commits/` is missing, so Spark repeats that batch. The query's id is
+    the application.
     """
     for number in range(3):
         lines = [f'{{"id": {number * 100 + row}, "key": {row % 7}}}\n' for row in range(50)]

@@ -1,6 +1,6 @@
-"""Processes killed with -9: the driver, and an executor. Each in a Spark of its own, since it does
-not survive; that takes long, so `make soak` runs them. `test_kills.py` and `test_atomic.py` kill
-workers of Spark in the suite, and `test_bucket.py` repeats a micro-batch whose end was not noted.
+"""Processes killed with -9: the driver, and an executor, each in its own Spark, which does not
+survive; that takes long, so `make soak` runs them. `test_kills.py` and `test_atomic.py` kill Spark
+workers in the default suite, and `test_bucket.py` repeats a micro-batch whose end was not recorded.
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ spark.stop()
 
 
 def run(script: str, *arguments: str, folder: Path) -> tuple[int, str, str]:
-    """A Spark of its own: how it ended, and what it said. Everything that it has started is gone
-    afterwards.
-    """
+    """Run a separate Spark: its exit code and output. All its processes are gone afterwards."""
     program = folder / "program.py"
     program.write_text(script)
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -119,8 +117,8 @@ def run(script: str, *arguments: str, folder: Path) -> tuple[int, str, str]:
 
 
 def test_a_driver_killed_after_the_commit_of_the_sink(spark: Any, dsn: str, tmp_path: Path) -> None:
-    """P-T4: Spark has not noted the second micro-batch, and runs it again; another driver finds it
-    committed, and goes on.
+    """P-T4: Spark has not recorded the second micro-batch and repeats it; another driver finds it
+    committed and continues.
     """
     for number in range(3):
         lines = [f'{{"id": {number * 100 + row}, "key": {row % 7}}}\n' for row in range(100)]
@@ -161,13 +159,13 @@ def test_a_driver_killed_after_the_commit_of_the_sink(spark: Any, dsn: str, tmp_
 def test_an_executor_killed_in_the_middle(
     dsn: str, tmp_path: Path, levels: tuple[str, ...]
 ) -> None:
-    """P-T22: executors of their own processes; one dies with half a batch in its transaction, or in
-    its stage, and with its shuffle files.
+    """P-T22: executors in separate processes; one is killed with half a batch in its transaction or
+    stage, together with its shuffle files.
     """
     query(dsn, "CREATE UNIQUE INDEX ON events (id)")
     work = (
         Path(pyspark.__file__).parent / "work"
-    )  # where Spark's workers run, inside of the installed package
+    )  # where Spark's workers run, inside the installed package
     before = set(work.iterdir()) if work.exists() else None
     try:
         code, out, err = run(CLUSTER, dsn, str(tmp_path), *levels, folder=tmp_path)

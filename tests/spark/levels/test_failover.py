@@ -1,4 +1,4 @@
-"""A standby that takes over between two buckets of a job, and lacks the first."""
+"""A standby that takes over between two buckets of a job and lacks the first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CUTS = Cuts(chunk_rows=1_000, chunk_bytes=1 << 20, window=1, key=("key",))
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
-    """One of the test's own, to be promoted."""
+    """A test's own server, which is promoted."""
     with there_or_skip("postgres", embedded_postgres({"fsync": "off"})) as server:
         query(server.dsn, TABLES)
         yield server
@@ -56,8 +56,8 @@ def bucket(number: int) -> Any:
 
 
 def take_over(server: EmbeddedPostgres) -> None:
-    """The server comes back as a standby that is promoted, and lacks what was committed last, as an
-    asynchronous one may.
+    """Replace the server by a promoted standby that lacks the last commits, as an asynchronous one
+    may.
     """
     server.stop()
     (server._data / "standby.signal").touch()
@@ -75,8 +75,8 @@ def take_over(server: EmbeddedPostgres) -> None:
 def test_a_job_over_a_failover_runs_again_and_every_row_is_there(
     server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The buckets before it are written again, the others are skipped. Each alone was committed,
-    and said so.
+    """The earlier buckets are written again, the others are skipped. Each was committed and
+    reported as such.
     """
     failovers = [server]
     writing = Partition(

@@ -1,5 +1,5 @@
-"""Kills at random moments, from seeds, at every delivery level: nothing is lost, and nothing
-doubled that is promised once.
+"""Kills at random moments, from seeds, at every delivery level: nothing is lost, and rows promised
+once are not duplicated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
 
 SUITE = (0, 11, 25, 29, 30, 31)
-"""Each level and each victim: in a write, before a commit, before a publication, after a commit."""
+"""Each level and each victim: during a write, before a commit, before a publication, after a
+commit.
+"""
 KILLS = 180
 DRIVERS = 20
 SEEDS = [
@@ -31,7 +33,7 @@ SEEDS = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedPostgres]:
-    """One of the module's own, durable, to be killed."""
+    """A durable server for this module, which tests kill."""
     with there_or_skip("postgres", embedded_postgres()) as server:
         yield server
 
@@ -40,8 +42,8 @@ def server() -> Iterator[EmbeddedPostgres]:
 def test_a_worker_or_the_server_killed_at_some_moment_changes_no_row(
     spark: Any, server: EmbeddedPostgres, seed: int
 ) -> None:
-    """P-T4, P-T8, P-T9, P-T14, P-T16: a worker of Spark, one backend, or the server as a whole,
-    which comes back.
+    """P-T4, P-T8, P-T9, P-T14, P-T16: a Spark worker, one backend, or the whole server, which
+    restarts.
     """
     run(spark, server, seed)
 
@@ -51,5 +53,5 @@ def test_a_worker_or_the_server_killed_at_some_moment_changes_no_row(
 def test_a_driver_killed_at_some_moment_changes_no_row(
     spark: Any, server: EmbeddedPostgres, seed: int
 ) -> None:
-    """P-T4, P-T5: another driver repeats the write, or goes on from the checkpoint."""
+    """P-T4, P-T5: another driver repeats the write or continues from the checkpoint."""
     run(spark, server, seed, by_driver=True)

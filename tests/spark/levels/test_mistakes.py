@@ -1,4 +1,4 @@
-"""What cannot be promised is refused on the driver."""
+"""Guarantees that cannot be kept are refused on the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.spark.levels.level import level
 
 class Plain:
     async def write(self, batch: Batch[Any]) -> None:
-        """Knows no transactions."""
+        """A sink without transactions."""
 
 
 @pytest.mark.parametrize(

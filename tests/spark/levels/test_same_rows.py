@@ -1,5 +1,5 @@
-"""What comes again under a committed name must be what was committed: to the same table, by the
-same keys, with the same rows.
+"""A repeated unit of a committed name must equal the committed one: same table, same keys, same
+rows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def sink(dsn: str, table: str = "events") -> Any:
 
 
 def test_two_writers_of_one_micro_batch_both_write(spark: Any, dsn: str) -> None:
-    """They share application, version and buckets; the tables are two."""
+    """They share application, version and buckets, but the tables differ."""
     query(dsn, "DROP TABLE IF EXISTS copies; CREATE TABLE copies (id bigint, key bigint)")
     written: list[tuple[int, int]] = []
 
@@ -73,7 +73,7 @@ def test_two_writers_of_one_micro_batch_both_write(spark: Any, dsn: str) -> None
 
 
 def test_a_key_of_another_type_is_refused_in_the_middle_of_a_version(spark: Any, dsn: str) -> None:
-    """Its hashes are others, so the committed buckets would have skipped other rows, and doubled
+    """Its hashes differ, so the committed buckets would have skipped other rows, and duplicated
     some.
     """
     first = rows(spark, 400).selectExpr("id", "cast(key AS int) AS key")
@@ -108,7 +108,7 @@ def test_a_key_of_another_type_is_refused_in_the_middle_of_a_version(spark: Any,
 def test_a_deleted_checkpoint_under_an_old_name_is_an_error(
     spark: Any, dsn: str, options: dict[str, Any]
 ) -> None:
-    """Micro-batch 0 comes again with as many rows as it had, and they are others."""
+    """Micro-batch 0 comes again with the same number of rows, but other contents."""
     write = foreach_batch(sink(dsn), **options)
     write(rows(spark, 97), 0)
     with pytest.raises(
@@ -124,8 +124,8 @@ def test_a_deleted_checkpoint_under_an_old_name_is_an_error(
 def test_batches_of_other_rows_have_other_ids_where_no_ledger_compares_them(
     spark: Any, tmp_path: Path
 ) -> None:
-    """`at_least_once` under a name of its own: a destination that deduplicates must not take them
-    for what it has.
+    """`at_least_once` with its own name: a destination that deduplicates must not mistake them for
+    stored ones.
     """
     sent = tmp_path / "sent"
 
@@ -142,8 +142,8 @@ def test_batches_of_other_rows_have_other_ids_where_no_ledger_compares_them(
 
 
 def test_a_column_that_is_made_anew_is_left_out(spark: Any, dsn: str) -> None:
-    """Else the replay of a bucket has another content. Columns of every kind are hashed, and NULLs
-    count.
+    """Otherwise the replay of a bucket has another content. Columns of every kind are hashed, and
+    NULLs count.
     """
     query(dsn, "ALTER TABLE events ADD COLUMN at timestamptz")
     timed = PostgresSink(dsn, table="events", columns=("id", "key", "at"))
@@ -177,8 +177,8 @@ def test_columns_of_the_content_are_checked(spark: Any, dsn: str) -> None:
 
 
 def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:
-    """Spark's hash skips NULLs; the same rows in another order, with their columns in another one,
-    are the same.
+    """Spark's hash skips NULLs; the same rows in another order, with their columns in another
+    order, are the same.
     """
     pairs = "a int, `b.c` int, m map<string, int>, s struct<x: map<string, int>>"
     some, swapped = (
@@ -201,7 +201,7 @@ def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:
 
 
 def test_a_sum_of_doubles_added_up_in_another_order_is_the_same(spark: Any) -> None:
-    """It differs in its last digits, as `sum` and `avg` over a shuffle do from run to run."""
+    """It differs in its last digits, as `sum` and `avg` over a shuffle do between runs."""
     contents = [
         Content.of(spark.createDataFrame([(value,)], "total double"), None, is_named=True)
         .counted()

@@ -41,7 +41,7 @@ UNITS = Units(application="job", version=7, buckets=4, key=("key",), in_transact
 
 
 def rows(count: int, *, start: int = 0, at_once: int = 7) -> list[Any]:
-    """Rows of five per key, in record batches of `at_once`."""
+    """Rows, five per key, in record batches of `at_once`."""
     numbers = range(start, start + count)
     made = pa.record_batch(
         {"key": pa.array([number // 5 for number in numbers]), "number": pa.array(numbers)}
@@ -57,7 +57,7 @@ def here() -> Iterator[Worker]:
 
 
 class Broken(MemorySink[Any]):
-    """Its transactions break: at a write, or when they commit, as many times as it is told."""
+    """Its transactions fail at a write or at their commit, this many times."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ def test_buckets_come_one_after_the_other_with_all_their_rows(
 
 
 def test_a_unit_is_committed_once_and_a_replay_is_counted_from_the_ledger(here: Worker) -> None:
-    """P-T5, P-T12: the second attempt writes nothing, and knows what the first did."""
+    """P-T5, P-T12: the second attempt writes nothing, and reports the counts of the first."""
     sink = MemorySink[Any]()
     first = run(here, sink, rows(33))
     assert (first.rows, first.delivered, first.chunks, first.skipped) == (33, 33, 4, False)
@@ -154,7 +154,7 @@ def test_a_unit_is_committed_once_and_a_replay_is_counted_from_the_ledger(here: 
 
 
 def hashed(hashes: list[int]) -> list[Any]:
-    """Rows of one key, with these hashes beside them."""
+    """Rows of one key, with these hashes."""
     return [
         pa.record_batch(
             {"key": pa.array([1]), "number": pa.array([place]), CONTENT: pa.array([each])}
@@ -165,7 +165,7 @@ def hashed(hashes: list[int]) -> list[Any]:
 
 @pytest.mark.parametrize("broken", [{}, {"at_chunk": 1}, {"at_commit": 1, "is_applied": True}])
 def test_hashes_are_summed_once_and_never_written(here: Worker, broken: dict[str, Any]) -> None:
-    """However often the unit is written again inside its task; the sum wraps, and does not depend
+    """However often the unit is repeated within its task; the sum wraps around, and does not depend
     on the order.
     """
     sink, hashes = Broken(**broken), [2**63 - 1, -5, 2**63 - 1, *range(20)]
@@ -178,7 +178,7 @@ def test_hashes_are_summed_once_and_never_written(here: Worker, broken: dict[str
 
 
 def test_other_rows_under_the_same_name_are_refused(here: Worker) -> None:
-    """P-T6: a count that differs, and another number of buckets."""
+    """P-T6: a different count, and another number of buckets."""
     sink = MemorySink[Any]()
     run(here, sink, rows(33))
     with pytest.raises(NonDeterministicReplay, match="33 rows, and now has 34"):
@@ -197,13 +197,13 @@ def test_two_attempts_at_the_same_time_have_one_effect(here: Worker) -> None:
 
     def slow() -> Iterator[Any]:
         yield from rows(35)
-        inside.set()  # its third chunk was taken, so the first was written
+        inside.set()  # its third chunk was accepted, so the first was written
         others_turn.wait(10)
         yield from rows(5, start=35)
 
     def late() -> Iterator[Any]:
         yield from rows(20)
-        others_turn.set()  # its first chunk waits in front of the transaction
+        others_turn.set()  # its first chunk waits before the transaction
         yield from rows(20, start=20)
 
     with ThreadPoolExecutor(1) as other:
@@ -217,7 +217,7 @@ def test_two_attempts_at_the_same_time_have_one_effect(here: Worker) -> None:
 
 @pytest.mark.parametrize("at_chunk", [0, 2, 3])
 def test_a_lost_transaction_is_written_again_from_the_buffer(here: Worker, at_chunk: int) -> None:
-    """P-T16: inside the task, from the first chunk on, and with the same write keys."""
+    """P-T16: within the task, from the first chunk on, with the same write keys."""
     sink = Broken(at_chunk=at_chunk)
     report = run(here, sink, rows(40))
     assert (report.delivered, report.retries, report.skipped) == (40, 1, False)
@@ -229,7 +229,7 @@ def test_a_lost_transaction_is_written_again_from_the_buffer(here: Worker, at_ch
 
 
 def test_a_unit_that_does_not_fit_is_left_to_spark(here: Worker) -> None:
-    """P-T16: what was read cannot be read again; nothing is kept."""
+    """P-T16: its input cannot be read again; no row is kept."""
     sink = Broken(at_chunk=2)
     with pytest.raises(TransactionLost):
         run(here, sink, rows(40), buffer=200)
@@ -249,7 +249,7 @@ def test_tries_come_to_an_end(here: Worker, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_commit_without_an_answer_is_settled_by_the_ledger(
     here: Worker, is_applied: bool
 ) -> None:
-    """P-T16: applied or not, each row is there once."""
+    """P-T16: applied or not, each row is present once."""
     sink = Broken(at_commit=1, is_applied=is_applied)
     report = run(here, sink, rows(40))
     assert report.delivered + report.duplicate == 40
@@ -258,7 +258,7 @@ def test_a_commit_without_an_answer_is_settled_by_the_ledger(
 
 
 def test_reading_that_fails_leaves_nothing(here: Worker) -> None:
-    """P-T8: the transaction is rolled back before the error goes on."""
+    """P-T8: the transaction is rolled back before the error propagates."""
     sink = MemorySink[Any]()
 
     def breaking() -> Iterator[Any]:
@@ -274,7 +274,7 @@ def test_reading_that_fails_leaves_nothing(here: Worker) -> None:
 
 
 class Picky(MemorySink[Any]):
-    """Refuses some numbers for good."""
+    """Refuses some numbers permanently."""
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncIterator[Transaction[Any]]:
@@ -295,7 +295,7 @@ class Picky(MemorySink[Any]):
 
 
 def test_dead_rows_are_counted_or_roll_the_unit_back(here: Worker) -> None:
-    """P-T10: over the limit nothing is left; within it the ledger knows them."""
+    """P-T10: over the limit nothing remains; within it the ledger counts them."""
     sink = Picky()
     with pytest.raises(DeadLettersError):
         run(here, sink, rows(40), most=1)
@@ -307,7 +307,9 @@ def test_dead_rows_are_counted_or_roll_the_unit_back(here: Worker) -> None:
 
 
 def test_units_without_transactions_send_the_same_write_keys(here: Worker) -> None:
-    """The seam for destinations that know idempotency keys, and for transactional ids of Kafka."""
+    """The interface for destinations that recognize idempotency keys, and for transactional ids of
+    Kafka.
+    """
     keys: list[set[str]] = []
     for at_once in (7, 3):
         sent: set[str] = set()
@@ -326,8 +328,8 @@ def test_units_without_transactions_send_the_same_write_keys(here: Worker) -> No
 
 
 def test_other_rows_under_an_old_name_have_another_write_key(here: Worker) -> None:
-    """A destination that knows idempotency keys would take them for what it has; nothing else
-    compares rows there.
+    """A destination that recognizes idempotency keys would mistake them for stored rows; no other
+    check compares rows there.
     """
     keys: list[str] = []
     taken: list[dict[str, Any]] = []

@@ -1,4 +1,6 @@
-"""A pipeline into a table of ClickHouse: checked without it, and explained without its secrets."""
+"""A pipeline into a ClickHouse table: checked without a server, and explained without its
+secrets.
+"""
 
 from __future__ import annotations
 

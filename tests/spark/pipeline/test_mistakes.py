@@ -1,4 +1,4 @@
-"""Everything that is wrong with a pipeline is found at once, with its place, without Spark."""
+"""All mistakes in a pipeline are found at once, with their places, without Spark."""
 
 from __future__ import annotations
 
@@ -407,9 +407,7 @@ def test_without_sqlglot_the_sql_is_left_to_spark(monkeypatch: pytest.MonkeyPatc
 
 
 def test_checking_loads_neither_spark_nor_java() -> None:
-    """Where PySpark is missing a pipeline can be checked all the same, and the rest says what it
-    needs.
-    """
+    """A pipeline can be checked without PySpark, and other commands say that they need it."""
     program = f"""
 import sys
 sys.modules["pyspark"] = None

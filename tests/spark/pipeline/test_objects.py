@@ -1,4 +1,6 @@
-"""Pipelines into an object store: checked without it, explained without secrets, and run into a folder."""
+"""Pipelines into an object store: checked without it, explained without secrets, and run into a
+folder.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The page says what the code has: every key with its type, and whether it must be there; every
-kind; every exit code.
+"""The page matches the code: every key with its type and whether it is required; every kind; every
+exit code.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_the_choices_of_a_key_are_all_shown(section: str) -> None:
 
 
 def test_a_pipeline_can_say_whatever_a_write_takes() -> None:
-    """Its choices are those of `write_dataframe`, and nothing of it is left out."""
+    """Its choices are those of `write_dataframe`, and none is missing."""
     pytest.importorskip("pyspark")
     from penstock.spark import write_dataframe
     from penstock.spark.driver.job import DeadLetters

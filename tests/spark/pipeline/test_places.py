@@ -1,4 +1,4 @@
-"""Where keys stand in a TOML text: every key that `tomllib` finds has a line, and the right one."""
+"""The places of keys in a TOML text: every key that `tomllib` finds has the right line."""
 
 from __future__ import annotations
 

@@ -60,9 +60,7 @@ def aircraft(embedded_postgres: Any) -> Iterator[str]:
 
 
 def latest(flights: Path) -> dict[str, tuple[str, int]]:
-    """Of each aircraft its last destination that the table takes, and which of its flights that
-    was.
-    """
+    """For each aircraft the last destination that the table accepts, and which flight it was."""
     legs: dict[str, list[tuple[tuple[int, ...], str]]] = {}
     with flights.open() as lines:
         for row in csv.DictReader(lines):
@@ -82,8 +80,8 @@ def latest(flights: Path) -> dict[str, tuple[str, int]]:
 def test_the_example_keeps_the_latest_flight_of_each_aircraft(
     spark: Any, flights: Path, aircraft: str, tmp_path: Path
 ) -> None:
-    """P-T9, P-T12: per aircraft in order, in chunks that cut through its flights; what the table
-    refuses is kept with its reason.
+    """P-T9, P-T12: in order per aircraft, in chunks that split its flights; refused rows are kept
+    with their reason.
     """
     environment = {
         "FLIGHTS": str(flights),
@@ -111,7 +109,7 @@ def test_the_example_keeps_the_latest_flight_of_each_aircraft(
 
 
 def test_the_flights_of_the_guide(spark: Any, embedded_postgres: Any, tmp_path: Path) -> None:
-    """The files that the page shows, and the counts that it names."""
+    """The files on the page, and the counts that it states."""
     dsn = str(embedded_postgres.dsn)
     query(dsn, f"DROP TABLE IF EXISTS aircraft; {(EXAMPLE.parent / 'aircraft.sql').read_text()}")
     environment = {
@@ -135,7 +133,7 @@ def test_the_flights_of_the_guide(spark: Any, embedded_postgres: Any, tmp_path: 
 def test_a_write_of_the_same_version_is_made_once(
     spark: Any, flights: Path, aircraft: str, tmp_path: Path
 ) -> None:
-    """P-T6, by the pipeline's own name and a version from the environment."""
+    """P-T6, with the pipeline's own name and a version from the environment."""
     example = Pipeline.read(EXAMPLE)
     once = replace(example, write=replace(example.write, delivery="bucket", version="${DAY}"))
     environment = {
@@ -250,7 +248,7 @@ def test_a_stream_ends_between_two_micro_batches(spark: Any, here: Path) -> None
 
 
 def test_a_micro_batch_that_begins_too_late_writes_nothing(spark: Any, here: Path) -> None:
-    """Its rows are those of the next run; none is written without being counted."""
+    """Its rows are left to the next run; none is written without being counted."""
     for name in "abc":
         put(here, name, range(ord(name) * 10, ord(name) * 10 + 10))
     stop = threading.Event()

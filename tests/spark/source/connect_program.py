@@ -1,5 +1,5 @@
-"""The three ways to write, on Spark Connect; prints what the tests look at. Arguments: a DSN, an
-empty folder, and `more` for options alone and a stream by name as well.
+"""The three ways to write, on Spark Connect; prints results for the tests. Arguments: a DSN, an
+empty folder, and `more` to include options alone and a stream by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ builder = (
 )
 builder = builder.config(
     "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-)  # it lives for seconds
+)  # it runs for seconds
 spark = (
     builder.config("spark.driver.host", "127.0.0.1")
     .config("spark.driver.bindAddress", "127.0.0.1")

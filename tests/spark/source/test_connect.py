@@ -1,5 +1,5 @@
-"""The three ways to write, on Spark Connect. In a process of its own, since one process has either
-kind of session.
+"""The three ways to write, on Spark Connect. In a separate process, because a process has sessions
+of one kind only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_REPORT = "Spark Connect returns no reports from a data source; write_datafram
 
 
 def written(dsn: str, folder: Path, *more: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """What the program found, and how many rows each way has written."""
+    """The program's output, and the number of rows that each way has written."""
     query(dsn, "DROP TABLE IF EXISTS by_connect")
     query(dsn, "CREATE TABLE by_connect (id bigint PRIMARY KEY, way text)")
     program = Path(__file__).with_name("connect_program.py")
@@ -32,9 +32,9 @@ def written(dsn: str, folder: Path, *more: str) -> tuple[dict[str, Any], dict[st
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)  # a session of its own starts slowly where others run beside it
+@pytest.mark.timeout(400)  # a new session starts slowly beside others
 def test_the_three_ways_work_on_connect(embedded_postgres: Any, tmp_path: Path) -> None:
-    """P-T17: write_dataframe with its report, register, and foreach_batch with a name of its own."""
+    """P-T17: write_dataframe with its report, register, and foreach_batch with its own name."""
     found, counts = written(embedded_postgres.dsn, tmp_path)
     assert found == {"dataframe": 100, "name": NO_REPORT, "error": "None"}
     assert counts == {"batch": 20, "dataframe": 100, "name": 50}

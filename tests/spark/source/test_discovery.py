@@ -1,4 +1,4 @@
-"""What Spark imports when it looks for data sources."""
+"""The modules that Spark imports when it looks for data sources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(program: str) -> str:
 
 
 def test_spark_finds_the_format_by_the_modules_name() -> None:
-    """As its lookup does: every importable module named `pyspark_*` with a `DefaultSource`."""
+    """Spark looks for every importable module named `pyspark_*` with a `DefaultSource`."""
     program = """
         from importlib import import_module
         from pkgutil import iter_modules
@@ -36,7 +36,7 @@ def test_spark_finds_the_format_by_the_modules_name() -> None:
 
 @pytest.mark.parametrize("missing", ["pyarrow", "numpy", "pyspark.sql.datasource"])
 def test_where_something_is_missing_other_formats_are_still_found(missing: str) -> None:
-    """Spark gives up on all data sources if one module cannot be imported; the last one is PySpark
+    """Spark ignores all data sources if one module cannot be imported; the last case is PySpark
     3.5.
     """
     program = f"""

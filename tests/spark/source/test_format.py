@@ -1,4 +1,4 @@
-"""Sinks as formats of Spark, on a real Spark and a real PostgreSQL."""
+"""Sinks as Spark formats, on a real Spark and a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECRET = "h1dden"
 
 @pytest.fixture
 def dsn(embedded_postgres: Any) -> str:
-    """An empty table `shop.orders`, and somebody who may write to it."""
+    """An empty table `shop.orders`, and a user that may write to it."""
     made = f"""
         DROP SCHEMA IF EXISTS shop CASCADE;
         DROP ROLE IF EXISTS shopper;
@@ -42,8 +42,8 @@ def dsn(embedded_postgres: Any) -> str:
 
 @pytest.fixture
 def jdbc(dsn: str) -> dict[str, str]:
-    """The same place as Spark's own writer takes it, with a password that may not be seen
-    anywhere.
+    """The same place in the form that Spark's own writer accepts, with a password that must not be
+    shown anywhere.
     """
     parts = urlsplit(dsn)
     return {
@@ -64,7 +64,7 @@ def counted(spark: Any) -> Any:
 
 
 def test_a_format_by_options_alone(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
-    """`format("penstock")` is there without registration; append, then upsert by version, then
+    """`format("penstock")` exists without registration; append, then upsert by version, then
     ignore.
     """
 
@@ -87,9 +87,7 @@ def test_a_format_by_options_alone(spark: Any, dsn: str, jdbc: dict[str, str]) -
 
 
 def test_a_registered_sink_reports_what_the_table_has(spark: Any, dsn: str) -> None:
-    """P-T12: the accumulator's counts are the table's, task by task, also where a task was tried
-    again.
-    """
+    """P-T12: the accumulator's counts are the table's, task by task, also for a retried task."""
     sink = PostgresSink(
         dsn, schema="shop", table="orders", columns=("id", "name", "version"), on_conflict="ignore"
     )
@@ -109,7 +107,7 @@ def test_a_registered_sink_reports_what_the_table_has(spark: Any, dsn: str) -> N
 
 
 class DownAtFirst:
-    """Cannot be opened by the first attempt of a task."""
+    """Fails to open in the first attempt of a task."""
 
     async def __aenter__(self) -> None:
         context = TaskContext.get()
@@ -117,15 +115,15 @@ class DownAtFirst:
             raise ConnectionError
 
     async def __aexit__(self, *error: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def write(self, batch: Batch[Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @pytest.mark.long
 def test_attempts_that_failed_are_not_counted(spark: Any) -> None:
-    """P-T12: each task's rows once, though it was run twice."""
+    """P-T12: each task's rows once, although it ran twice."""
     down = register(spark, "down", DownAtFirst())
     spark.range(0, 10, numPartitions=2).write.format("down").mode("append").save()
     assert down.report is not None
@@ -133,19 +131,19 @@ def test_attempts_that_failed_are_not_counted(spark: Any) -> None:
 
 
 class Listener(StreamingQueryListener):
-    """How many rows Spark says went to the sink."""
+    """Counts the rows that Spark reports as sent to the sink."""
 
     def __init__(self) -> None:
         self.rows: dict[int, int] = {}
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:
         self.rows[event.progress.batchId] = event.progress.sink.numOutputRows
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @pytest.fixture
@@ -173,8 +171,8 @@ def stream(spark: Any, folder: Path) -> Any:
 def test_a_stream_by_name_agrees_with_sparks_listener(
     spark: Any, dsn: str, tmp_path: Path, listener: Listener
 ) -> None:
-    """P-T12: the table, the accumulator and the listener say the same; a report's name is the
-    query's and the micro-batch's.
+    """P-T12: the table, the accumulator and the listener agree; a report is named after the query
+    and the micro-batch.
     """
     sink = PostgresSink(dsn, schema="shop", table="orders", columns=("id", "name", "version"))
     orders_format = register(spark, "orders", sink)
@@ -197,7 +195,7 @@ def test_a_stream_by_name_agrees_with_sparks_listener(
 def test_dead_letters_of_a_format(
     spark: Any, dsn: str, jdbc: dict[str, str], tmp_path: Path
 ) -> None:
-    """P-T12: they fail the write, or are allowed, or are kept in a file of each worker process."""
+    """P-T12: they fail the write, are allowed, or are stored in a file of each worker process."""
 
     def write(**options: object) -> None:
         rows = orders(spark, (1, "good", 1), (2, "bad", 1)).coalesce(1)
@@ -219,8 +217,8 @@ def test_dead_letters_of_a_format(
 
 
 def test_modes(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
-    """P-T14: without a mode Spark's own error, and overwrite is refused before anything is written,
-    never taken for an append.
+    """P-T14: without a mode Spark raises its own error; overwrite is refused before anything is
+    written, and never treated as append.
     """
     writing = counted(spark).write.format("penstock").options(**jdbc, dbtable="shop.orders")
     with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
@@ -237,7 +235,7 @@ def test_modes(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
 def test_a_wrong_option_stops_before_a_row_is_read(
     spark: Any, dsn: str, jdbc: dict[str, str]
 ) -> None:
-    """The whole error crosses from Spark's planner to the caller, without the password."""
+    """The complete error reaches the caller through Spark's planner, without the password."""
     with pytest.raises(Exception, match="batchsizes: did you mean batchSize") as refused:
         counted(spark).write.format("penstock").options(
             **jdbc, dbtable="shop.orders", batchSizes=10
@@ -247,7 +245,7 @@ def test_a_wrong_option_stops_before_a_row_is_read(
 
 
 def plans(spark: Any) -> str:
-    """All that Spark's own pages show of the queries of this session."""
+    """All text that Spark's own pages show about the queries of this session."""
     executions = spark._jsparkSession.sharedState().statusStore().executionsList()
     shown = [executions.apply(number) for number in range(executions.size())]
     return "\n".join(
@@ -261,7 +259,7 @@ def plans(spark: Any) -> str:
 def test_a_password_is_shown_nowhere(
     spark: Any, dsn: str, jdbc: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """P-T18: not in plans, explanations, errors or logs; neither by `password` and `url` nor by
+    """P-T18: neither in plans, explanations, errors nor logs; with `password` and `url`, and with
     `dsn`.
     """
     kept = {"dbtable": "shop.orders", "writeMode": "ignore"}
@@ -304,7 +302,7 @@ def test_a_password_is_shown_nowhere(
 
 
 def test_the_example(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
-    """What the page "Write from Spark" shows."""
+    """The example on the page "Write from Spark"."""
     program = load("orders_from_spark")
     program.main(dsn)
     assert query(dsn, "SELECT count(*), max(version) FROM shop.orders") == [(1_000, 1)]

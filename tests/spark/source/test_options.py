@@ -27,7 +27,7 @@ TO_ELASTICSEARCH = {"sink": "elasticsearch", "url": "http://host:9200", "index":
 
 
 def made(**options: str) -> str:
-    """The stack as it shows itself, which is how the options are seen to have arrived."""
+    """The repr of the stack, which shows whether the options have arrived."""
     recipe, _ = prepared({name.lower(): value for name, value in options.items()}, COLUMNS)
     return repr(load(description(recipe)))
 
@@ -86,8 +86,8 @@ def test_options_make_a_stack(options: dict[str, str], shown: list[str]) -> None
 
 
 def test_the_same_options_make_the_same_description() -> None:
-    """A worker process knows by it which sink it has open already; randomness within would open one
-    for every write.
+    """A worker process uses it to find an already open sink; any randomness would open one for
+    every write.
     """
     assert description(prepared(TO_POSTGRES, COLUMNS)[0]) == description(
         prepared(TO_POSTGRES, COLUMNS)[0]
@@ -174,7 +174,7 @@ def test_how_it_is_written() -> None:
     ],
 )
 def test_mistakes(options: dict[str, str], told: str) -> None:
-    """The option, the value, the rule; and never a secret."""
+    """The error names the option, the value and the rule, without a secret."""
     with pytest.raises(ConfigError, match=told) as refused:
         prepared({**TO_POSTGRES, **options}, COLUMNS)
     assert SECRET not in str(refused.value)
@@ -252,7 +252,7 @@ def check_hidden(options: dict[str, str]) -> None:
     recipe, _ = prepared({name.lower(): value for name, value in options.items()}, COLUMNS)
     assert SECRET not in repr(recipe)
     assert SECRET not in repr(load(description(recipe)))
-    assert SECRET.encode() in pickle.dumps(recipe)  # it does travel
+    assert SECRET.encode() in pickle.dumps(recipe)  # it is transferred
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is said where a sink cannot leave, or cannot arrive."""
+"""Errors for a sink that cannot be pickled, or cannot be unpickled on an executor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Holder:
         self._parts = {"a": [1, threading.Lock()]}
 
     async def write(self, batch: Batch[Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def closing_over(lock: Any) -> Any:
@@ -51,7 +51,7 @@ def closing_over(lock: Any) -> Any:
     ],
 )
 def test_what_cannot_leave_is_named(sink: object, told: str) -> None:
-    """P-T13: the attribute, the element or the variable, not only the sink."""
+    """P-T13: the error names the attribute, the element or the variable, not only the sink."""
     with pytest.raises(NotPicklableError, match=told):
         description(sink)
 
@@ -67,7 +67,7 @@ def test_a_traveller_arrives_as_it_left() -> None:
 
 
 def test_advice_comes_even_where_penstock_is_what_is_missing() -> None:
-    """P-T13: what tells it travels by value."""
+    """P-T13: the code that reports it is pickled by value."""
     program = """
         import sys
         from pyspark import cloudpickle
@@ -91,7 +91,7 @@ def test_advice_comes_even_where_penstock_is_what_is_missing() -> None:
 
 @pytest.fixture
 def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module that the driver can import and the executors cannot."""
+    """A module that the driver can import but executors cannot."""
     (tmp_path / "only_here.py").write_text("def write(batch): pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield importlib.import_module("only_here")
@@ -100,7 +100,7 @@ def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.long
 def test_advice_comes_for_a_module_of_the_users(spark: Any, only_here: Any) -> None:
-    """P-T13: the three fixes, and the third one works."""
+    """P-T13: three fixes are offered, and the third one works."""
     with pytest.raises(
         Exception,
         match=r"the module only_here is missing on an executor. Install .*addPyFile "
