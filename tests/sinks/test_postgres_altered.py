@@ -180,7 +180,10 @@ async def test_a_row_is_not_blamed_while_the_table_cannot_be_looked_at(
             )
         finally:
             await db.con.execute("GRANT USAGE ON SCHEMA public TO PUBLIC")
-        await db.con.execute(f"ALTER TABLE {db.table} ENABLE ROW LEVEL SECURITY")
+        await db.con.execute(f"""
+            ALTER TABLE {db.table} ENABLE ROW LEVEL SECURITY;
+            CREATE POLICY none ON {db.table} WITH CHECK (false)
+        """)
         function = "FUNCTION pg_catalog.has_column_privilege(oid, smallint, text)"
         await db.con.execute(f"REVOKE EXECUTE ON {function} FROM PUBLIC")
         try:

@@ -260,6 +260,30 @@ async def test_a_dropped_role_that_is_made_again_writes_by_new_sessions(
         assert await written(sink, [(2, "x")]) == {}
 
 
+@pytest.mark.parametrize("mode", ["error", "ignore", "update"])
+@pytest.mark.parametrize("size", [1, 100])
+async def test_row_security_without_a_policy_refuses_the_batch(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, size: int
+) -> None:
+    """An operator enables it before creating the policies."""
+    async with (
+        database(embedded_postgres.dsn) as db,
+        role(db) as writer,
+        db.sink(dsn=writer.dsn, on_conflict=mode) as sink,
+    ):
+        rows = [(number, "x") for number in range(size)]
+        await db.con.execute(f"ALTER TABLE {db.table} ENABLE ROW LEVEL SECURITY")
+        policies = {"INSERT": f"TO {writer.name} WITH CHECK (true)"}
+        if mode == "update":
+            policies["SELECT"] = "USING (true)"
+        for command, policy in policies.items():
+            error = whole(await written(sink, rows), size)
+            assert f"a policy for {command} on table" in error.repair
+            await db.con.execute(f"CREATE POLICY p_{command} ON {db.table} FOR {command} {policy}")
+        assert await written(sink, rows) == {}
+        assert len(await db.rows()) == size
+
+
 # -- connecting ------------------------------------------------------------------------------------
 
 

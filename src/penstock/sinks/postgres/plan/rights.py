@@ -4,8 +4,10 @@
    column is queried. A conflict's key, a version and returned columns are read, which requires
    SELECT. A column filled by a sequence requires the sequence.
 2. Sifting needs a temporary table, and therefore TEMPORARY on the database.
-3. `CASE` keeps the planner from checking privileges on a sequence before it is known to be one.
-4. The query contains its names as literals, since it also runs inside the server's loop over the
+3. With row-level security, a role needs a permissive policy for each command; without one it is
+   refused every row, with the code of a missing privilege.
+4. `CASE` keeps the planner from checking privileges on a sequence before it is known to be one.
+5. The query contains its names as literals, since it also runs inside the server's loop over the
    rows (`sifting.sift`).
 """
 
@@ -18,19 +20,27 @@ from typing import TYPE_CHECKING
 from ...._clients.postgres.names import literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from .facts import PlanFacts
 
 
+_POLICIES = {"INSERT": "a", "SELECT": "r"}
+"""The commands whose policies apply to every row, and their codes in `pg_policy`. Those for UPDATE
+apply only to rows that replace others.
+"""
+
+
 def lacking(plan: PlanFacts, *, again: bool = False) -> str:
-    """Query the missing privileges, one row of text each, such as `INSERT on table
+    """Query the missing privileges and policies, one row of text each, such as `INSERT on table
     "public"."events"`.
 
     With `again`, include the privileges for a write after an unknown outcome.
     """
     home, name = literal(plan.table.schema), literal(plan.table.name)
-    wanted = ", ".join(_wanted(plan, again=again))
+    rights = ", ".join(right for wanted in _wanted(plan, again=again) for right in _rights(*wanted))
+    commands = [name for name, read in _wanted(plan, again=False) if read and name in _POLICIES]
+    policies = ", ".join(f"('{name}', '{_POLICIES[name]}')" for name in commands)
     written = ", ".join(map(literal, plan.columns))
     table = literal(f" on table {plan.table.qualified}")
     return f"""
@@ -43,10 +53,17 @@ def lacking(plan: PlanFacts, *, again: bool = False) -> str:
         UNION ALL
         SELECT w.privilege || CASE WHEN count(*) = w.total THEN '' ELSE
             ' (' || pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' ORDER BY a.attnum) || ')' END || {table}
-        FROM target, (VALUES {wanted}) AS w(privilege, name, total), pg_catalog.pg_attribute a
+        FROM target, (VALUES {rights}) AS w(privilege, name, total), pg_catalog.pg_attribute a
         WHERE a.attrelid = target.oid AND a.attname = w.name AND NOT a.attisdropped
             AND NOT pg_catalog.has_column_privilege(target.oid, a.attnum, w.privilege)
         GROUP BY w.privilege, w.total
+        UNION ALL
+        SELECT 'a policy for ' || w.command || {table}
+        FROM target, (VALUES {policies}) AS w(command, code)
+        WHERE pg_catalog.row_security_active(target.oid) AND NOT EXISTS (
+            SELECT FROM pg_catalog.pg_policy p WHERE p.polrelid = target.oid AND p.polpermissive AND p.polcmd IN (w.code, '*')
+                AND EXISTS (SELECT FROM pg_catalog.unnest(p.polroles) AS r(oid) WHERE CASE r.oid WHEN 0 THEN true ELSE pg_catalog.pg_has_role(r.oid, 'USAGE') END)
+        )
         UNION ALL
         SELECT DISTINCT 'USAGE on sequence ' || s.oid::pg_catalog.regclass::text
         FROM target JOIN pg_catalog.pg_attrdef f ON f.adrelid = target.oid
@@ -69,7 +86,7 @@ def asked(plan: PlanFacts, *, again: bool) -> str:
     )
 
 
-def _wanted(plan: PlanFacts, *, again: bool) -> Iterator[str]:
+def _wanted(plan: PlanFacts, *, again: bool) -> Iterator[tuple[str, Sequence[str]]]:
     updated = plan.update_columns if plan.mode == "update" else ()
     read = {
         *plan.returning,
@@ -78,12 +95,11 @@ def _wanted(plan: PlanFacts, *, again: bool) -> Iterator[str]:
     }
     if again:
         read.update(plan.key or ())
-    yield from _rights("INSERT", plan.columns)
-    yield from _rights("UPDATE", updated)
-    yield from _rights("SELECT", sorted(read))
+    yield "INSERT", plan.columns
+    yield "UPDATE", updated
+    yield "SELECT", sorted(read)
 
 
-def _rights(privilege: str, names: Iterable[str]) -> Iterator[str]:
-    held = tuple(names)
-    for name in held:
-        yield f"('{privilege}', {literal(name)}, {len(held)})"
+def _rights(privilege: str, columns: Sequence[str]) -> Iterator[str]:
+    for name in columns:
+        yield f"('{privilege}', {literal(name)}, {len(columns)})"
