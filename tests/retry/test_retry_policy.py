@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ def test_waits_double_up_to_the_longest() -> None:
     assert [backoff(tries) for tries in (1, 2, 3, 7, 5_000)] == [0.1, 0.2, 0.4, 5.0, 5.0]
 
 
-def test_durations_are_seconds_or_a_timedelta() -> None:
+async def test_durations_are_seconds_or_a_timedelta(fake_clock: FakeClock) -> None:
     """batcher/B47: including those of a policy that no other class has checked."""
     minute = timedelta(minutes=1)
     policy = RetryPolicy(
@@ -65,6 +66,22 @@ def test_waits_are_limited_in_total() -> None:
     error = UnavailableError("starting")
     assert [state.wait_after(error) for _ in range(3)] == [0.1, 0.2, None]
     assert state.failed == 3
+
+
+async def test_no_attempt_starts_after_the_longest_time(fake_clock: FakeClock) -> None:
+    """Outages do not count."""
+    policy = RetryPolicy(attempts=99, max_seconds=60.0, backoff=DoublingBackoff(10.0, 10.0))
+    tried: list[float] = []
+
+    async def work() -> None:
+        tried.append(fake_clock.now() - began)
+        await asyncio.sleep(1.0)
+        raise UnavailableError("starting") if len(tried) in {1, 4} else TransientError("busy")
+
+    began = fake_clock.now()
+    with pytest.raises(TransientError, match="busy"):
+        await run_with_retries(work, RetryState(policy, classify))
+    assert tried == [11.0 * attempt for attempt in range(8)]
 
 
 async def test_work_runs_until_it_succeeds(fake_clock: FakeClock) -> None:

@@ -21,17 +21,24 @@ class RetryState:
     """The failed attempts of one operation that succeeds or fails as a whole. Pure.
 
     A wait requested by the destination (`Retry-After`) is a minimum. All waits count towards
-    `give_up_after`; `max_seconds` is not used.
+    `give_up_after`. `max_seconds` is measured by `now` from the first failure, without the waits
+    after uncounted errors.
     """
 
     def __init__(
-        self, policy: RetryPolicy, class_of: Callable[[BaseException], ErrorClass]
+        self,
+        policy: RetryPolicy,
+        class_of: Callable[[BaseException], ErrorClass],
+        now: Callable[[], float] = LOOP_CLOCK.now,
     ) -> None:
         self.failed = 0
         """Failed attempts, including uncounted ones."""
         self._policy = policy
         self._class_of = class_of
         self._counted = 0
+        self._now = now
+        self._began: float | None = None
+        """The time of the first failure; later by each wait after an uncounted error."""
         self._wait = 0.0
         self._waited = 0.0
 
@@ -45,7 +52,20 @@ class RetryState:
         self._waited += self._wait
         limit = policy.give_up_after
         is_late = limit is not None and self._waited > in_seconds(limit)
-        return None if is_late or policy.is_over(kind, self._counted) else self._wait
+        is_over = policy.is_over(kind, self._counted) or self._ends_late(kind)
+        return None if is_late or is_over else self._wait
+
+    def _ends_late(self, kind: ErrorClass) -> bool:
+        """Return whether the next attempt would start after `max_seconds`."""
+        policy = self._policy
+        if policy.max_seconds is None:
+            return False
+        now = self._now()
+        self._began = now if self._began is None else self._began
+        if kind in policy.uncounted:
+            self._began += self._wait
+            return False
+        return now + self._wait - self._began > in_seconds(policy.max_seconds)
 
 
 async def run_with_retries(work: Callable[[], Awaitable[R]], state: RetryState) -> R:

@@ -134,7 +134,7 @@ class BatchRun:
             if self._retry is None:
                 await self._execute_once(items)
             else:
-                await self._tried(items, RetryState(self._retry, classified))
+                await self._tried(items, RetryState(self._retry, classified, self._clock.now))
         except asyncio.CancelledError as error:
             if self.is_closed:
                 raise
