@@ -191,6 +191,16 @@ async def test_the_snapshot_of_an_autovacuum_worker_keeps_no_rows(
         assert [row["pid"] for row in await con.fetch(queue_sql.SNAPSHOT)] == pids
 
 
+async def test_the_snapshot_of_a_manual_vacuum_keeps_no_rows(log: Log) -> None:
+    async with log.connected() as con, log.connected() as other, other.transaction():
+        await other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        pid = await other.fetchval("SELECT pg_backend_pid() FROM pg_class LIMIT 1")
+        await con.execute("CREATE TEMP TABLE pg_stat_progress_vacuum (pid int)")
+        assert pid in [row["pid"] for row in await con.fetch(queue_sql.SNAPSHOT)]
+        await con.execute("INSERT INTO pg_stat_progress_vacuum VALUES ($1)", pid)
+        assert pid not in [row["pid"] for row in await con.fetch(queue_sql.SNAPSHOT)]
+
+
 async def test_open_transactions_are_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has enqueued, whose jobs are invisible, and one with an old snapshot."""
     monkeypatch.setattr("penstock.queues.queue_report.LONG", 0.0)

@@ -167,6 +167,7 @@ SNAPSHOT = f"""
 SELECT {_TRANSACTION} FROM pg_stat_activity a
 WHERE a.backend_xmin IS NOT NULL AND a.datname = current_database() AND a.pid <> pg_backend_pid()
   AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
+  AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
 ORDER BY age(a.backend_xmin) DESC, a.xact_start LIMIT 1
 """
 """The transaction with the oldest snapshot, which keeps dead rows. A vacuum's own snapshot keeps none."""
