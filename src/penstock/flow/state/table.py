@@ -4,7 +4,9 @@
    that moves the partition's position in the ledger of positions, which fences earlier owners.
 2. The ledger stores the table's oid with each position, so that a recreated table without the state
    before the position is refused.
-3. A restore streams the rows of a partition with a cursor, one page at a time.
+3. A restore reads the rows of a partition in the order of their keys, one page at a time. A cursor of
+   asyncpg would prepare a statement, which a pooler in transaction mode leaves in a session that
+   others use.
 4. The number of written and deleted rows is checked: a trigger or rule that leaves some out would
    change the state without an error.
 5. The mark of a partition is a row as well. Its partition is negative (-1 for 0, -2 for 1, and so
@@ -171,14 +173,15 @@ class StateTable:
         self, con: PoolConnectionProxy[Any], group: str, partition: TopicPartition
     ) -> AsyncIterator[Sequence[tuple[str, Stored]]]:
         """Yield the rows of a partition, one page at a time. Needs an open transaction."""
-        cursor = await con.cursor(
+        entries = (
             f"SELECT key, value{self._as_read} FROM {self.qualified} "
-            "WHERE consumer_group = $1 AND topic = $2 AND partition = $3",
-            group,
-            *partition,
+            "WHERE consumer_group = $1 AND topic = $2 AND partition = $3"
         )
-        while rows := await cursor.fetch(PAGE):
+        end, where = f"ORDER BY key LIMIT {PAGE}", (group, *partition)
+        rows = await con.fetch(f"{entries} {end}", *where)
+        while rows:
             yield [(row[0], row[1]) for row in rows]
+            rows = await con.fetch(f"{entries} AND key > $4 {end}", *where, rows[-1][0])
 
     async def apply(
         self,
