@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..._clients.postgres.names import qualified
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.errors import ConfigError, RefusedError
+from ..._core.errors import ConfigError, PositionLost, RefusedError
 from ..._core.source import TopicPartition
 from ...sinks.postgres.transactions.ledger_shape import make_table
 from .mark import StateMark
@@ -161,9 +161,22 @@ class StateTable:
     async def set_mark(
         self, con: PoolConnectionProxy[Any], partition: TopicPartition, mark: StateMark
     ) -> None:
-        """Write the mark of a partition, in an open transaction."""
+        """Write the mark of a partition, in an open transaction.
+
+        Raises `PositionLost` if the previous mark is missing: the rows were deleted.
+        """
         value = mark.encoded().encode() if self.column == "bytea" else mark.encoded()
-        await self.apply(con, mark.group, marked(partition), {MARK_KEY: value})
+        place = marked(partition)
+        if mark.number == 1:
+            await self.apply(con, mark.group, place, {MARK_KEY: value})
+            return
+        kind = "bytea" if self.column == "bytea" else "text"
+        statement = f"UPDATE {self.qualified} SET value = $1::{kind}::{self.column} "
+        where = "WHERE consumer_group = $2 AND topic = $3 AND partition = $4 AND key = $5"
+        answer = await con.execute(statement + where, value, mark.group, *place, MARK_KEY)
+        if answer != "UPDATE 1":
+            told = f"the rows of {partition} in {self.qualified} were deleted while it was used"
+            raise PositionLost(told)
 
     @property
     def _as_read(self) -> str:
