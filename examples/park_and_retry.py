@@ -71,14 +71,14 @@ class Writes:
         """Park a row by the item's own key: in a retry, the key of the group is not the row's."""
         row = item.value
         row.parked_as = f"{due_key(self.now() + PAUSE)}/{item.key}/{row.version}"
-        store.put(row.parked_as, (item.key, row))
+        store.put(row.parked_as, [item.key, row.value, row.version])  # JSON can represent it
 
     async def retry(self, context: EventContext) -> Incomplete | None:
         """Retry due rows. A row stays parked until it is known to be written."""
         due = context.store.range("failed/", due_key(self.now()), limit=PER_TICK)
         group = BatchItems(context, "retry", self.written)
-        for _, (key, row) in due:
-            group.add_with_key(key, row)
+        for parked_as, (key, value, version) in due:
+            group.add_with_key(key, Row(value, version, parked_as))
         return self.batcher.add(group) if group.items else None
 
 
@@ -90,7 +90,7 @@ async def run(log: MemoryLog, table: Table, state: MemoryState, seconds: float) 
         await consumer.run_events(
             writes.handle, jobs=[writes.batcher], state=state, interjections=[every]
         )
-    parked = [key for store in state.stores.values() for _, (key, _) in store.range("failed/")]
+    parked = [key for store in state.stores.values() for _, (key, *_) in store.range("failed/")]
     print(f"{table.now():4.1f} s: stopped, parked: {', '.join(parked) or 'nothing'}")
 
 

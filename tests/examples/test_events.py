@@ -5,6 +5,7 @@ correct.
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,10 +86,25 @@ async def test_a_parked_row_outlives_a_retry_that_is_cut(
         log.produce("users", key, key=key)
     table.refused = {"ann", "bob"}
     await program.run(log, table, state, seconds)
-    assert {key for _, (key, _) in state.stores[USERS].range("failed/")} == table.refused
+    assert {key for _, (key, *_) in state.stores[USERS].range("failed/")} == table.refused
     table.refused = set()
     await program.run(log, table, state, 20.0)
     assert table.rows.keys() == {"ann", "bob"}
+    assert len(state.stores[USERS]) == 0
+
+
+async def test_parked_rows_can_be_stored_as_json(fake_clock: FakeClock) -> None:
+    """G-T13: as in a `PostgresState`, which the page recommends."""
+    program, log, state = load("park_and_retry"), MemoryLog(), MemoryState(keep=True)
+    table = program.Table()
+    log.produce("users", "a@example.com", key="ann")
+    table.refused = {"ann"}
+    await program.run(log, table, state, 1.0)
+    for key, value in state.stores[USERS].range("failed/"):
+        state.stores[USERS].put(key, json.loads(json.dumps(value)))
+    table.refused = set()
+    await program.run(log, table, state, 20.0)
+    assert table.rows["ann"].value == "a@example.com"
     assert len(state.stores[USERS]) == 0
 
 

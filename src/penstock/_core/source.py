@@ -212,8 +212,7 @@ class SourceCapabilities:
     """Stores failed records for their backoff, and poison records, itself (`TakesBack`)."""
     transactions: Literal["positions", "records"] | None = None
     """What can commit together with rows: positions, in any destination that keeps them
-    (`TransactionalSource`), or settled records, in the source's own database
-    (`SettlesInTransaction`).
+    (`TransactionalSource`), or records, in the source's database (`SettlesInTransaction`).
     """
 
 
@@ -339,22 +338,25 @@ class PositionStore(Protocol):
 
     @property
     def keeps_group_offsets(self) -> bool:
-        """Whether positions are stored as the group's own offsets, so that the source must store
-        none.
-
-        Otherwise the source may also store them as the group's offsets, for tools that show the
-        lag.
-        """
+        """Whether they are the group's own offsets. Otherwise the source may copy them there."""
         ...
+
+    @property
+    def copy_metadata(self) -> str:
+        """The metadata of such copies; empty: that of the positions."""
+        ...
+
+    def begins_at_offsets(self, offsets: Mapping[TopicPartition, Position]) -> None:
+        """Note the group's offsets at which partitions without a position in this store begin."""
 
     async def take(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
         """Take over these partitions from earlier owners; return their positions, if they have any.
 
-        Called after an assignment, before claims begin. After that, no write of an earlier owner is
-        applied. A partition without a position begins at the source's start point. Raises errors of
-        the destination; the source then calls it again.
+        Called before claims begin. After that, no write of an earlier owner is applied. A partition
+        without a position begins at the source's start point. Raises errors of the destination; the
+        source then calls it again.
         """
         ...
 
@@ -382,9 +384,7 @@ class TransactionalSource(Source, Protocol):
 
     def with_positions(self, store: PositionStore) -> Source:
         """Return an unopened source of the same records and group, with its positions in `store`.
-
-        It delivers only committed records. Raises `ConfigError` if its options request uncommitted
-        ones.
+        It delivers only committed records; raises `ConfigError` if its options request others.
         """
         ...
 

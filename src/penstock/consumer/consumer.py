@@ -213,9 +213,9 @@ class Consumer(Operated):
         """Run a function once in the order of a partition, or of each partition; suspend until it
         is complete.
 
-        Works only during `run_events`. Raises `ConfigError` without it, `NotAssigned` if this
-        process does not own the partition or loses it meanwhile, and any exception of the function.
-        A cancelled call does not cancel the interjection.
+        Works only during `run_events`. Raises `ConfigError` without it, and in a turn of the
+        partition; `NotAssigned` if this process does not own the partition or loses it meanwhile;
+        and any exception of the function. A cancelled call does not cancel the interjection.
         """
         if self._events is None:
             raise ConfigError("interject() needs a consumer that runs events; see run_events")

@@ -52,6 +52,7 @@ class Sampler:
         self._ask_every = math.inf if stall_after is None else stall_after / LOOKS
         self._ask_at = -math.inf
         self._has_backlog = False
+        self._interjected = 0
         self._samples = Samples()
         self._was_ready = False
         self.stalls = StallDetector(stall_after)
@@ -124,14 +125,25 @@ class Sampler:
 
     async def _has_work(self) -> bool:
         """Return whether messages are inside, or the source has more."""
-        if self._parts.schedule.window.messages or self._settled() != self.stalls.settled:
+        inside = self._inside()
+        if inside or self._settled() != self.stalls.settled:
             self._has_backlog, self._ask_at = False, -math.inf
-            return self._parts.schedule.window.messages > 0
+            return inside > 0
         now = self._clock.now()
         if now >= self._ask_at:
             self._ask_at = now + self._ask_every
             self._has_backlog = await self._lags()
         return self._has_backlog
+
+    def _inside(self) -> int:
+        """Return the number of messages inside, without interjections as long as these end: they
+        are progress, but not that of records.
+        """
+        inside, jobs = self._parts.schedule.window.messages, self._parts.settler.jobs
+        if jobs is None or jobs.interjections.ended == self._interjected:
+            return inside
+        self._interjected = jobs.interjections.ended
+        return max(0, inside - jobs.interjections.inside)
 
     async def _lags(self) -> bool:
         """Return whether a partition that may be fetched from is behind its end."""

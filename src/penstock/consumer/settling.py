@@ -50,8 +50,27 @@ logger = logging.getLogger("penstock.consumer")
 _FAILED = "%s: %s failed (attempt %d, %s); next try in %.3g s"
 
 
+class CountsInterjections(Protocol):
+    """A count of interjections."""
+
+    @property
+    def inside(self) -> int:
+        """The number of those that have not ended."""
+        ...
+
+    @property
+    def ended(self) -> int:
+        """The number of those that have ended."""
+        ...
+
+
 class StepsOut(Protocol):
     """Interface for events that are completed later."""
+
+    @property
+    def interjections(self) -> CountsInterjections:
+        """The number of interjections."""
+        ...
 
     @property
     def reads_state(self) -> bool:

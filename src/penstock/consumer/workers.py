@@ -253,6 +253,11 @@ class Workers:
         """The running messages."""
         return (message for slot in self.slots for message in slot.messages())
 
+    def running_here(self) -> list[Message]:
+        """Return the messages whose handler runs in the current task."""
+        task = asyncio.current_task()
+        return [message for slot in self.slots if slot.task is task for message in slot.messages()]
+
     def _ended(self, slot: Slot, error: BaseException | None) -> None:
         self.slots.remove(slot)
         if error is not None:

@@ -133,6 +133,14 @@ class PositionKeeper:
         """Whether the destination stores positions as the offsets of the group."""
         return self._destination.keeps_group_offsets
 
+    @property
+    def copy_metadata(self) -> str:
+        """Always empty: positions are copied with their metadata."""
+        return ""
+
+    def begins_at_offsets(self, offsets: Mapping[TopicPartition, Position]) -> None:
+        """Do nothing: a flow whose positions were deleted begins at their copies."""
+
     async def take(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:

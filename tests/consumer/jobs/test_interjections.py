@@ -316,6 +316,23 @@ async def test_now_in_one_partition_or_in_all(fake_clock: FakeClock) -> None:
             await consumer.interject(look, P1)
 
 
+async def test_one_that_its_own_turn_would_wait_for(fake_clock: FakeClock) -> None:
+    """Another partition is fine."""
+    log, found = MemoryLog([*records("a"), *records("b", partition=1)]), list[object]()
+
+    async def handle(context: EventContext) -> None:
+        if context.partition == P0:
+            await consumer.interject(idle, P1)
+            for partition in (P0, None):
+                with pytest.raises(ConfigError, match="in the turn of"):
+                    await consumer.interject(idle, partition)
+            found.append(context.partition)
+
+    async with running(MemorySource(log, clock=fake_clock), fake_clock, handle) as consumer:
+        await fake_clock.advance(1.0)
+    assert found == [P0]
+
+
 async def test_state_belongs_to_a_claim(fake_clock: FakeClock) -> None:
     """consumer/G28: it is opened before the first event and dropped with the claim."""
     log, state, counts = log_of("a", "a"), MemoryState(), list[int]()

@@ -180,3 +180,24 @@ async def test_a_position_moved_during_a_commit_without_an_answer(
         await tables.con.execute(RESET.format(positions=tables.positions))
         with pytest.raises(PositionLost, match="changed by other means"):
             await keeper.has_stored(part, log.take(7))
+
+
+@pytest.mark.parametrize("codec", [None, Packed()])
+async def test_a_state_that_is_emptied_while_it_is_used(
+    embedded_postgres: EmbeddedPostgres, codec: Any
+) -> None:
+    """consumer/G29: the next mark would hide it, and a restart lose all entries but later ones."""
+    async with (
+        state_tables(embedded_postgres.dsn) as tables,
+        tables.state(codec=codec) as state,
+    ):
+        state.attach(MemorySource(MemoryLog([])))
+        assert state._kept is not None
+        keeper, part, log = state._kept._keeper, TopicPartition("t", 0), ChangeLog(10, 1000)
+        await state._kept.take([part])
+        await keeper.store(part, log.take(5))
+        await keeper.store(part, log.take(6))
+        await tables.con.execute(EMPTIED.format(table=tables.table))
+        with pytest.raises(PositionLost, match="deleted while it was used"):
+            await keeper.store(part, log.take(7))
+        assert await tables.position() == 6

@@ -26,7 +26,7 @@ from ..stepping import with_steps
 from .context import EventContext
 from .crowded import Crowded
 from .forwarded import ForwardsInTurn
-from .interjections import Interjection, NotAssigned
+from .interjections import Interjection, InterjectionCount, NotAssigned
 from .pending import Pending, check_returned
 from .turns import in_turn
 
@@ -105,6 +105,7 @@ class Events(SingleMessages):
         """
         self._forwarding: Forwarding | None = None
         self.crowded = Crowded()
+        self.interjections = InterjectionCount()
         self.failed = engine.ending.begin
         """Ends the run with an error."""
         self._contexts = engine.schedule.completed.contexts
@@ -203,6 +204,7 @@ class Events(SingleMessages):
     ) -> None:
         """Put an interjection at the front of its lane."""
         self._contexts[message] = EventContext(message, self)
+        self.interjections.begin(message.done)
         message.finish_by(call)
         self.schedule.window.take(1, 0)
         self.settler.lend(message)

@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..._core.clock import Signal, wait_until
+from ..._core.errors import ConfigError
 from .calling import as_function
 from .interjections import Interjection, NotAssigned
 
@@ -86,7 +87,8 @@ class Interjecting:
     ) -> None:
         """Interject once, in one partition or in all concurrently; suspend until that is complete.
 
-        Raises `NotAssigned`, and any exception of the function.
+        Raises `NotAssigned`, any exception of the function, and `ConfigError` in a turn of the
+        partition.
         """
         call = as_function("function", function, "a context", takes=1)
         claims = [each for each in self._claims if not each.is_closing]
@@ -94,4 +96,8 @@ class Interjecting:
             claims = [each for each in claims if each.partition == partition]
             if not claims:
                 raise NotAssigned(f"{partition} is not assigned to {self._commons.name}")
+        for message in self._events.workers.running_here():
+            if message.claim in claims:
+                rule = "it would wait for the end of this turn; do its work here, or call it from a task"
+                raise ConfigError(f"interject() was called in the turn of {message!r}: {rule}")
         await asyncio.gather(*[self._put(claim, call) for claim in claims])

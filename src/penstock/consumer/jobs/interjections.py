@@ -76,6 +76,24 @@ class Interjector:
         return self._every + self._random.uniform(-self._jitter, self._jitter)
 
 
+class InterjectionCount:
+    """The number of interjections inside, and of those that have ended."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.ended = 0
+
+    def begin(self, done: asyncio.Future[None]) -> None:
+        """Count an interjection until this future is done."""
+        self.inside += 1
+        done.add_done_callback(self._end)
+
+    def _end(self, done: asyncio.Future[None]) -> None:
+        del done
+        self.inside -= 1
+        self.ended += 1
+
+
 class Interjection(Message):
     """An interjection in its lane: a message without a record."""
 

@@ -18,9 +18,10 @@ import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from ..._core.errors import PositionLost
+from ..._core.errors import ConfigError, PositionLost
 from ..._core.say import say
 from ..._core.told import for_log
+from .mark import COPY, is_of_a_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,6 +38,12 @@ TELL_EVERY = 5.0
 """Seconds between log lines about a restore."""
 
 _LOST = "the state of %s: its position is lost (%s): no further change of this claim is stored"
+_NO_STATE = (
+    "there is no state of %s, and no position, but the group's offset %d is a copy of a position that "
+    "was stored with a state: the tables were emptied or replaced, or this is another database. "
+    "Restore them; or, to begin with an empty state, stop the group and set its offset by "
+    "kafka-consumer-groups.sh --reset-offsets"
+)
 _RESTORING = "the state of %s: %s so far"
 _RESTORED = "the state of %s: %s"
 
@@ -54,6 +61,18 @@ class HeldState:
         self.doubted: TakenChanges | None = None
         """Changes that may or may not be stored."""
         self.is_ended = False
+        self._copied: int | None = None
+        """The copy of a position of a state, if that is the only position."""
+
+    def has_begun_at(self, group_offset: Position) -> None:
+        """Note the group's offset, if no position is stored."""
+        if is_of_a_state(group_offset.metadata):
+            self._copied = group_offset.offset
+
+    def check_begins(self, partition: TopicPartition) -> None:
+        """Raise `ConfigError` for a state without entries whose position has only a copy left."""
+        if self._copied is not None:
+            raise ConfigError(_NO_STATE % (partition, self._copied))
 
     def begin_at(self, offset: int) -> None:
         """Store this position when the state has been read, unless it is known already."""
@@ -131,6 +150,16 @@ class StatePositions:
     def keeps_group_offsets(self) -> bool:
         """Whether its positions are the group's own offsets."""
         return self._keeper.keeps_group_offsets
+
+    @property
+    def copy_metadata(self) -> str:
+        """The metadata of copies of its positions."""
+        return COPY
+
+    def begins_at_offsets(self, offsets: Mapping[TopicPartition, Position]) -> None:
+        """Note the offsets of the group: a copy without a state is refused."""
+        for each, at in offsets.items():
+            self._held[each].has_begun_at(at)
 
     async def take(
         self, partitions: Collection[TopicPartition]
@@ -243,6 +272,8 @@ class StatePositions:
             del self._restoring[partition]
         if self._held.get(partition) is not held:
             raise PositionLost(f"{partition} was released while its state was read")
+        if not reading.entries:
+            held.check_begins(partition)
         say(logger, logging.INFO, _RESTORED, partition, reading)
         store = made(reading.entries, held.offset or 0)
         held.keep(store)

@@ -18,6 +18,8 @@ from typing import Literal
 from ..._core.source import Position
 
 _METADATA = "penstock-state"
+COPY = f"{_METADATA} copy"
+"""The metadata of a copy of a position, at a source."""
 
 Mismatch = Literal["emptied", "moved", "behind"]
 """How a state and a position differ: the state has no mark although the position was stored with
@@ -59,7 +61,7 @@ class StateMark:
 
 
 def is_of_a_state(metadata: str) -> bool:
-    """Whether the metadata of a position was stored by a transaction of a state."""
+    """Whether the metadata of a position was stored by a transaction of a state, or copied."""
     return metadata.startswith(_METADATA)
 
 

@@ -4,7 +4,9 @@
    that moves the partition's position in the ledger of positions, which fences earlier owners.
 2. The ledger stores the table's oid with each position, so that a recreated table without the state
    before the position is refused.
-3. A restore streams the rows of a partition with a cursor, one page at a time.
+3. A restore reads the rows of a partition in the order of their keys, one page at a time. A cursor of
+   asyncpg would prepare a statement, which a pooler in transaction mode leaves in a session that
+   others use.
 4. The number of written and deleted rows is checked: a trigger or rule that leaves some out would
    change the state without an error.
 5. The mark of a partition is a row as well. Its partition is negative (-1 for 0, -2 for 1, and so
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..._clients.postgres.names import qualified
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.errors import ConfigError, RefusedError
+from ..._core.errors import ConfigError, PositionLost, RefusedError
 from ..._core.source import TopicPartition
 from ...sinks.postgres.transactions.ledger_shape import make_table
 from .mark import StateMark
@@ -159,9 +161,22 @@ class StateTable:
     async def set_mark(
         self, con: PoolConnectionProxy[Any], partition: TopicPartition, mark: StateMark
     ) -> None:
-        """Write the mark of a partition, in an open transaction."""
+        """Write the mark of a partition, in an open transaction.
+
+        Raises `PositionLost` if the previous mark is missing: the rows were deleted.
+        """
         value = mark.encoded().encode() if self.column == "bytea" else mark.encoded()
-        await self.apply(con, mark.group, marked(partition), {MARK_KEY: value})
+        place = marked(partition)
+        if mark.number == 1:
+            await self.apply(con, mark.group, place, {MARK_KEY: value})
+            return
+        kind = "bytea" if self.column == "bytea" else "text"
+        statement = f"UPDATE {self.qualified} SET value = $1::{kind}::{self.column} "
+        where = "WHERE consumer_group = $2 AND topic = $3 AND partition = $4 AND key = $5"
+        answer = await con.execute(statement + where, value, mark.group, *place, MARK_KEY)
+        if answer != "UPDATE 1":
+            told = f"the rows of {partition} in {self.qualified} were deleted while it was used"
+            raise PositionLost(told)
 
     @property
     def _as_read(self) -> str:
@@ -171,14 +186,15 @@ class StateTable:
         self, con: PoolConnectionProxy[Any], group: str, partition: TopicPartition
     ) -> AsyncIterator[Sequence[tuple[str, Stored]]]:
         """Yield the rows of a partition, one page at a time. Needs an open transaction."""
-        cursor = await con.cursor(
+        entries = (
             f"SELECT key, value{self._as_read} FROM {self.qualified} "
-            "WHERE consumer_group = $1 AND topic = $2 AND partition = $3",
-            group,
-            *partition,
+            "WHERE consumer_group = $1 AND topic = $2 AND partition = $3"
         )
-        while rows := await cursor.fetch(PAGE):
+        end, where = f"ORDER BY key LIMIT {PAGE}", (group, *partition)
+        rows = await con.fetch(f"{entries} {end}", *where)
+        while rows:
             yield [(row[0], row[1]) for row in rows]
+            rows = await con.fetch(f"{entries} AND key > $4 {end}", *where, rows[-1][0])
 
     async def apply(
         self,

@@ -5,6 +5,8 @@
 2. With a store the group's offsets are copies, for tools that show the lag. A failed copy is only
    logged. A store that keeps its positions as the group's offsets has no copies: a late copy could
    move them back.
+3. A store with state marks the copies. It is told of the offsets of partitions without a position,
+   and refuses a marked one: the store was emptied, or is another one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 from ..._clients.kafka.session import KafkaError
 from ..._core.errors import ConfigError
 from ..._core.say import say
+from ..._core.source import Position
 from ..._core.told import for_log
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..._clients.kafka.options import MemberOptions
     from ..._clients.kafka.session import Session
-    from ..._core.source import Position, PositionStore, TopicPartition
+    from ..._core.source import PositionStore, TopicPartition
 
 logger = logging.getLogger("penstock.sources.kafka")
 
@@ -58,9 +61,15 @@ class StoredPositions:
         taken = {} if self._store is None else dict(await self._store.take(partitions))
         async with asyncio.timeout(self._options.commit_timeout):
             committed = await self._session.committed(partitions)
-        if self._store is not None and self._store.keeps_group_offsets:
+        if self._store is None:
+            return committed
+        if self._store.keeps_group_offsets:
             self._check_same(committed, taken)
-        return committed | taken
+            return committed | taken
+        others = {each: at for each, at in committed.items() if each not in taken}
+        self._store.begins_at_offsets(others)
+        marked = self._store.copy_metadata
+        return taken | {each: _without(at, marked) for each, at in others.items()}
 
     def _check_same(
         self,
@@ -82,12 +91,15 @@ class StoredPositions:
             return list(positions)
         stored = await self._store.store(positions)
         if stored and not self._store.keeps_group_offsets:
-            await self._copy({each: positions[each] for each in stored})
+            await self._copy({each: positions[each] for each in stored}, self._store.copy_metadata)
         return stored
 
-    async def _copy(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def _copy(self, positions: Mapping[TopicPartition, Position], metadata: str) -> None:
+        copies = {
+            each: Position(at.offset, metadata or at.metadata) for each, at in positions.items()
+        }
         try:
-            await self._session.commit(positions)
+            await self._session.commit(copies)
         except KafkaError as error:
             say(logger, logging.DEBUG, _NOT_COPIED, self._options.group, for_log(error))
 
@@ -95,6 +107,11 @@ class StoredPositions:
         """Release these partitions."""
         if self._store is not None and partitions:
             self._store.release(partitions)
+
+
+def _without(position: Position, metadata: str) -> Position:
+    """Return a position without this metadata, which is not a map of offsets."""
+    return Position(position.offset) if position.metadata == metadata else position
 
 
 def _offset(position: Position | None) -> int | None:
