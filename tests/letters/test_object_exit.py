@@ -29,7 +29,7 @@ asyncio.run(main())
 def test_a_process_that_exits_right_after_a_request_is_not_aborted(tmp_path: Path) -> None:
     """As it sometimes is after the asynchronous functions of obstore."""
     (tmp_path / "x").write_bytes(b"content")
-    for _ in range(8):
+    for _ in range(4):
         running = [
             subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path.as_uri()])
             for _ in range(AT_ONCE)
