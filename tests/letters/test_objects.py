@@ -15,6 +15,7 @@ from tests.sinks.http_help import Server, serving
 from tests.sinks.objects.object_help import Bucket, Folder
 from tests.sinks.objects.test_objects import forwarding
 
+from penstock import RefusedError
 from penstock.letters.letter import Selection
 from penstock.letters.objects import ObjectStore
 from penstock.letters.store import Ending, StoreError
@@ -85,6 +86,14 @@ def test_letters_are_listed_and_shown_in_their_order(
     (shown,) = cli("show", place.url, "key-0003")[0:1]
     assert shown == "{"
     assert cli.keys(place.url, "--message", "no 5") == [5]
+
+
+def test_a_partition_whose_name_begins_like_a_hidden_folder_is_listed(
+    cli: Cli, place: Folder | Bucket
+) -> None:
+    keep_at(place, [record(0)], partition_by={"_day": lambda letter: letter.last_at.date()})
+    keep_at(place, [record(1)], manifest=True)
+    assert cli.keys(place.url) == [0, 1]
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
@@ -213,7 +222,7 @@ async def test_the_turn_of_a_killed_replay_is_taken_over_and_its_notes_are_refus
         keys = [(each.key, each.state) async for each in store.letters(EVERY)]
         assert keys[0] == ("key-0001", "interrupted")
         await store.begin("b2", ["key-0001"])
-        with pytest.raises(StoreError, match="another replay has begun"):
+        with pytest.raises(StoreError, match="another replay or purge has begun"):
             await frozen.begin("b1", ["key-0002"])
         await store.end("b2", [Ending(key="key-0001", outcome="delivered", state="replayed")])
     async with ObjectStore(place.url) as store:
@@ -221,6 +230,68 @@ async def test_the_turn_of_a_killed_replay_is_taken_over_and_its_notes_are_refus
             "key-0000",
             "key-0002",
         ]
+
+
+async def test_a_replay_that_wakes_up_after_a_purge_sends_nothing_more(
+    real_clock: LoopClock, place: Folder | Bucket
+) -> None:
+    """As a laptop that was closed meanwhile. The purge has replaced the notes of the other replay,
+    so that their numbers are free again.
+    """
+    await _kept(place, 3)
+    async with ObjectStore(place.url, lease=LEASE) as frozen:
+        await frozen.hold()
+        assert frozen._turn is not None
+        assert frozen._turn._renewing is not None
+        frozen._turn._renewing.cancel()
+        async with ObjectStore(place.url, lease=LEASE) as other:
+            await other.hold()
+            done = [f"key-000{number}" for number in range(3)]
+            await other.begin("b1", done)
+            delivered = [Ending(key=key, outcome="delivered", state="replayed") for key in done]
+            await other.end("b1", delivered)
+        async with ObjectStore(place.url) as other:
+            assert await other.purge(Selection(letters=("key-0001",))) == 1
+        with pytest.raises(StoreError, match="another replay or purge has begun"):
+            await frozen.begin("b2", done)
+    async with ObjectStore(place.url) as store:
+        states = {each.key: each.state async for each in store.letters(EVERY)}
+    assert states == {"key-0000": "replayed", "key-0002": "replayed"}
+
+
+async def test_objects_that_are_removed_meanwhile_have_no_letters(
+    real_clock: LoopClock, place: Folder | Bucket
+) -> None:
+    """As by the rule of a bucket that expires old objects."""
+    for number in range(3):
+        await _kept(place, 1, begin=number)
+    async with ObjectStore(place.url) as store:
+        passing = store.letters(EVERY)
+        seen = [(await anext(passing)).key]
+        listed = await store._listed()
+        await store._open.remove(*(each.path for each in listed))
+        seen += [each.key async for each in passing]
+        assert seen == ["key-0000"]
+        for each in listed:
+            await store._purge(each.path, {"key-0001"})
+    assert not any(path.startswith("part-") for path in place.objects())
+
+
+async def test_a_bucket_that_is_removed_meanwhile_is_told(
+    real_clock: LoopClock, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = in_bucket(s3, monkeypatch)
+    await _kept(bucket, 1)
+    await _kept(bucket, 1, begin=1)
+    async with ObjectStore(bucket.url) as store:
+        passing = store.letters(EVERY)
+        await anext(passing)
+        client = s3.client()
+        for each in await store._listed():
+            client.delete_object(Bucket=bucket.name, Key=f"in/here/{each.path}")
+        client.delete_bucket(Bucket=bucket.name)
+        with pytest.raises(RefusedError, match="create the bucket"):
+            await anext(passing)
 
 
 async def test_a_note_that_cannot_be_read_stops_replays(
@@ -235,8 +306,8 @@ async def test_a_note_that_cannot_be_read_stops_replays(
             await store.hold()
 
 
-async def _kept(place: Folder | Bucket, count: int) -> None:
+async def _kept(place: Folder | Bucket, count: int, begin: int = 0) -> None:
     from penstock import RowBatch, send
 
     async with ObjectSink(place.url, config=place.config) as sink:
-        assert await send(sink, RowBatch(map(record, range(count)))) == {}
+        assert await send(sink, RowBatch(map(record, range(begin, begin + count)))) == {}

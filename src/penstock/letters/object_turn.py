@@ -3,8 +3,8 @@
 1. A replay holds a lease: an object that it rewrites every few seconds. A lease that does not
    change for `LEASE` seconds is assumed to belong to a process that has ended, and is taken over.
 2. A frozen process may be mistaken for an ended one. So each note has the next number, and is
-   stored only if no note has that number: of two concurrent replays, one fails before it sends a
-   letter.
+   stored only if no note has that number or a higher one: of two concurrent replays, one fails
+   before it sends a letter. (A purge replaces all notes by one with the next number.)
 3. Both need a store that refuses to create an existing object. Some servers ignore that condition
    (`If-None-Match`) and replace the object, so a turn begins with a second attempt to create its own
    lease.

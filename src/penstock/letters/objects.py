@@ -5,7 +5,8 @@
    a key are in objects of one batcher, which begins each object after the previous one was written.
 2. The notes of replays are objects below `_replays/`, one per note. The store has confirmed a note
    before a letter is sent.
-3. Purging rewrites an object without the letters, or removes it.
+3. Purging rewrites an object without the letters, or removes it. An object that is removed
+   meanwhile, by a rule of the bucket or by hand, has no letters.
 4. A line that is not a letter is reported by its number, and stays unchanged.
 """
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 ENDS = {".ndjson": None, ".ndjson.gz": "gzip", ".ndjson.zst": "zstd"}
 NOTES = "_replays/"
 _NOTE = re.compile(rf"{NOTES}\d{{12}}\.json")
+_HIDDEN = re.compile(r"_[^/=]*/")
+"""A folder such as `_manifests/`, unlike the one of a partition, such as `_day=2026-01-31/`."""
 HEAD_BYTES = 64 << 10
 READS_AT_ONCE = 16
 TIMEOUT = 30.0
@@ -82,7 +85,9 @@ class ObjectStore(NotedStore):
             self.unreadable.include(self._bad_notes)
             seen: set[str] = set()
             for path in paths:
-                for letter in self._letters_of(path, await self._open.read(path)):
+                if (content := await self._open.read(path)) is None:
+                    continue
+                for letter in self._letters_of(path, content):
                     if letter.key in seen:
                         continue
                     seen.add(letter.key)
@@ -118,7 +123,7 @@ class ObjectStore(NotedStore):
         return [
             each
             for each in await self._open.listed()
-            if each.path.endswith((*ENDS,)) and not each.path.startswith("_") and each.size
+            if each.path.endswith((*ENDS,)) and not _HIDDEN.match(each.path) and each.size
         ]
 
     async def _in_order(self) -> list[str]:
@@ -127,10 +132,11 @@ class ObjectStore(NotedStore):
 
         async def begun(each: Listed) -> tuple[str, str]:
             async with free:
-                head = await self._open.read(each.path, min(each.size, HEAD_BYTES))
+                head = await self._open.read(each.path, min(each.size, HEAD_BYTES)) or b""
                 first = _first_line(each.path, head)
                 if first is None:
-                    first = next(_lines(each.path, await self._open.read(each.path)), b"")
+                    content = await self._open.read(each.path) or b""
+                    first = next(_lines(each.path, content), b"")
             try:
                 return letter_in(first).last_at.astimezone(UTC).isoformat(), each.path
             except NoLetterError:
@@ -156,7 +162,9 @@ class ObjectStore(NotedStore):
         self._next_note = 0
         for path in await self._note_paths():
             self._next_note = _number(path) + 1
-            for line in (await self._open.read(path)).splitlines():
+            if (content := await self._open.read(path)) is None:
+                raise self._another()
+            for line in content.splitlines():
                 self._learn(line, f"{self._given.place}/{path}")
 
     async def _note_paths(self) -> list[str]:
@@ -166,12 +174,19 @@ class ObjectStore(NotedStore):
     async def _store_note(self, content: bytes) -> None:
         if self._turn is None:
             raise StoreError("the store is not held")
-        if not await self._open.create(_note_path(self._next_note), content):
-            raise StoreError(
-                f"{self._given.place}: another replay has begun meanwhile; run the command again "
-                "when it has ended"
-            )
+        path = _note_path(self._next_note)
+        if not await self._open.create(path, content):
+            raise self._another()
+        if (await self._note_paths())[-1:] != [path]:  # a purge has put one later note for all
+            await self._open.remove(path)
+            raise self._another()
         self._next_note += 1
+
+    def _another(self) -> StoreError:
+        return StoreError(
+            f"{self._given.place}: another replay or purge has begun meanwhile; run the command "
+            "again when it has ended"
+        )
 
     async def _purge_notes(self, gone: set[str]) -> None:
         """Replace all notes by one with the same meaning for the remaining letters."""
@@ -181,15 +196,17 @@ class ObjectStore(NotedStore):
         await self._read_notes()
 
     async def _purge(self, path: str, gone: set[str]) -> None:
-        lines = list(_lines(path, await self._open.read(path)))
+        if (content := await self._open.read(path)) is None:
+            return
+        lines = list(_lines(path, content))
         left = [line for line in lines if key_in(line) not in gone]
         if len(left) == len(lines):
             return
         if not left:
             await self._open.remove(path)
             return
-        content = b"".join(line + b"\n" for line in left)
-        await self._open.replace(path, compressed(content, _compression(path)))
+        kept = b"".join(line + b"\n" for line in left)
+        await self._open.replace(path, compressed(kept, _compression(path)))
 
 
 def _compression(path: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,9 +11,11 @@ from tests.sinks.http_help import Server, hang, reply, serving
 from tests.sinks.objects.object_help import items_in
 from tests.sinks.objects.test_object_refusals import CONFIG
 
-from penstock import RowBatch
+from penstock import RefusedError, RowBatch, TransientError, UnavailableError
+from penstock._core.errors import TimedOutError
 from penstock._core.send import send
 from penstock.sinks import ObjectSink, ParquetSink
+from penstock.sinks.objects.reach import Reach
 from penstock.sinks.objects.tables import ParquetEncoder
 
 if TYPE_CHECKING:
@@ -80,6 +83,55 @@ async def test_with_a_manifest_nothing_is_delivered_before_it(real_clock: LoopCl
         await slow.waits.wait()
         await cut(write)
         assert len(batch.unsettled()) == len(ITEMS)
+
+
+async def test_a_store_that_stops_responding_ends_a_write_of_many_objects(
+    real_clock: LoopClock,
+) -> None:
+    """Otherwise the write would take the timeout for each of its objects, and only then be an
+    outage. Items that were not sent use up no attempt.
+    """
+    slow = Slow(range(1000))
+    items = [{"part": n} for n in range(1000)]
+    async with (
+        serving(slow.server),
+        ObjectSink("s3://b", concurrency=2, timeout=0.2, **options(slow.server.url)) as sink,
+    ):
+        errors = await send(sink, RowBatch(items))
+    kinds = Counter(type(error) for error in errors.values())
+    assert kinds == {TimedOutError: 2, UnavailableError: 998}
+    assert len(slow.server.requests) == 2
+
+
+async def test_an_object_that_always_takes_too_long_holds_back_no_other(
+    real_clock: LoopClock,
+) -> None:
+    """It ends the first write, and comes last in the next one."""
+    slow = Slow([0])
+    async with (
+        serving(slow.server),
+        ObjectSink("s3://b", concurrency=1, timeout=0.1, **options(slow.server.url)) as sink,
+    ):
+        batch = RowBatch(ITEMS)
+        for _ in range(2):
+            await send(sink, batch)
+        assert [ITEMS[index]["part"] for index in batch.unsettled()] == [0, 0]
+
+
+def test_uploads_that_fail_beside_confirmed_ones_end_no_write() -> None:
+    reach = Reach("s3://b")
+    first, other = reach.begin(), reach.begin()
+    reach.confirm()
+    reach.fail(first, TimedOutError("late"))
+    reach.fail(reach.begin(), RefusedError("this one"))
+    reach.fail(reach.begin(), TransientError("this one"))
+    assert reach.begin() == 1
+    reach.fail(reach.begin(), UnavailableError("away"))
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="not sent") as caught:
+            reach.begin()
+        reach.fail(other, caught.value)
+        assert len(caught.traceback) == 2
 
 
 async def test_only_the_files_that_are_being_stored_are_in_memory(

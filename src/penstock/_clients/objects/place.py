@@ -69,7 +69,7 @@ class StoreGiven:
         settings = Options(config or {})
         own: dict[str, Any] = {
             "timeout": f"{timeout:g}s",
-            "connect_timeout": f"{min(timeout, CONNECT_TIMEOUT):g}s",
+            "connect_timeout": f"{min(timeout / 2, CONNECT_TIMEOUT):g}s",
         }
         if (
             str(settings.get("endpoint", "")).startswith("http://")
@@ -92,13 +92,16 @@ class StoreGiven:
     def made(self) -> Any:
         """Create the store.
 
-        Raises `ConfigError` for options that obstore refuses, and `RefusedError` for a folder that
-        does not exist.
+        Raises `ConfigError` for options that obstore refuses and for a function that returns a
+        local folder, and `RefusedError` for a folder that does not exist.
         """
-        if callable(self.given):
-            return self.given()
-        from obstore.store import from_url
+        from obstore.store import LocalStore, from_url
 
+        if callable(self.given):
+            if isinstance(store := self.given(), LocalStore):
+                rule = "must not return a LocalStore, whose objects would not be synced; pass the "
+                raise bad("url", store, rule + "folder's URL, such as 'file:///folder'")
+            return store
         make: Any = from_url
         try:
             if self.is_folder:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._core.threads import in_thread, uncut
-from .errors import missing_folder, translated
+from .errors import missing_folder, translated, unreadable_folder
 from .place import obstore
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Uploads:
         self._store = given.made()
         self._place = given.place
         self._folder = Path(given.folder) if given.is_folder else None
-        self._target = self._folder and self._folder.resolve()
+        self._target: Path | None = self._folder and self._folder.resolve()
         """The folder without symbolic links, which obstore resolves once."""
         self._free = asyncio.Semaphore(concurrency)
         self._close_timeout = close_timeout
@@ -55,8 +55,8 @@ class Uploads:
 
     async def _put(self, path: str, body: Any, content_type: str) -> str | None:
         attributes = None if self._folder else {"Content-Type": content_type}
-        target = self._followed()
         try:
+            target = self._followed()
             put: Coroutine[Any, Any, Any] = obstore().put_async(
                 self._store,
                 path,
@@ -76,14 +76,19 @@ class Uploads:
     def _followed(self) -> Path | None:
         """Return the local folder, and open its store anew if its path leads to another one by now.
 
-        Raises `RefusedError` if there is none: obstore would create it.
+        Raises `RefusedError` if there is none, since obstore would create it, and the `SinkError`
+        of a folder that cannot be examined.
         """
         folder = self._folder
         if folder is None:
             return None
-        if not folder.is_dir():
-            raise missing_folder(folder)
-        if (target := folder.resolve()) != self._target:
+        try:
+            if not folder.is_dir():
+                raise missing_folder(folder)
+            target = folder.resolve()
+        except OSError as error:
+            raise unreadable_folder(error, self._place) from error
+        if target != self._target:
             self._store, self._target = self._given.made(), target
         return target
 

@@ -20,6 +20,7 @@ from ..._core.same_detail import same_detail
 from ..._core.threads import in_thread
 from .manifest import manifest
 from .partitions import Partitions
+from .reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -140,6 +141,7 @@ class ObjectBase(Openable, ABC):
        the number of its partitions.
     3. The items of an object are settled as soon as it is stored: a write that is cut continues
        with the other objects. With a manifest they are settled after the manifest.
+    4. A store that stops responding ends a write soon: see `reach.py`.
     """
 
     _run_time: ClassVar[tuple[str, ...]] = ("_uploads",)
@@ -159,11 +161,14 @@ class ObjectBase(Openable, ABC):
         if uploads is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         made = await in_thread(self._bodies, batch)
+        doubtful = batch.maybe_applied
+        objects = sorted(made.objects, key=lambda each: not doubtful.isdisjoint(each.indices))
+        reach = Reach(self._settings.store.place)
         answers = await asyncio.gather(
-            *(self._store(uploads, batch, each) for each in made.objects), return_exceptions=True
+            *(self._store(uploads, batch, each, reach) for each in objects), return_exceptions=True
         )
         errors, stored = made.errors, list[ConfirmedObject]()
-        for each, answer in zip(made.objects, answers, strict=True):
+        for each, answer in zip(objects, answers, strict=True):
             if isinstance(answer, ConfirmedObject):
                 stored.append(answer)
             elif isinstance(answer, SinkError):
@@ -177,20 +182,25 @@ class ObjectBase(Openable, ABC):
         return WriteResult.failed(batch, errors) if errors else None
 
     async def _store(
-        self, uploads: Uploads, batch: Batch[Any], body: ObjectBody
+        self, uploads: Uploads, batch: Batch[Any], body: ObjectBody, reach: Reach
     ) -> ConfirmedObject:
-        size = 0
+        size = mark = 0
 
         def made() -> tuple[str, Any]:
-            nonlocal size
+            nonlocal size, mark
+            mark = reach.begin()
             content = body.encode()
             size = memoryview(content).nbytes
             name = f"{self._settings.prefix}-{_digest(body.key, content)}.{self._suffix}"
             return body.folder + name, content
 
-        stored = ConfirmedObject(
-            StoredObject(*await uploads.put(made, self._content_type)), body.indices, size
-        )
+        try:
+            place = StoredObject(*await uploads.put(made, self._content_type))
+        except SinkError as error:
+            reach.fail(mark, error)
+            raise
+        reach.confirm()
+        stored = ConfirmedObject(place, body.indices, size)
         if not self._settings.manifest:
             stored.settle(batch)
         return stored

@@ -52,7 +52,8 @@ class ObjectSink(ObjectBase):
             objects; the items are delivered after that.
         concurrency: number of concurrent uploads; default 8. An object above 8 MiB is sent in
             parts, four at a time.
-        timeout: seconds for each request; default 30, of which at most 5 for connecting.
+        timeout: seconds for each request; default 30. At most half of it, and at most 5, are for
+            connecting.
         close_timeout: seconds for which a cancelled upload continues, so that it leaves no hidden
             parts; default 5.
         config: the store's options, with obstore's names, such as `region`, `endpoint`,
