@@ -183,6 +183,8 @@ def test_writes_with_ids_go_one_after_another() -> None:
     """Two of them would overtake each other; several streams may."""
     kept = RedisSink("redis://h", stream=STREAM, id="n").capabilities
     assert (kept.max_concurrency, kept.idempotent) == (1, False)
+    assert kept.several_destinations, "a retry that searches for an item at fault changes the order"
+    assert not RedisSink("redis://h", stream=STREAM).capabilities.several_destinations
     known = RedisSink("redis://h", stream_field="s", id="n", on_conflict="ignore").capabilities
     assert (known.max_concurrency, known.idempotent) == (10, True)
 

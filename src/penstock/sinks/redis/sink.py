@@ -173,12 +173,15 @@ class RedisSink(Openable):
         same key.
 
         Idempotent only with ids and `on_conflict="ignore"`. One write at a time to a stream with
-        ids, since they must increase; otherwise one for each connection.
+        ids, since they must increase; otherwise one for each connection. A `Retry` keeps a refused
+        batch whole if its entries have ids.
         """
         return Capabilities(
             key_prefix_safe=True,
             idempotent=self._form.ignores_known,
-            several_destinations=self._name is None,
+            # Redis decides about each entry by itself. A search for an item at fault would let later
+            # entries pass, and the ids of those before them would be too low.
+            several_destinations=self._name is None or self._form.ordered,
             max_concurrency=1 if self._is_single else self._options.pool_size,
         )
 
