@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import penstock
-from penstock.sinks import HttpSink
+from penstock import ErrorClass
+from penstock.sinks import HttpSink, classify_http
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +53,15 @@ def loki(url: str) -> HttpSink:
     )
 
 
+def class_of(error: BaseException) -> ErrorClass | None:
+    """A 5xx is an outage: Loki answers 500 while too few of its ingesters run."""
+    is_failing = classify_http(error) is ErrorClass.TRANSIENT
+    return ErrorClass.UNAVAILABLE if is_failing else None
+
+
 async def main(url: str) -> None:
-    sink = penstock.stack(loki(url), penstock.Timeout(5.0), penstock.Retry(attempts=5))
+    retry = penstock.Retry(classify=class_of)
+    sink = penstock.stack(loki(url), penstock.Timeout(5.0), penstock.Isolate(), retry)
     limits = penstock.Limits(max_items=1_000, max_delay=1.0)
     async with penstock.Batcher(sink, name="loki", limits=limits) as batcher:
         await batcher.add(Line(1767225600000000001, "info", "started"))

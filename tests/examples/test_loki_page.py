@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("httpx")
 
 from tests.examples.example import DOCS, load, printed_on
-from tests.sinks.http_help import reply, serving
+from tests.sinks.http_help import Reply, Request, Step, reply, serving
 
-from penstock import LoopClock
+from penstock import ErrorClass, LoopClock, PermanentError, TransientError
 
 PAGE = "how-to/send-logs-to-loki.md"
 
@@ -37,3 +37,26 @@ async def test_throttled_lines_are_pushed_again(real_clock: LoopClock) -> None:
         await load("logs_to_loki").main(server.url)
     assert len(server.requests) == 2
     assert server.requests[0].body == server.requests[1].body
+
+
+async def test_lines_wait_for_the_ingesters_and_bad_ones_fail_alone(
+    real_clock: LoopClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A 500 is an outage, which uses up no attempt; a 400 is the fault of one line."""
+    example = load("logs_to_loki")
+    async with serving() as server:
+        server.default = refusing(b"1767225600000000002")
+        server.steps.append(reply(500, b"at least 1 live replicas required"))
+        await example.main(server.url)
+    assert example.class_of(TransientError("500")) is ErrorClass.UNAVAILABLE
+    assert example.class_of(PermanentError("400")) is None
+    assert capsys.readouterr().out == "3 accepted: 2 delivered, 1 rejected\n"
+
+
+def refusing(text: bytes) -> Step:
+    """400 for a request that contains a text."""
+
+    async def step(request: Request) -> Reply:
+        return Reply(400 if text in request.body else 204)
+
+    return step

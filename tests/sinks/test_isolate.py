@@ -141,6 +141,43 @@ async def test_an_answer_per_item_is_believed(fake_clock: FakeClock) -> None:
     assert len(each.calls) == 1
 
 
+@pytest.mark.parametrize("bad", [1, 4, 7, 9])
+async def test_items_refused_together_are_looked_into_beside_others(
+    fake_clock: FakeClock, bad: int
+) -> None:
+    """A batch in several requests: some are stored, one is refused as a whole, and one item has an
+    error of its own.
+    """
+    applied: list[int] = []
+
+    async def write(batch: Batch[int]) -> WriteResult:
+        errors: dict[int, BaseException] = {}
+        items = list(batch)
+        if 0 in items:
+            errors[items.index(0)] = PermanentError("cannot be encoded")
+        for start in range(0, len(items), 5):
+            request = [i for i in range(len(items))[start : start + 5] if i not in errors]
+            if bad in [items[i] for i in request]:
+                errors.update(dict.fromkeys(request, PermanentError("400")))
+            else:
+                applied.extend(items[i] for i in request)
+        return WriteResult.failed(batch, errors)
+
+    assert sorted(await send(stack(write, Isolate()), RowBatch(range(10)))) == [0, bad]
+    assert sorted(applied) == [item for item in range(10) if item not in {0, bad}]
+
+
+async def test_items_refused_together_wait_for_a_destination_that_is_away(
+    fake_clock: FakeClock,
+) -> None:
+    """One of two requests is refused, and the other one meets an outage: both are tried again."""
+    refused, away = PermanentError("400"), UnavailableError("503")
+    steps: list[Any] = [partial({0: refused, 1: refused, 2: away, 3: away})]
+    sink = ScriptedSink[int](steps)
+    assert await send(stack(sink, Isolate()), RowBatch(range(4))) == dict.fromkeys(range(4), away)
+    assert len(sink.calls) == 1
+
+
 async def test_a_lone_item_is_not_written_twice(fake_clock: FakeClock) -> None:
     sink = AllOrNothing({0})
     assert len(await send(stack(sink, Isolate()), RowBatch([0]))) == 1

@@ -70,6 +70,13 @@ class RefusesIsolate(Protocol):
 
 
 @runtime_checkable
+class RefusesKeys(Protocol):
+    """A sink that needs the order of all items, not only per key; the reason ends an error text."""
+
+    refuses_keys: str
+
+
+@runtime_checkable
 class RefusesTransaction(Protocol):
     """A sink that cannot write in a transaction or a stage; the reason ends an error text."""
 

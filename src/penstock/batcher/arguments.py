@@ -14,7 +14,7 @@ from .._core.keywords import unknown_argument
 from .._core.known_names import right_name
 from .._core.observer import Observer
 from .._core.order.parking import MOST_PARKED, POLICIES
-from .._core.sink import capabilities_of, dead_letters_in, stretch_limits
+from .._core.sink import RefusesKeys, capabilities_of, dead_letters_in, stretch_limits, walk
 from .._core.told import repr_of
 from .adaptive.adaptive import Adaptive
 from .limits import Limits
@@ -80,13 +80,19 @@ def checked_adaptive(adaptive: object, limits: Limits) -> Adaptive | None:
     return adaptive
 
 
-def checked_key(name: str, function: Callable[[T], object] | None) -> Callable[[T], object] | None:
-    """Check the function from an item to its key or tenant."""
+def checked_key(
+    name: str, function: Callable[[T], object] | None, sink: object
+) -> Callable[[T], object] | None:
+    """Check the function from an item to its key or tenant, and that the sink allows one."""
     rule = f"must be a function of an item that returns its {name}"
     given: object = function
     if isinstance(given, str) and given.isidentifier():
         rule += f", such as lambda item: item[{given!r}]"
-    return cast("Callable[[T], object] | None", checks.optional_function(name, given, rule))
+    made = cast("Callable[[T], object] | None", checks.optional_function(name, given, rule))
+    for part in () if made is None else walk(sink):
+        if isinstance(part, RefusesKeys):
+            raise checks.bad(name, made, f"cannot be used with {part!r}: {part.refuses_keys}")
+    return made
 
 
 def checked_tenants(tenants: object, tenant: object, *, sized: bool) -> Tenants:

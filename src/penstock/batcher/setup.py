@@ -170,10 +170,10 @@ def checked_setup(
         overflow=checks.choice("overflow", overflow, get_args(Overflow)),
         oversize=checks.choice("oversize", oversize, get_args(Oversize)),
         measure=measure if sized else None,
-        key=checked_key("key", key),
+        key=checked_key("key", key, target),
         on_key_failure=policy,
         max_parked_items=checked_most_parked(max_parked_items, policy),
-        tenant=checked_key("tenant", tenant),
+        tenant=checked_key("tenant", tenant, target),
         tenants=checked_tenants(tenants, tenant, sized=sized),
         on_failure=checked_handler(on_failure),
         shutdown_deadline=checks.seconds(

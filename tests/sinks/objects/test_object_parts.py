@@ -95,7 +95,7 @@ async def test_a_store_that_stops_responding_ends_a_write_of_many_objects(
     items = [{"part": n} for n in range(1000)]
     async with (
         serving(slow.server),
-        ObjectSink("s3://b", concurrency=2, timeout=0.2, **options(slow.server.url)) as sink,
+        ObjectSink("s3://b", concurrency=2, timeout=1.0, **options(slow.server.url)) as sink,
     ):
         errors = await send(sink, RowBatch(items))
     kinds = Counter(type(error) for error in errors.values())
@@ -110,7 +110,7 @@ async def test_an_object_that_always_takes_too_long_holds_back_no_other(
     slow = Slow([0])
     async with (
         serving(slow.server),
-        ObjectSink("s3://b", concurrency=1, timeout=0.1, **options(slow.server.url)) as sink,
+        ObjectSink("s3://b", concurrency=1, timeout=0.6, **options(slow.server.url)) as sink,
     ):
         batch = RowBatch(ITEMS)
         for _ in range(2):

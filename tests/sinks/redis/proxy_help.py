@@ -78,12 +78,18 @@ async def proxied(url: str) -> AsyncGenerator[RedisProxy]:
 
 
 @asynccontextmanager
-async def refusing(answer: str) -> AsyncGenerator[str]:
-    """The URL of a server that answers `XADD` with this error, and everything else with `PONG`."""
+async def refusing(answer: str, *, closes: bool = False) -> AsyncGenerator[str]:
+    """The URL of a server that answers `XADD` with this error, and everything else with `PONG`.
+
+    With `closes` it answers only the first `XADD`, and closes the connection.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
             count = data.count(b"XADD")
+            if closes and count:
+                writer.write(f"-{answer}\r\n".encode())
+                break
             writer.write(f"-{answer}\r\n".encode() * count or b"+PONG\r\n" * data.count(b"*"))
             await writer.drain()
         writer.close()

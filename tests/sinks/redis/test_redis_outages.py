@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 COUNT = 50
 ANSWERED = 20
+LIMIT = 1 << 20
 
 
 def numbered(count: int = COUNT) -> list[dict[str, int]]:
@@ -158,17 +159,20 @@ async def test_a_lost_part_leaves_later_parts_unsent(store: Store) -> None:
 
 
 async def test_a_value_over_the_limit_of_the_server_fails_alone(own_store: Store) -> None:
-    """Redis closes the connection, and executes no later command."""
+    """Redis closes the connection after each of them; the others are sent over another one."""
     own_store.client.config_set("proto-max-bulk-len", "1mb")
-    items = [{"n": 1}, {"n": 2, "data": "x" * (1 << 20) + "x"}, {"n": 3}, {"n": 4}]
+    items = [{"n": n, "data": "x" * (n % 2 * LIMIT + n % 2)} for n in range(8)]
     async with own_store.sink() as sink:
-        batch = RowBatch(items)
-        errors = await send(sink, batch)
-        assert names(errors)[1] == "TooLargeError"
-        assert {*names(errors).values()} <= {"TooLargeError", "TransientError", "UnavailableError"}
-        rest = await send(sink, batch.pick([index for index in errors if index != 1]))
-    assert rest == {}
-    assert own_store.numbers() == [1, 3, 4]
+        assert names(await written(sink, items)) == dict.fromkeys((1, 3, 5, 7), "TooLargeError")
+    assert own_store.numbers() == [0, 2, 4, 6]
+
+
+async def test_nothing_is_executed_after_a_protocol_error() -> None:
+    """The connection ends with it, so the later items of the exchange were not stored."""
+    told = "ERR Protocol error: invalid bulk length"
+    async with refusing(told, closes=True) as url, RedisSink(url, stream=STREAM) as sink:
+        errors = await written(sink, [{"n": 1}, {"n": 2}, {"n": 3}])
+    assert names(errors) == {0: "TooLargeError", 1: "TransientError", 2: "TransientError"}
 
 
 async def test_a_reply_that_comes_before_all_is_sent_is_read(own_store: Store) -> None:

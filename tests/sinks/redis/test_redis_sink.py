@@ -22,8 +22,10 @@ from penstock import (
     RefusedError,
     RowBatch,
     send,
+    stack,
 )
 from penstock._core.clock import LOOP_CLOCK
+from penstock.retry import Retry
 from penstock.sinks import RedisSink
 
 pytestmark = pytest.mark.usefixtures("real_clock")
@@ -181,8 +183,27 @@ def test_writes_with_ids_go_one_after_another() -> None:
     """Two concurrent writes would overtake each other; several streams may."""
     kept = RedisSink("redis://h", stream=STREAM, id="n").capabilities
     assert (kept.max_concurrency, kept.idempotent) == (1, False)
+    assert kept.several_destinations, "a retry that searches for an item at fault changes the order"
+    assert not RedisSink("redis://h", stream=STREAM).capabilities.several_destinations
     known = RedisSink("redis://h", stream_field="s", id="n", on_conflict="ignore").capabilities
     assert (known.max_concurrency, known.idempotent) == (10, True)
+
+
+@pytest.mark.parametrize("argument", ["key", "tenant"])
+def test_ids_of_a_stream_are_refused_with_keys(argument: str) -> None:
+    """Items of other keys would overtake those in a backoff, whose ids would then be too low."""
+    options: dict[str, Any] = {argument: lambda item: item["n"]}
+    kept = stack(RedisSink("redis://h", stream=STREAM, id="n"), Retry())
+    with pytest.raises(ConfigError, match=rf"{argument}=.*RedisSink.*must increase over all items"):
+        Batcher(kept, **options)
+    others: list[dict[str, Any]] = [
+        {"stream": STREAM},
+        {"stream_field": "s", "id": "n"},
+        {"list": LIST},
+    ]
+    for other in others:
+        Batcher(RedisSink("redis://h", **other), **options)
+    Batcher(kept)
 
 
 @pytest.mark.parametrize("kind", ["stream", "list"])

@@ -87,10 +87,10 @@ async def test_a_receiver_of_ipv6() -> None:
 
 
 async def test_what_was_sent_before_a_refusal_is_lost_and_the_rest_is_not_sent(
-    receiver: Receiver,
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At most once: delivered means handed to the kernel. Later writes check for the receiver
-    first.
+    first, and the loss is logged once.
     """
     receiver.close()
     async with UdpSink(receiver.host, receiver.port, max_datagram=10) as sink:
@@ -102,6 +102,13 @@ async def test_what_was_sent_before_a_refusal_is_lost_and_the_rest_is_not_sent(
         with Receiver(port=receiver.port) as other:
             assert await send(sink, RowBatch(hits(3))) == {}
             assert other.lines() == ["hits:0|c", "hits:1|c", "hits:2|c"]
+        assert await send(sink, RowBatch(hits(1))) == {}
+        assert names(await send(sink, RowBatch(hits(1)))) == {0: "UnavailableError"}
+    (told,) = caplog.messages
+    assert told == (
+        f"127.0.0.1:{receiver.port}: Connection refused; datagrams sent shortly before this report "
+        "are lost, although their items are delivered"
+    )
 
 
 async def test_a_receiver_that_restarts_loses_only_what_was_on_its_way(receiver: Receiver) -> None:
@@ -156,7 +163,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 async def test_a_name_is_looked_up_again_after_a_failure(
     receiver: Receiver, resolver: Resolver
 ) -> None:
-    """It resolves to another machine then; without a failure it is not resolved again."""
+    """It resolves to another machine then; without a failure it is not resolved again so soon."""
     async with UdpSink("metrics.example", receiver.port) as sink:
         for number in range(3):
             assert await send(sink, RowBatch(hits(1, number))) == {}
@@ -170,6 +177,30 @@ async def test_a_name_is_looked_up_again_after_a_failure(
             assert await send(sink, RowBatch(hits(1, 5))) == {}
             assert other.lines() == ["hits:4|c", "hits:5|c"]
     assert resolver.asked == 2
+
+
+async def test_a_receiver_that_moves_without_a_trace_is_followed(
+    receiver: Receiver,
+    resolver: Resolver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing reports that its old address is no longer in use, so its name is looked up again."""
+    monkeypatch.setattr("penstock.sinks.udp.channel.LOOK_EVERY", 0.0)
+    with Receiver("127.0.0.2", receiver.port) as other, caplog.at_level("INFO"):
+        async with UdpSink("metrics.example", receiver.port) as sink:
+            assert await send(sink, RowBatch(hits(1))) == {}
+            assert resolver.asked == 2
+            resolver.hosts = []  # no answer: the known address may still be right
+            assert await send(sink, RowBatch(hits(1, 1))) == {}
+            assert "no longer" not in caplog.text
+            resolver.hosts = ["127.0.0.3", "127.0.0.2"]
+            assert await send(sink, RowBatch(hits(2, 2))) == {}
+        assert receiver.lines() == ["hits:0|c", "hits:1|c"]
+        assert other.lines() == ["hits:2|c", "hits:3|c"]
+    assert f"metrics.example:{receiver.port}: the name no longer has the address 127.0.0.1" in (
+        caplog.text
+    )
 
 
 async def test_the_address_of_several_that_listens_is_found(

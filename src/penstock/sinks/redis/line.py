@@ -74,6 +74,10 @@ class RedisLine:
         """Mark the connection to be closed afterwards."""
         self._is_spoiled = True
 
+    async def renew(self) -> None:
+        """Close the connection; the next exchange opens another one."""
+        await self._connection.disconnect(nowait=True)
+
     async def exchange(
         self, commands: Iterable[bytes], count: int, take: Callable[[int, object], None]
     ) -> None:

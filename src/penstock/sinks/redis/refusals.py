@@ -67,6 +67,10 @@ reopened.
 """
 _KNOWN = _REPAIRS.keys() | _TEMPORARY
 _NO_LOGIN = "Authentication required."
+_NO_LOGIN_YET = "Protocol error: unauthenticated"
+"""The beginning of the reply to a large command without a login. The server then closes the
+connection.
+"""
 _NO_HIGHER_ID = "equal or smaller than"
 _NO_ID_LEFT = "The stream has exhausted"
 _QUOTE = ", with args beginning with"
@@ -88,7 +92,9 @@ def code_of(error: BaseException) -> str:
     if known is not None:
         return "NOAUTH" if text == _NO_LOGIN else known
     first = text.partition(" ")[0]
-    return first if first in _KNOWN else "ERR"
+    if first in _KNOWN:
+        return first
+    return "NOAUTH" if text.removeprefix("ERR ").startswith(_NO_LOGIN_YET) else "ERR"
 
 
 def is_low_id(error: BaseException) -> bool:

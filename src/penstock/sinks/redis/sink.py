@@ -34,6 +34,10 @@ _EVICTS = (
     "%r: the server removes any keys when its memory is full (maxmemory-policy %s), so delivered items "
     "may be lost with their stream or list; set the policy to noeviction"
 )
+_NO_KEYS = (
+    "the ids of its stream must increase over all items, but items of other keys or tenants do not wait "
+    "for an item in a backoff, which would be refused after them; leave it out"
+)
 
 
 @known_arguments()
@@ -56,8 +60,9 @@ class RedisSink(Openable):
         encode: a function from an item to bytes or text: a list's element, or the field `value` of
             an entry. Default for lists: bytes unchanged, text in UTF-8, anything else as JSON.
         id: the field that contains an entry's id, or a function from an item to it:
-            `"1700000000000-0"`, or milliseconds. Ids must increase within a stream. Default: Redis
-            generates them.
+            `"1700000000000-0"`, or milliseconds. Ids must increase within a stream, so a `Batcher`
+            with `key` or `tenant` refuses a sink of one `stream` with ids. Default: Redis generates
+            them.
         on_conflict: for entries with an `id` that is not higher than the stream's last. `"error"`
             (default): the entry is refused. `"ignore"`: it is delivered if the stream has it with
             the same fields.
@@ -159,6 +164,8 @@ class RedisSink(Openable):
             create=checks.flag("create", create),
             ignores_known=on_conflict == "ignore",
         )
+        if self._is_single:
+            self.refuses_keys = _NO_KEYS
 
     @property
     def capabilities(self) -> Capabilities:
@@ -166,15 +173,22 @@ class RedisSink(Openable):
         same key.
 
         Idempotent only with ids and `on_conflict="ignore"`. One write at a time to a stream with
-        ids, since they must increase; otherwise one for each connection.
+        ids, since they must increase; otherwise one for each connection. A `Retry` keeps a refused
+        batch whole if its entries have ids.
         """
-        is_single = self._form.ordered and self._name is not None
         return Capabilities(
             key_prefix_safe=True,
             idempotent=self._form.ignores_known,
-            several_destinations=self._name is None,
-            max_concurrency=1 if is_single else self._options.pool_size,
+            # Redis decides about each entry by itself. A search for an item at fault would let later
+            # entries pass, and the ids of those before them would be too low.
+            several_destinations=self._name is None or self._form.ordered,
+            max_concurrency=1 if self._is_single else self._options.pool_size,
         )
+
+    @property
+    def _is_single(self) -> bool:
+        """Whether all items are entries of one stream, with their own ids."""
+        return self._form.ordered and self._name is not None
 
     async def _open(self, stack: AsyncExitStack) -> None:
         connections = RedisConnections(await self._options.made(), self._options)

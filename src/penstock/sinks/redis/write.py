@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core.causes import caused, of_item
 from ..._core.errors import (
     PermanentError,
+    RefusedError,
     ResultMismatch,
     SinkError,
     UnavailableError,
@@ -99,6 +100,9 @@ class RedisWrite:
                 except UnknownOutcomeError as error:
                     self._lost(places, error)
                     return
+                if self._ended_by is not None:  # after its last reply
+                    self._ended_by = None
+                    await line.renew()
                 self._stop_behind()
 
     async def _exchange(self, line: RedisLine, commands: Sequence[Command]) -> None:
@@ -221,6 +225,9 @@ class RedisWrite:
     def _lost(self, places: Sequence[int], error: UnknownOutcomeError) -> None:
         """End the write: items without a reply are unknown, and later ones were not sent."""
         ended = self._ended_by
+        if isinstance(ended, RefusedError):  # a missing login, the same for all items
+            self._fail_others(ended)
+            return
         rest = error if ended is None else not_executed(ended)
         for place in places:
             index = self._made.indices[place]

@@ -7,12 +7,17 @@
    `PROBE_SECONDS` for its refusal. Only such a datagram is known to be refused.
 3. A name with several addresses (`localhost`: `::1` and `127.0.0.1`) starts in the same way, since
    a socket can be "connected" to any of them whether or not something listens there.
+4. A receiver that moves to another address often leaves nothing behind that reports the loss. So the
+   name is looked up again every `LOOK_EVERY` seconds, and the sink leaves an address that the name
+   no longer has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import math
 import os
 import socket
 from contextlib import suppress
@@ -21,13 +26,24 @@ from typing import TYPE_CHECKING, Any
 from ..._core.causes import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import RefusedError, UnavailableError
+from ..._core.say import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..._core.errors import SinkError
 
+logger = logging.getLogger("penstock.sinks.udp")
+
 PROBE_SECONDS = 0.05
+LOOK_EVERY = 60.0
+"""Seconds between lookups of the name."""
+_MOVED = "%s: the name no longer has the address %s, so datagrams sent there lately may be lost"
+_LOST = (
+    "%s: %s; datagrams sent shortly before this report are lost, although their items are delivered"
+)
+_OF_EARLIER = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
+"""Errors that the network reports for a datagram sent earlier."""
 _REPAIRS = {
     errno.EMSGSIZE: "lower max_datagram=, which exceeds the limit of the path to the receiver",
     errno.EACCES: "allow this process to send to the receiver; a broadcast address is not supported",
@@ -43,6 +59,12 @@ class UdpChannel:
         self._port = port
         self._timeout = timeout
         self._socket: socket.socket | None = None
+        self._address: Any = None
+        """The address of the socket."""
+        self._looks_at = 0.0
+        """The time of the next lookup."""
+        self._tells_at = -math.inf
+        """The time from which a loss is logged again."""
 
     @property
     def place(self) -> str:
@@ -55,7 +77,7 @@ class UdpChannel:
         addresses = await self._addresses()
         if len(addresses) == 1:
             try:
-                self._socket = _connected(addresses[0])
+                self._use(_connected(addresses[0]), addresses[0])
             except OSError as error:
                 raise self._error(error) from error
 
@@ -69,17 +91,27 @@ class UdpChannel:
         """Send one datagram; suspends while the send buffer is full. Raises a `SinkError` if it was
         not sent, or is known to be refused.
         """
+        if self._socket is not None and LOOP_CLOCK.now() >= self._looks_at:
+            await self._leave_old_address()
         if self._socket is not None:
             try:
                 await push(self._socket, data, self._timeout)
-            except OSError:  # possibly about an earlier datagram
+            except OSError as error:  # possibly about an earlier datagram
                 self.close()
+                self._tell(error)
             except BaseException:
                 self.close()
                 raise
             else:
                 return
         await self._send_anew(data)
+
+    def _tell(self, error: OSError) -> None:
+        """Log the loss of earlier datagrams, at most once per `LOOK_EVERY` seconds."""
+        now = LOOP_CLOCK.now()
+        if error.errno in _OF_EARLIER and now >= self._tells_at:
+            self._tells_at = now + LOOK_EVERY
+            say(logger, logging.WARNING, _LOST, self.place, error.strerror)
 
     async def _send_anew(self, data: bytes) -> None:
         trouble: OSError | None = None
@@ -99,16 +131,30 @@ class UdpChannel:
                     made.close()
                 raise
             else:
-                self._socket = made
+                self._use(made, address)
                 return
         assert trouble is not None, "a name has an address"
         raise self._error(trouble) from trouble
+
+    def _use(self, made: socket.socket, found: Any) -> None:
+        self._socket, self._address = made, found[4]
+
+    async def _leave_old_address(self) -> None:
+        """Close the socket if the name no longer has its address. Without an answer, it stays."""
+        try:
+            addresses = await self._addresses()
+        except UnavailableError:
+            self._looks_at = LOOP_CLOCK.now() + LOOK_EVERY
+            return
+        if self._address not in [found[4] for found in addresses]:
+            say(logger, logging.INFO, _MOVED, self.place, self._address[0])
+            self.close()
 
     async def _addresses(self) -> Sequence[Any]:
         loop = asyncio.get_running_loop()
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._timeout):
-                return await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
+                found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
         except TimeoutError as error:
             told = f"{self.place}: the name was not found within {self._timeout:g} s (timeout)"
             raise UnavailableError(told) from error
@@ -116,6 +162,8 @@ class UdpChannel:
             raise UnavailableError(
                 f"{self.place}: the name cannot be looked up: {error}"
             ) from error
+        self._looks_at = LOOP_CLOCK.now() + LOOK_EVERY
+        return found
 
     def _error(self, error: OSError) -> SinkError:
         told = f"{self.place}: {error.strerror or error}"

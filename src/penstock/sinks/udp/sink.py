@@ -42,8 +42,8 @@ class UdpSink(Openable):
     cannot be confirmed.
 
     Args:
-        host: the receiver's name or address, IPv4 or IPv6. A name is looked up when opening, and
-            again after a failure.
+        host: the receiver's name or address, IPv4 or IPv6. A name is looked up when opening, every
+            60 seconds, and after a failure.
         port: the receiver's port.
         encode: the form of a record. `"statsd"` (default): an item has `name`, `value`, `type`
             (`c`, `g`, `ms`, `h`, `s` or `d`), and optionally `sample_rate` and `tags`, as DogStatsD
