@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock import Capabilities, DeadLetter, PermanentError, WriteResult, stack
+from penstock import Capabilities, DeadLetter, Limits, PermanentError, WriteResult, stack
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -39,6 +39,16 @@ def tenant_of(item: Item) -> Any:
 
 def some(key: Any, start: int, end: int) -> list[Item]:
     return [Item(key, number) for number in range(start, end)]
+
+
+def items(*spec: str) -> list[Item]:
+    """`items("a", "b", "a")` are the first of a, the first of b, and the second of a."""
+    return [Item(key, spec[:place].count(key)) for place, key in enumerate(spec)]
+
+
+def limits(**given: Any) -> Limits:
+    most: dict[str, Any] = {"max_items": 3, "max_delay": 1.0, "workers": 2, "flush_timeout": 1000.0}
+    return Limits(**{**most, **given})
 
 
 def on_virtual_time(main: Callable[[FakeClock], Coroutine[Any, Any, None]]) -> None:

@@ -5,27 +5,11 @@ again.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
+from process_help import script
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-
-
-def script(text: str) -> str:
-    """Run a program and return its output. Any output on stderr fails the test."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
 
 PARENT = """
     import asyncio, os, sys, warnings

@@ -8,6 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from tenant_help import Item, some, tenant_of
 
 from penstock import Batcher, ConfigError, LedgerFull, Limits, Retry, Tenants, ThrottledError, stack
 from penstock.testing import BlockingSink, FakeSink
@@ -15,16 +16,6 @@ from penstock.testing import BlockingSink, FakeSink
 if TYPE_CHECKING:
     from penstock import Batch
     from penstock.testing import FakeClock
-
-Item = tuple[str, int]
-
-
-def tenant_of(item: Item) -> str:
-    return item[0]
-
-
-def some(tenant: str, count: int, start: int = 0) -> list[Item]:
-    return [(tenant, number) for number in range(start, start + count)]
 
 
 def limits(**given: Any) -> Limits:

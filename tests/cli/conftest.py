@@ -1,13 +1,15 @@
-"""The folder of a demo's servers."""
+"""Folders: of a demo's servers, and of the modules that `penstock tune` loads."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cli.tune_help import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,3 +24,14 @@ def folder() -> Iterator[Path]:
     path.chmod(0o755)
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the modules `tuned` (of `tune_help`) and `broken`."""
+    (tmp_path / "tuned.py").write_text(PROGRAM)
+    (tmp_path / "broken.py").write_text("sink = (")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tuned", raising=False)
+    return tmp_path

@@ -1,0 +1,234 @@
+"""`penstock tune`: its output, also as JSON, after a failed write and after an interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cli.tune_help import QUICK
+from tests.examples.example import DOCS, EXAMPLES
+
+from penstock.cli import main
+from penstock.cli.tune.worksheet import Measured, Needs, worksheet
+
+if TYPE_CHECKING:
+    from penstock.testing import EmbeddedPostgres
+
+
+def test_it_measures_and_prints_limits(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """batcher/B51: a sink with a constant write time: the largest size is the best. The figures
+    depend on the machine, their form does not.
+    """
+    plot = here / "out.svg"
+    arguments = [
+        "tune",
+        "tuned:slow",
+        *QUICK,
+        "--sizes",
+        "1,10,100",
+        "--rate",
+        "100",
+        "--latency",
+        "50ms",
+        "--workers",
+        "1,2",
+        "--plot",
+        str(plot),
+    ]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert (
+        "WARNING: this writes about 1,053 made-up items to the real destination of tuned:slow"
+        in err
+    )
+    assert re.findall(r"^ +(\d+) +\d+\.\d\d +[\d,]+$", out, re.MULTILINE) == [
+        "1",
+        "10",
+        "100",
+        "1",
+        "2",
+    ]
+    assert "no knee: still rising at 100 items: try larger sizes with --sizes 100,300,1000" in out
+    assert (
+        "    max_items=80,\n    max_delay=0.05,\n    workers=1,\n    max_pending_items=360,\n"
+        in out
+    )
+    assert "- the limits are for 100 items, the largest size measured" in out
+    assert re.search(
+        r"- memory at worst: max_pending_items x size of an item = 360 x \d+ bytes = \d+\.\d KiB",
+        out,
+    )
+    assert "<svg" in plot.read_text()
+    assert "knee" not in plot.read_text()
+
+
+def test_a_size_that_the_sink_refuses_ends_the_sizes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "tuned:narrow", *QUICK, "--sizes", "1,10,100,1000"]) == 0
+    out, err = capsys.readouterr()
+    assert "a write of 100 items failed: PermanentError: too wide; larger sizes are skipped" in err
+    assert "no knee: 10 items are the largest size that was accepted" in out
+    assert "limits = Limits(" in out
+
+
+def test_json_is_one_document_and_nothing_else(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also with a sink that prints. Every figure names its unit."""
+    sizes = ("--sizes", "1,10", "--workers", "1,2", "--rate", "100", "--json")
+    assert main(["tune", "tuned:loud", *QUICK, *sizes]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["complete"] is True
+    assert [(one["batch_items"], one["workers"]) for one in found["sizes"]] == [(1, 1), (10, 1)]
+    assert [(one["batch_items"], one["workers"]) for one in found["workers"]] == [(8, 1), (8, 2)]
+    assert all(
+        0 < one["least_seconds"] <= one["median_seconds"] <= one["most_seconds"]
+        for one in found["sizes"]
+    )
+    assert found["knee_items"] is None
+    assert found["summary"].startswith("no knee: still rising at 10 items")
+    assert found["written_items"] == 3 * (11 + 3 * 8)
+    limits = worksheet(Measured(10, (0.01,)), Needs(rate=100), found["limits"]["workers"])
+    assert found["limits"] == {
+        "max_items": limits.max_items,
+        "max_delay_seconds": limits.max_delay,
+        "workers": limits.workers,
+        "max_pending_items": limits.max_pending_items,
+    }
+    assert found["memory_bytes"] == found["limits"]["max_pending_items"] * found["item_bytes"]
+    assert "loud" in err
+    assert "ms a write" in err
+
+
+def test_the_fields_of_the_document_are_documented(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "tuned:slow", *QUICK, "--sizes", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    page = (DOCS / "how-to" / "size-a-batcher.md").read_text()
+    documented = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert {*found, *found["sizes"][0], *found["limits"]} == documented
+
+
+def test_a_failure_after_the_sizes_leaves_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--sizes", "1,10", "--workers", "1,2", "--json")
+    assert main(["tune", "tuned:one_at_a_time", *QUICK, *arguments]) == 1
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["complete"], len(found["sizes"]), len(found["workers"])) == (False, 2, 1)
+    assert found["limits"] is found["knee_items"] is found["memory_bytes"] is None
+    assert "best of the sizes measured: 10 items" in found["summary"]
+    assert found["summary"] in err
+    assert "a write of 8 items failed: PermanentError: one at a time" in err
+
+
+def test_progress_is_shown_on_a_terminal(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From before the first write, which may be slow."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert main(["tune", "tuned:slow", *QUICK, "--sizes", "10"]) == 0
+    err = capsys.readouterr().err
+    shown = [part.removesuffix("\x1b[K") for part in err.split("\r") if "writes done" in part]
+    assert shown == [f"10 items: {done} of 3 writes done" for done in range(4)]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_closes_the_sink(here: Path, number: signal.Signals, code: int) -> None:
+    """It prints how much was written."""
+    command = [sys.executable, "-m", "penstock.cli", "tune", "tuned:deaf", *QUICK]
+    with subprocess.Popen(
+        command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while process.stdout.readline() != "writing\n":
+            assert process.poll() is None
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert out == "closed\n"
+    told = "ended early; about 0 items were written; nothing was measured"
+    assert err.splitlines()[-1] == told
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
+def test_an_interruption_leaves_what_was_measured(
+    here: Path, number: signal.Signals, code: int, arguments: list[str]
+) -> None:
+    sizes = ("--sizes", "1,10,100", *arguments)
+    command = [sys.executable, "-m", "penstock.cli", "tune", "tuned:stuck", *QUICK, *sizes]
+    with subprocess.Popen(
+        command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        printed = process.stderr if arguments else process.stdout
+        assert printed is not None
+        while not printed.readline().startswith("      10 "):
+            assert process.poll() is None
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    told = "best of the sizes measured: 10 items"
+    assert told in err.splitlines()[-1]
+    if arguments:
+        found = json.loads(out)
+        assert [one["batch_items"] for one in found["sizes"]] == [1, 10]
+        assert (found["complete"], found["limits"]) == (False, None)
+        assert told in found["summary"]
+
+
+def test_a_real_table(
+    embedded_postgres: EmbeddedPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The example of the how-to page."""
+    import asyncpg
+
+    async def execute(sql: str) -> Any:
+        connection = await asyncpg.connect(embedded_postgres.dsn)
+        try:
+            return await connection.fetch(sql)
+        finally:
+            await connection.close()
+
+    asyncio.run(execute("CREATE TABLE audit (id bigint PRIMARY KEY, action text NOT NULL)"))
+    try:
+        monkeypatch.setenv("DSN", embedded_postgres.dsn)
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        monkeypatch.delitem(sys.modules, "tune_me", raising=False)
+        assert (
+            main(
+                [
+                    "tune",
+                    "tune_me:sink",
+                    "--items",
+                    "tune_me:row",
+                    "--sizes",
+                    "1,100",
+                    "--repeats",
+                    "3",
+                    "--yes",
+                    "--rate",
+                    "500",
+                ]
+            )
+            == 0
+        )
+        ((rows,),) = asyncio.run(execute("SELECT count(*) FROM audit"))
+        assert rows == 4 * 101
+    finally:
+        asyncio.run(execute("DROP TABLE audit"))
+    assert "limits = Limits(" in capsys.readouterr().out
