@@ -161,8 +161,9 @@ class ObjectBase(Openable, ABC):
         if uploads is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         made = await in_thread(self._bodies, batch)
-        doubtful = batch.maybe_applied
-        objects = sorted(made.objects, key=lambda each: not doubtful.isdisjoint(each.indices))
+        objects = made.objects
+        if doubtful := batch.maybe_applied:
+            objects = sorted(objects, key=lambda each: not doubtful.isdisjoint(each.indices))
         reach = Reach(self._settings.store.place)
         answers = await asyncio.gather(
             *(self._store(uploads, batch, each, reach) for each in objects), return_exceptions=True
