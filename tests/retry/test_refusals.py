@@ -37,13 +37,27 @@ if TYPE_CHECKING:
 FORBIDDEN = "403 from https://example.test/bulk"
 
 
+def forbidden() -> Exception:
+    return RefusedError(FORBIDDEN, repair="give the token the right to write")
+
+
+def bad_gateway() -> Exception:
+    return UnavailableError("502 from https://example.test/bulk", perhaps_of_item=True)
+
+
 class Server:
     """Applies batches, or refuses whole writes as the test specifies; every write takes
     `seconds`.
     """
 
-    def __init__(self, refuses: Callable[[float, list[int]], bool], seconds: float = 0.01) -> None:
+    def __init__(
+        self,
+        refuses: Callable[[float, list[int]], bool],
+        seconds: float = 0.01,
+        error: Callable[[], Exception] = forbidden,
+    ) -> None:
         self._refuses = refuses
+        self._error = error
         self._seconds = seconds
         self.calls: list[tuple[float, list[int]]] = []
         self.applied: list[int] = []
@@ -62,7 +76,7 @@ class Server:
         finally:
             self.running -= refused
         if refused:
-            raise RefusedError(FORBIDDEN, repair="give the token the right to write")
+            raise self._error()
         self.applied += items
 
 
@@ -164,6 +178,51 @@ async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
     ]
     assert sorted(server.applied) == [item for item in range(3_010) if item != bad]
     assert len([items for _, items in server.calls if bad in items]) < 80
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("key", [None, lambda item: item % 50], ids=["plain", "keyed"])
+@pytest.mark.parametrize("restart", [0.0, 3.0, 20.0])
+async def test_an_item_that_crashes_the_server_behind_a_proxy_is_given_up_and_no_other(
+    fake_clock: FakeClock, workers: int, key: Any, restart: float
+) -> None:
+    """decisions 0.3: the proxy answers 502 for all items while the server restarts."""
+    down_until = 0.0
+
+    def crashes(now: float, items: list[int]) -> bool:
+        nonlocal down_until
+        if now < down_until:
+            return True
+        if 123 in items:
+            down_until = now + restart
+            return True
+        return False
+
+    server = Server(crashes, error=bad_gateway)
+    taken, dead_letter = letters()
+    limits = Limits(max_items=50, workers=workers, max_delay=0.05)
+    async with Batcher(stack(server, Retry(), dead_letter), limits=limits, key=key) as batcher:
+        await batcher.add_many(range(300))
+        for item in range(300, 400):
+            await batcher.add(item)
+            await fake_clock.sleep(10.0)
+        report = await batcher.flush(timeout=600.0)
+        assert report.complete
+    assert taken == [123]
+    assert sorted(server.applied) == [item for item in range(400) if item != 123]
+
+
+async def test_a_bad_gateway_is_an_outage(fake_clock: FakeClock) -> None:
+    """B-T42: no item is given up, in a batcher or outside of one."""
+    server = Server(lambda now, items: now < 60.0, error=bad_gateway)
+    taken, dead_letter = letters()
+    sink = stack(server, Retry(attempts=2), dead_letter)
+    async with Batcher(sink, limits=Limits(max_items=10)) as batcher:
+        await batcher.add_many(range(100))
+        assert await send(stack(server, Retry(attempts=2)), RowBatch([100])) == {}
+        assert (await batcher.flush()).complete
+    assert taken == []
+    assert sorted(server.applied) == list(range(101))
 
 
 async def test_an_item_at_fault_that_was_the_last_one_leaves_no_outage_behind(

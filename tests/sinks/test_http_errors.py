@@ -34,7 +34,8 @@ STATUSES = [
     *((status, P) for status in (300, 304, 400, 402, 409, 411, 413, 415, 422, 451)),
     (408, T),
     (429, ErrorClass.THROTTLE),
-    *((status, T) for status in (500, 501, 502, 507, 599)),
+    *((status, T) for status in (500, 501, 507, 599)),
+    (502, U),
     (503, U),
     (504, X),
 ]
@@ -42,7 +43,7 @@ STATUSES = [
 
 @pytest.mark.parametrize(("status", "expected"), STATUSES)
 def test_a_status_has_its_class(status: int, expected: ErrorClass) -> None:
-    """B-T17, B25: by status; 503 makes producers wait, and a gateway timeout leaves the outcome of
+    """B-T17, B25: by status; 502 and 503 make producers wait, and a gateway timeout leaves the outcome of
     the request unknown.
     """
     assert classify_http(HttpStatusError(status, "http://x/", "")) is expected
@@ -116,6 +117,7 @@ def test_causes_that_go_round_end() -> None:
     ("status", "kind"),
     [
         (429, ThrottledError),
+        (502, UnavailableError),
         (503, UnavailableError),
         (500, TransientError),
         (504, TimedOutError),
@@ -128,6 +130,7 @@ def test_an_answer_raises_our_error_from_the_servers(status: int, kind: type[Exc
     """batcher/B41: the status and the body are in the error."""
     error = for_status(status, "https://host/bulk", "say why " * 100, 7.0)
     assert type(error) is kind
+    assert getattr(error, "perhaps_of_item", False) is (status == 502)
     cause = error.__cause__
     assert isinstance(cause, HttpStatusError)
     assert (cause.status, cause.retry_after, cause.place) == (status, 7.0, "https://host/bulk")

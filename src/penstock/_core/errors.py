@@ -241,10 +241,18 @@ class TransientError(SinkError):
 class UnavailableError(TransientError):
     """The destination is unreachable (connection refused, DNS, starting up).
 
-    Nothing was applied. Does not count as an attempt.
+    Nothing was applied. Does not count as an attempt. `perhaps_of_item` means that one item may be
+    the cause, such as one that crashes the server behind a proxy: `Retry` searches the batch for it,
+    as for a refusal.
     """
 
     retry_after: float | None = None
+    perhaps_of_item = False
+
+    def __init__(self, *args: object, perhaps_of_item: bool = False) -> None:
+        super().__init__(*args)
+        if perhaps_of_item:
+            self.perhaps_of_item = True
 
 
 class RefusedError(UnavailableError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core.condition import STATE_OF, Condition
-from .._core.errors import CircuitOpenError, ErrorClass, RefusedError
+from .._core.errors import CircuitOpenError, ErrorClass, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -23,6 +23,7 @@ AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
 COUNTED = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
 """Classes that use up an attempt and may be retried."""
 _REFUSED = frozenset({ErrorClass.REFUSED})
+_UNAVAILABLE = frozenset({ErrorClass.UNAVAILABLE})
 _ORDER = (
     ErrorClass.REFUSED,
     ErrorClass.UNAVAILABLE,
@@ -58,15 +59,20 @@ class FailedTry:
         return len(self.errors) == len(self.sent)
 
     @property
-    def is_refused(self) -> bool:
-        """Whether the items that stay were refused."""
-        return self.staying == _REFUSED
+    def may_be_of_item(self) -> bool:
+        """Whether one item may be the cause although the destination seems to be away."""
+        if self.staying == _REFUSED:
+            return True
+        return self.staying == _UNAVAILABLE and all(
+            isinstance(error, UnavailableError) and error.perhaps_of_item for error in self.distinct
+        )
 
 
-def narrow(retry: BatchRetry, failed: FailedTry) -> None:
+def narrow(retry: BatchRetry, failed: FailedTry, *, was_down: bool) -> None:
     """Search the batch for an item at fault, after a part of it was refused as a whole.
 
-    A refusal of single items already names them, and needs no search.
+    A refusal of single items already names them, and needs no search. `was_down` states whether the
+    try began in an outage.
     """
     if not failed.is_whole or any(
         isinstance(error, RefusedError) and error.of_item for error in failed.distinct
@@ -80,6 +86,7 @@ def narrow(retry: BatchRetry, failed: FailedTry) -> None:
         next_ticket=evidence.tickets,
         enough=evidence.enough(now),
         is_quiet=not has_others and not evidence.lies(now),
+        proves=failed.staying == _REFUSED or not was_down,
     )
     if found is not None:
         evidence.found_fault(now)
@@ -141,7 +148,7 @@ def _unavailable(retry: BatchRetry, failed: FailedTry, now: float) -> None:
         pause = 0.0
     asked = retry.asked(failed.distinct)
     state.probe.schedule(min(now + max(pause, asked), end), not_before=min(now + asked, end))
-    if refuses and pause:
+    if (refuses or failed.may_be_of_item) and pause:
         state.probe.pass_on(retry.batch)
 
 

@@ -37,6 +37,8 @@ class _Answer(NamedTuple, Generic[T]):
     ticket: int
     """The try's ticket; see `evidence`."""
     seconds: float
+    was_down: bool = False
+    """Whether it began in an outage."""
 
 
 class RetrySink(WrappingSink[T]):
@@ -122,9 +124,9 @@ class RetrySink(WrappingSink[T]):
         if len(part) < len(series.pending):
             batch.hold(set(series.pending).difference(part), tried=True)
         attempt = batch.pick(part, attempt=series.tries + 1)
-        ticket, began = retry.state.evidence.begin(), retry.now
+        ticket, began, was_down = retry.state.evidence.begin(), retry.now, retry.state.is_down
         errors = await send(self.inner, attempt)
-        return _Answer(attempt, part, errors, ticket, retry.now - began)
+        return _Answer(attempt, part, errors, ticket, retry.now - began, was_down)
 
     def _act(self, retry: BatchRetry, answer: _Answer[T], *, last: bool) -> None:
         """Act on the answer to a try."""
@@ -138,8 +140,8 @@ class RetrySink(WrappingSink[T]):
             series.succeeded(answer.part)
             return
         failed = self._decide(retry, answer, last=last)
-        if failed.is_refused and self._searches and batch.delivery.waits_for_repair:
-            narrow(retry, failed)
+        if failed.may_be_of_item and self._searches and batch.delivery.waits_for_repair:
+            narrow(retry, failed, was_down=answer.was_down)
             if not series.pending and not retry.state.probe.has_others:
                 retry.recovered()  # the item was at fault, and no later write can show the recovery
                 return

@@ -13,6 +13,9 @@ forever would let one item block all others. So the batch is halved while it pro
    including `ENOUGH_ALONE` times alone, is at fault if it is then refused `IN_A_ROW` times in
    direct succession: a broken server may receive every second or third request. A refusal within a
    part proves less than one alone, since another item of the part may be at fault.
+   If the destination seems to be unavailable, an item may have crashed it, and the next try fails
+   while it restarts. So there a refusal counts only if the destination was available when the try
+   began.
 4. An item refused alone and accepted later is a *lie*: the destination refuses at random, or in
    several outages. The caller then requires more refusals (`enough`).
 5. If no other write remains that could be accepted, an item refused alone `QUIET` seconds ago is at
@@ -53,9 +56,9 @@ class Refusals:
     ticket: int = 0
     """The first ticket issued after the last refusal."""
 
-    def add(self, accepted: int, next_ticket: int) -> bool:
-        """Add a refusal; return whether it is counted."""
-        counts = self.times == 0 or accepted >= self.ticket
+    def add(self, accepted: int, next_ticket: int, *, proves: bool) -> bool:
+        """Add a refusal; return whether it is counted. The first one always is."""
+        counts = self.times == 0 or (proves and accepted >= self.ticket)
         self.times += counts
         self.ticket = next_ticket
         return counts
@@ -160,13 +163,15 @@ class Search:
         next_ticket: int,
         enough: int,
         is_quiet: bool,
+        proves: bool = True,
     ) -> int | None:
         """Handle a part refused as a whole; return the item at fault, if that is now proven.
 
-        `is_quiet` states that no other batch waits to be sent and that there were no lies.
+        `is_quiet` states that no other batch waits to be sent and that there were no lies. Without
+        `proves` the refusal may be the effect of an earlier try.
         """
         self._was_head = False
-        is_counted = self._count(part, accepted, next_ticket)
+        is_counted = self._count(part, accepted, next_ticket, proves=proves)
         if len(part) > 1:
             middle = len(part) // 2
             self._parts += [list(part[middle:]), list(part[:middle])]
@@ -182,11 +187,12 @@ class Search:
         )
         return index if alone.in_a_row(is_enough=is_enough) else None
 
-    def _count(self, part: Sequence[int], accepted: int, next_ticket: int) -> bool:
+    def _count(self, part: Sequence[int], accepted: int, next_ticket: int, *, proves: bool) -> bool:
         """Count a refusal for each item of a part; return whether it was counted for the last item."""
         counts = False
         for index in part:
-            counts = self._refusals.setdefault(index, Refusals()).add(accepted, next_ticket)
+            known = self._refusals.setdefault(index, Refusals())
+            counts = known.add(accepted, next_ticket, proves=proves)
         return counts
 
     def interrupted(self) -> None:

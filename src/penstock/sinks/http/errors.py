@@ -1,7 +1,7 @@
 """The classes of HTTP responses and of client errors.
 
-1. The status decides for a whole request: 429 throttles, 503 is an outage, a 504 leaves the outcome
-   unknown, 408 and other 5xx are transient, 401, 403, 404, 405, 407, 410 and redirects refuse every
+1. The status decides for a whole request: 429 throttles, 502 and 503 are outages, a 504 leaves the
+   outcome unknown, 408 and other 5xx are transient, 401, 403, 404, 405, 407, 410 and redirects refuse every
    request. Every other unsuccessful status is permanent.
 2. Client errors are recognized by class name, which httpx, its forks and httpcore share, so none of
    them is imported.
@@ -46,7 +46,14 @@ _P, _T, _U, _X, _R = (
     ErrorClass.UNKNOWN,
     ErrorClass.REFUSED,
 )
-_STATUSES = {**dict.fromkeys(REFUSALS, _R), 408: _T, 429: ErrorClass.THROTTLE, 503: _U, 504: _X}
+_STATUSES = {
+    **dict.fromkeys(REFUSALS, _R),
+    408: _T,
+    429: ErrorClass.THROTTLE,
+    502: _U,
+    503: _U,
+    504: _X,
+}
 _NAMES = {
     "ConnectError": _U,
     "ConnectTimeout": _U,
@@ -125,10 +132,10 @@ def classify_http(error: BaseException) -> ErrorClass | None:
     """The class of an HTTP error, by its status or the client's exception type; `None` for other
     errors.
 
-    429 is a throttle; 408 and 5xx are transient, but 503 is unavailable and 504 unknown; 401, 403,
-    404, 405, 407, 410 and redirects are refused; other statuses are permanent. A failure to connect
-    (connection refused, unknown host, failed handshake) is unavailable. An error after the request
-    may have been sent is unknown.
+    429 is a throttle; 408 and 5xx are transient, but 502 and 503 are unavailable and 504 unknown;
+    401, 403, 404, 405, 407, 410 and redirects are refused; other statuses are permanent. A failure
+    to connect (connection refused, unknown host, failed handshake) is unavailable. An error after
+    the request may have been sent is unknown.
 
     Looks through `__cause__`. Errors of Penstock keep their own class. Does not suspend, and
     imports no client.
@@ -196,6 +203,8 @@ def _made(kind: ErrorClass, cause: HttpStatusError, repair: str) -> SinkError:
         return ThrottledError(message, retry_after=cause.retry_after)
     if kind is _R:
         return RefusedError(message, repair=repair)
+    if cause.status == HTTPStatus.BAD_GATEWAY:  # perhaps an item has crashed the server behind it
+        return UnavailableError(message, perhaps_of_item=True)
     return (_BY_STATUS.get(cause.status) or _BY_CLASS[kind])(message)
 
 
