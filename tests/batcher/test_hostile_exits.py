@@ -371,9 +371,11 @@ STORM = """
         applied.extend(batch)
 
     storm = random.Random(seed)
+    report = None
 
     def strike(*_):
-        raise KeyboardInterrupt
+        if report is None:  # else it strikes behind the loop
+            raise KeyboardInterrupt
 
     limits = Limits(max_items=4, max_pending_items=16, max_delay=0.001)
     batcher = BlockingBatcher(write, limits=limits, overflow=overflow).start()
@@ -392,7 +394,6 @@ STORM = """
                 case 3: batcher.tally()
                 case _: batcher.add(number, timeout=10)
 
-    report = None
     while report is None:
         try:
             signal.setitimer(signal.ITIMER_REAL, storm.uniform(2e-5, 5e-4))
