@@ -120,7 +120,7 @@ METHODS: dict[str, Callable[[Any], Any]] = {
 
 MADE_BY_THE_LIBRARY = {
     *("EmbeddedNats.jetstream", "Fork.same_destination"),
-    *("Probes.restart_when_stalled", "RefusedError.of_item"),
+    *("Probes.restart_when_stalled", "RefusedError.of_item", "UnavailableError.perhaps_of_item"),
 }
 
 

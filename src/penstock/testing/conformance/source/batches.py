@@ -158,7 +158,7 @@ class BatchTests(ConsumingSource):
             async with self.consuming(
                 topic,
                 journal,
-                run=lambda consumer: consumer.run_batch(handle, size=4, max_wait=0.02),
+                run=lambda consumer: consumer.run_batch(handle, size=4, max_wait=0.3),
             ):
                 await self.add(topic, 0, 4, keys=4)
                 await journal.wait_for(4)
