@@ -132,7 +132,7 @@ class BatchTests(ConsumingSource):
             async with self.consuming(
                 topic,
                 journal,
-                run=lambda consumer: consumer.run_batch(handle, size=6, max_wait=0.005),
+                run=lambda consumer: consumer.run_batch(handle, size=6, max_wait=0.3),
             ) as run:
                 await journal.wait_for(6)
                 report = await run.stop()
