@@ -116,7 +116,8 @@ class KeyedMachine(BatcherMachine):
         self.lines.check_applied()
         for line in self.lines.lines(self.letters.items):
             buried = [item for item in self.letters.items if self.keyed.line(item) == line]
-            assert not self.keyed.has_keys or buried == sorted(buried), (
+            accepted = sorted(buried, key=self.lines.place.__getitem__)
+            assert not self.keyed.has_keys or buried == accepted, (
                 f"order: {buried} were buried in this order"
             )
         assert self.letters.spilled == self.lines.spilled & set(self.letters.items)
