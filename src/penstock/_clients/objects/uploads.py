@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 PART_BYTES = 8 << 20
 """Size of a part in bytes; larger objects are sent in parts, several concurrently."""
 PARTS_AT_ONCE = 4
+RELEASED_WITHIN = 0.02
+"""Pause in seconds after the last upload. obstore's threads release Python objects shortly after an
+upload has ended, and would abort a process that exits meanwhile (SIGABRT).
+"""
 
 
 class Uploads:
@@ -37,6 +42,12 @@ class Uploads:
         """The folder without symbolic links, which obstore resolves once."""
         self._free = asyncio.Semaphore(concurrency)
         self._close_timeout = close_timeout
+        self._is_used = False
+
+    async def close(self) -> None:
+        """Suspend until obstore's threads have released the last upload."""
+        if self._is_used:
+            await in_thread(time.sleep, RELEASED_WITHIN)  # noqa: TID251  # threads know no virtual time
 
     async def put(
         self, make: Callable[[], tuple[str, Any]], content_type: str
@@ -48,6 +59,7 @@ class Uploads:
         store has confirmed the object, or until it is on the local disk. Raises a `SinkError`, and
         whatever `make` raises.
         """
+        self._is_used = True
         async with self._free:
             path, body = await in_thread(make)
             storing = self._put(path, body, content_type)

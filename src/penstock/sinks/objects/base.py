@@ -219,11 +219,12 @@ class ObjectBase(Openable, ABC):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
-        self._uploads = Uploads(
+        self._uploads = uploads = Uploads(
             settings.store,
             concurrency=settings.concurrency,
             close_timeout=settings.close_timeout,
         )
+        stack.push_async_callback(uploads.close)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._settings.store.place!r})"
