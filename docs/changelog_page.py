@@ -12,21 +12,24 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 RELEASES = "<!-- towncrier release notes start -->"
-DRAFT = ("build", "--draft", "--version", "Unreleased", "--date", "", "--dir", str(ROOT))
+DRAFT = ("build", "--draft", "--version", "Unreleased", "--date", "")
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Called by MkDocs with the text of each page."""
     if page.file.src_uri != "changelog.md":
         return markdown
-    return f"{markdown.rstrip()}\n\n{_unreleased()}\n\n{_released()}"
+    return f"{markdown.rstrip()}\n\n{unreleased(ROOT)}\n\n{_released()}"
 
 
-def _unreleased() -> str:
-    """The fragments, put together by towncrier."""
+def unreleased(root: Path) -> str:
+    """The fragments of a project, put together by towncrier."""
     # towncrier writes its progress to stderr, and the draft alone to stdout
     ran = subprocess.run(  # noqa: S603
-        [sys.executable, "-m", "towncrier", *DRAFT], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "towncrier", *DRAFT, "--dir", str(root)],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     _, _, changes = ran.stdout.partition("\n### ")
     return f"## Not yet released\n\n### {changes}" if changes else ""

@@ -1,11 +1,9 @@
-"""The rules of the sources: imports go downwards, files and classes stay small, objects change
-their own state.
+"""The rules of the sources: imports go downwards, objects change their own state.
 
 The rules are in `tests/layering`, by subject, each with its planted violations:
 
 - `imports`: what a part may import, cycles, imports inside functions, the one door to a sink;
 - `later`: what loads on first access is declared in plain sight;
-- `sizes`: lines, attributes, members of Protocols, names of classes;
 - `reach`: assignments to another object, private attributes, `getattr` with a literal name.
 
 What needs the package itself, and not its text, is tested here: the wheel owns one name and a
@@ -22,14 +20,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.layering import imports, later, reach, sizes
+from tests.layering import imports, later, reach
 from tests.layering.sources import PACKAGE, SOURCE, Rule, edges, sources
 from tests.layering.sources import imports as imports_of
 from tests.surface import surface
 
-RULES = [*imports.RULES, *later.RULES, *sizes.RULES, *reach.RULES]
-PLANTED = [*imports.PLANTED, *later.PLANTED, *sizes.PLANTED, *reach.PLANTED]
-HARMLESS = [*imports.HARMLESS, *later.HARMLESS, *sizes.HARMLESS, *reach.HARMLESS]
+RULES = [*imports.RULES, *later.RULES, *reach.RULES]
+PLANTED = [*imports.PLANTED, *later.PLANTED, *reach.PLANTED]
+HARMLESS = [*imports.HARMLESS, *later.HARMLESS, *reach.HARMLESS]
 
 SIGNPOSTS = {"pyspark_penstock": {"penstock.spark.source"}}
 """Top-level modules besides the package, and the one module of the package that each may import."""

@@ -158,21 +158,8 @@ def classes(module: str, known: Sources) -> Iterator[ast.ClassDef]:
     return (node for node in nodes(known[module]) if isinstance(node, ast.ClassDef))
 
 
-def functions(module: str, known: Sources) -> Iterator[Function]:
-    return (
-        node
-        for node in nodes(known[module])
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-
-
 def methods(kind: ast.ClassDef) -> Iterator[Function]:
     return (node for node in kind.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
-def bases(kind: ast.ClassDef) -> set[str]:
-    """The names of the base classes, without modules and type arguments."""
-    return {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in kind.bases}
 
 
 def decorators(function: Function) -> set[str]:
