@@ -24,7 +24,7 @@ from tests.sinks.clickhouse.servers import EngineServer, running
 from tests.sinks.nats.nats_help import new_stream, read
 from tests.sinks.udp.udp_help import Receiver
 
-from penstock import Batch, DeadLetter, PermanentError, Retry, Timeout, WriteResult, stack
+from penstock import Batch, DeadLetter, FanOut, PermanentError, Retry, Timeout, WriteResult, stack
 from penstock.sinks import (
     ElasticsearchSink,
     FileSink,
@@ -291,6 +291,17 @@ def test_any_sink_works_from_spark(spark: Any, case: Case) -> None:
     assert (report.rows, report.delivered, report.failed) == (ROWS, ROWS - len(dead), len(dead))
     if case.stored is not None:
         assert sorted(case.stored()) == [n for n in range(ROWS) if n not in dead]
+
+
+def test_maps_are_objects(spark: Any, tmp_path: Path) -> None:
+    """In JSON, and as the tags of a metric."""
+    df = spark.sql("SELECT 'a' AS name, 1 AS value, 'c' AS type, map('x', '1') AS tags")
+    with Receiver() as receiver:
+        sink = FanOut(FileSink(tmp_path / "rows"), UdpSink(receiver.host, receiver.port))
+        assert write_dataframe(df, sink).delivered == 1
+        assert receiver.lines() == ["a:1|c|#x:1"]
+    stored = json.loads((tmp_path / "rows").read_text())
+    assert stored == {"name": "a", "value": 1, "type": "c", "tags": {"x": "1"}}
 
 
 def test_dead_letters_of_any_sink_are_kept_where_they_are_sent(

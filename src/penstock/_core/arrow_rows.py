@@ -7,13 +7,21 @@
    names the column and the reason.
 3. A dead letter shows an unreadable value as text: bytes that are not UTF-8 as escapes, dates and
    timestamps in ISO 8601 with their actual year.
+4. A map is a dictionary, at any depth; pyarrow itself returns a list of pairs. A map that has a key
+   twice, or a key that Python cannot hash, is unreadable, and is shown as that list.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from .errors import PermanentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Convert = Callable[[Any], Any]
 
 _DAYS_OF_CYCLE = 146_097
 """Period of the calendar, in days: 400 years."""
@@ -26,18 +34,23 @@ class UnreadableRows(PermanentError):
 
 def values_of(column: Any) -> tuple[list[Any], dict[int, str]]:
     """Return a column's values, with unreadable ones as text, and the reasons for these."""
+    convert = _converter(column.type)
     try:
-        return column.to_pylist(), {}
+        values = column.to_pylist()
+        return (values if convert is None else [*map(convert, values)]), {}
     except Exception:
         return _one_by_one(column)
 
 
 def rows_of(record_batch: Any) -> tuple[list[dict[str, Any]], dict[int, PermanentError]]:
     """Return all rows as dictionaries, with unreadable values as text, and their errors."""
-    try:
-        return record_batch.to_pylist(), {}
-    except Exception:
-        names: list[str] = record_batch.schema.names
+    schema = record_batch.schema
+    names: list[str] = schema.names
+    if not any(map(_converter, schema.types)):
+        try:
+            return record_batch.to_pylist(), {}
+        except Exception:  # noqa: S110  # below, column by column
+            pass
     columns: list[list[Any]] = []
     errors: dict[int, PermanentError] = {}
     for place, name in enumerate(names):
@@ -58,11 +71,66 @@ def _one_by_one(column: Any) -> tuple[list[Any], dict[int, str]]:
     unreadable: dict[int, str] = {}
     for index, scalar in enumerate(column):
         try:
-            values.append(scalar.as_py())
+            convert, value = _converter(scalar.type), scalar.as_py()
+            values.append(value if convert is None else convert(value))
         except Exception as error:
             values.append(_shown(scalar))
             unreadable[index] = _reason(scalar, error)
     return values, unreadable
+
+
+# -- maps ------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _converter(kind: Any) -> Convert | None:
+    """Return the conversion of pyarrow's Python values of this type; `None` if it has no maps."""
+    text = str(kind)
+    if "map<" not in text:
+        return None
+    if text.startswith("map<"):
+        return _of_map(_converter(kind.key_type), _converter(kind.item_type))
+    if text.startswith("struct<"):
+        fields = {
+            each.name: _converter(each.type) for each in map(kind.field, range(kind.num_fields))
+        }
+        return _of_struct({name: each for name, each in fields.items() if each is not None})
+    inner = _converter(getattr(kind, "value_type", None))
+    return inner and _of_list(inner)
+
+
+def _of_map(key: Convert | None, item: Convert | None) -> Convert:
+    def convert(pairs: Sequence[tuple[Any, Any]] | None) -> dict[Any, Any] | None:
+        if pairs is None:
+            return None
+        made = {
+            name if key is None else key(name): value if item is None else item(value)
+            for name, value in pairs
+        }
+        if len(made) < len(pairs):
+            raise ValueError("a key of the map occurs twice")
+        return made
+
+    return convert
+
+
+def _of_struct(fields: dict[str, Convert]) -> Convert:
+    def convert(value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        return value | {name: each(value[name]) for name, each in fields.items()}
+
+    return convert
+
+
+def _of_list(inner: Convert) -> Convert:
+    def convert(values: Sequence[Any] | None) -> list[Any] | None:
+        return None if values is None else [*map(inner, values)]
+
+    return convert
+
+
+# -- unreadable values -----------------------------------------------------------------------------
 
 
 def _reason(scalar: Any, error: Exception) -> str:
@@ -78,6 +146,12 @@ def _shown(scalar: Any) -> Any:
         return scalar.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
     if kind.startswith("struct"):
         return {name: _one_by_one([each])[0][0] for name, each in scalar.items()}
+    if kind.startswith("map"):
+        pairs = [tuple(entry.values()) for entry in values_of(scalar.values)[0]]
+        try:
+            return _of_map(None, None)(pairs)
+        except (TypeError, ValueError):
+            return pairs
     if hasattr(scalar, "values") and scalar.values is not None:
         return values_of(scalar.values)[0]
     if kind.startswith("date32"):

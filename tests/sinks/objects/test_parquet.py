@@ -120,6 +120,17 @@ async def test_columns_are_written_without_rows(
     }
 
 
+async def test_a_partition_that_python_cannot_read_refuses_its_row_alone(
+    real_clock: LoopClock, folder: Folder
+) -> None:
+    days = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+    batch = ArrowBatch(pa.record_batch({"day": days, "id": [1, 2]}))
+    async with ParquetSink(folder.url, schema=None, partition_by=["day"]) as sink:
+        errors = await send(sink, batch)
+    assert {index: type(error) for index, error in errors.items()} == {1: PermanentError}
+    assert [path.partition("/")[0] for path in folder.objects()] == ["day=a"]
+
+
 @pytest.mark.parametrize("given", [pa.string_view(), pa.large_string()])
 async def test_texts_of_any_layout_fit(real_clock: LoopClock, folder: Folder, given: Any) -> None:
     """polars exports `string_view`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.sources.files.files_help import GZIP, ZSTD, handled, lines, reading, rows
+from tests.sources.files.files_help import GZIP, ZSTD, Handled, handled, lines, reading, rows
 
 from penstock import ConfigError
 from penstock.sources import Position
@@ -146,6 +146,19 @@ async def test_rows_of_parquet_are_found_again_by_their_number(
         "when": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
     }
     assert done[-1].key == "u9"
+
+
+async def test_a_row_of_parquet_without_a_python_form_ends_its_file(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """As damage does: the rows before it are delivered."""
+    maps = pa.array([{"a": 1}, {}, [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8()))
+    pq.write_table(pa.table({"v": maps}), tmp_path / "a.parquet")
+    source = FileSource(tmp_path, subscription="s")
+    found = Handled()
+    with pytest.raises(UnreadFiles, match=r"column 'v': .* a key of the map occurs twice"):
+        await handled(source, found)
+    assert found.values == [{"v": {"a": 1}}, {"v": {}}]
 
 
 def test_large_rows_of_parquet_are_decoded_few_at_a_time(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from ..._clients.column_names import check_name, column_names
 from ..._clients.encoding import item_error
 from ..._clients.fields import getter
+from ..._core.arrow_rows import UnreadableRows, rows_of
 from ..._core.checks import bad, function
 from ..._core.errors import PermanentError
 
@@ -75,7 +76,9 @@ class Partitions:
         missing = [name for name in self._fields if name not in batch.record_batch.schema.names]
         if missing:
             raise PermanentError(f"the batch has no column {', '.join(map(repr, missing))}")
-        rows: Sequence[Any] = batch.record_batch.select([*dict.fromkeys(self._fields)]).to_pylist()
+        rows, unreadable = rows_of(batch.record_batch.select([*dict.fromkeys(self._fields)]))
+        for error in unreadable.values():
+            raise UnreadableRows(str(error))
         return rows
 
     def groups(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
+from ..._core.arrow_rows import rows_of
 from .chunks import RowChunk
 from .errors import BrokenFile
 
@@ -64,7 +65,12 @@ class ParquetReader:
         rows = self._rows_at_once()
         for batch in self._parquet.iter_batches(rows, row_groups=[*range(first, groups)]):
             if left_out < batch.num_rows:
-                yield batch.slice(left_out).to_pylist()
+                made, errors = rows_of(batch.slice(left_out))
+                first_bad = min(errors, default=len(made))
+                if good := made[:first_bad]:
+                    yield good
+                if errors:
+                    raise BrokenFile(str(errors[first_bad]))
             left_out = max(0, left_out - batch.num_rows)
 
     def _rows_at_once(self) -> int:
