@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from .batch import Batch
 from .errors import ErrorClass
@@ -27,6 +27,10 @@ class Sink(Protocol[T_contra]):
         """
 
 
+Repeatable: TypeAlias = Literal["item", "write"]
+"""What may be repeated; see `Capabilities.repeatable`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """Guarantees of a sink beyond the protocol; a sink without `capabilities` gives none."""
@@ -35,6 +39,11 @@ class Capabilities:
     """If an item fails, no later item of its key in that write was applied."""
     idempotent: bool = False
     """Writing the same item again changes nothing."""
+    repeatable: Repeatable | None = None
+    """What may be sent again after an unknown outcome without being stored twice: `"write"` (the
+    same items together), or `"item"` (also in other parts of their batch). A retry then counts no
+    attempt while the destination is down. An idempotent sink is repeatable by item.
+    """
     transactional: bool = False
     """The sink has `transaction(unit)`."""
     columnar: bool = False
@@ -43,6 +52,10 @@ class Capabilities:
     """Items go to different places: an accepted item proves nothing about a refused one."""
     max_concurrency: int | None = None
     """Maximum number of concurrent writes; `None` is no limit."""
+
+    def __post_init__(self) -> None:
+        if self.idempotent:
+            object.__setattr__(self, "repeatable", "item")
 
 
 NOTHING_PROMISED = Capabilities()
@@ -132,6 +145,12 @@ def capabilities_of(sink: object) -> Capabilities:
     """Return the sink's capabilities; a sink without any gives no guarantees."""
     found = getattr(sink, "capabilities", None)
     return found if isinstance(found, Capabilities) else NOTHING_PROMISED
+
+
+def repeatable_of_all(known: Iterable[Capabilities]) -> Repeatable | None:
+    """Return what may be repeated by a sink of several sinks."""
+    found = {each.repeatable for each in known}
+    return None if None in found else "write" if "write" in found else "item"
 
 
 def classifier_of(sink: object) -> Classifier | None:

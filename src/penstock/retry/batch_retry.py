@@ -28,8 +28,8 @@ refused connection fails at once.
 PROBE_LONGEST = 5.0
 """The longest time between two probes, in seconds."""
 PASS_AFTER = 5.0
-"""Seconds for which an item refused alone delays the later items of its batch and, with one worker,
-the next batch, to keep the order.
+"""Seconds for which an item refused alone, or a batch left unknown, delays the later items and, with
+one worker, the next batch, to keep the order.
 """
 
 
@@ -91,6 +91,16 @@ class BatchRetry:
             or self.state.evidence.knows_faults(now)
             or now >= since + PASS_AFTER
         )
+
+    @property
+    def lets_others_pass(self) -> bool:
+        """Whether other batches may overtake this one, with one worker, since one of its items may
+        be at fault.
+        """
+        since = self.series.unknown_since
+        if since is not None:
+            return self.batch.stopping or self.now >= since + PASS_AFTER
+        return self.series.search.is_stuck and self.may_pass
 
     def give_up_at(self, since: float | None) -> float:
         """Return the time at which an outage that began at `since` exceeds `give_up_after`."""

@@ -46,7 +46,11 @@ class FailedTry:
     kinds: frozenset[ErrorClass]
     """The classes of all errors."""
     staying: frozenset[ErrorClass]
-    """The classes of the items that stay in the series."""
+    """The classes of the items that stay in the series. Unknown outcomes that are taken for an
+    outage are `UNAVAILABLE`, here and in `kinds`.
+    """
+    is_unknown: bool = False
+    """Whether unknown outcomes are taken for an outage."""
 
     @property
     def first(self) -> BaseException:
@@ -63,8 +67,12 @@ class FailedTry:
         """Whether one item may be the cause although the destination seems to be away."""
         if self.staying == _REFUSED:
             return True
-        return self.staying == _UNAVAILABLE and all(
-            isinstance(error, UnavailableError) and error.perhaps_of_item for error in self.distinct
+        return self.staying == _UNAVAILABLE and (
+            self.is_unknown
+            or all(
+                isinstance(error, UnavailableError) and error.perhaps_of_item
+                for error in self.distinct
+            )
         )
 
 
@@ -90,8 +98,12 @@ def narrow(retry: BatchRetry, failed: FailedTry, *, was_down: bool) -> None:
     )
     if found is not None:
         evidence.found_fault(now)
+        error = failed.errors[found]
         retry.series.blame(
-            found, failed.errors[found], keeps_prefix=retry.batch.delivery.keeps_prefix
+            found,
+            error,
+            is_unknown=retry.class_of(error) is ErrorClass.UNKNOWN,
+            keeps_prefix=retry.batch.delivery.keeps_prefix,
         )
 
 

@@ -67,9 +67,7 @@ async def _wait_while_held(retry: BatchRetry) -> bool:
     pending = batch.pick(series.pending)
     while True:
         hold = _hold(retry)
-        batch.delivery.let_pass(
-            others=hold is not None and series.search.is_stuck and retry.may_pass
-        )
+        batch.delivery.let_pass(others=hold is not None and retry.lets_others_pass)
         if hold is None:
             return False
         lasts = max(series.times.lasted, retry.state.lasted)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 from .._core.classify import classified, first_answer
 from .._core.decorator import WrappingSink
 from .._core.error_groups import by_error
-from .._core.errors import ErrorClass, WithdrawnError
+from .._core.errors import ErrorClass, ResultMismatch, UnverifiableError, WithdrawnError
 from .._core.order.prefix import leaders
 from .._core.result import WriteResult
 from .._core.send import send
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .batch_retry import RetrySettings
 
 T = TypeVar("T")
+_UNKNOWN = frozenset({ErrorClass.UNKNOWN})
 
 
 class _Answer(NamedTuple, Generic[T]):
@@ -140,7 +141,7 @@ class RetrySink(WrappingSink[T]):
             series.succeeded(answer.part)
             return
         failed = self._decide(retry, answer, last=last)
-        if failed.may_be_of_item and self._searches and batch.delivery.waits_for_repair:
+        if failed.may_be_of_item and self._searches(batch, unknown=failed.is_unknown):
             narrow(retry, failed, was_down=answer.was_down)
             if not series.pending and not retry.state.probe.has_others:
                 retry.recovered()  # the item was at fault, and no later write can show the recovery
@@ -158,6 +159,9 @@ class RetrySink(WrappingSink[T]):
         kinds = {id(error): self._class_of(error) for error, _ in groups}
         if retry.batch.delivery.withdrawn:  # items behind a withdrawn item stay
             errors = {i: e for i, e in errors.items() if not isinstance(e, WithdrawnError)}
+        unknown = [error for error, _ in groups if kinds[id(error)] is ErrorClass.UNKNOWN]
+        is_outage = self._takes_for_outage(retry, answer, unknown)
+        policy = self._settings.policy
         behind = {part[i]: part[leader] for i, leader in leaders(answer.attempt, errors).items()}
         staying = retry.series.after(
             by_index,
@@ -166,18 +170,53 @@ class RetrySink(WrappingSink[T]):
             leaders=behind,
             sent=part,
             groups=groups,
+            uncounted=policy.uncounted | _UNKNOWN if is_outage else policy.uncounted,
         )
         if retry.series.pending and retry.batch.delivery.keeps_prefix:
             retry.series.leave_behind(by_index)
-        distinct = [error for error, _ in groups]
-        return FailedTry(part, by_index, distinct, frozenset(kinds.values()), staying)
+        distinct, all_kinds = [error for error, _ in groups], frozenset(kinds.values())
+        if is_outage:
+            staying, all_kinds = _away(staying), _away(all_kinds)
+        return FailedTry(part, by_index, distinct, all_kinds, staying, is_unknown=is_outage)
 
-    @property
-    def _searches(self) -> bool:
-        return not self.capabilities.several_destinations
+    def _takes_for_outage(
+        self, retry: BatchRetry, answer: _Answer[T], unknown: Sequence[BaseException]
+    ) -> bool:
+        """Return whether these unknown outcomes are handled as an outage: the write may be repeated,
+        and the destination may be down.
+        """
+        series, evidence = retry.series, retry.state.evidence
+        if (
+            not unknown
+            or not self._settings.policy.resend_unknown
+            or self.capabilities.repeatable is None
+            or any(isinstance(error, (ResultMismatch, UnverifiableError)) for error in unknown)
+        ):
+            series.has_answer()
+            return False
+        return self._searches(retry.batch, unknown=True) or series.take_unknown(
+            retry.now,
+            accepted=evidence.accepted,
+            next_ticket=evidence.tickets,
+            was_down=answer.was_down,
+        )
+
+    def _searches(self, batch: Batch[T], *, unknown: bool) -> bool:
+        """Return whether parts of a batch are sent, to find an item at fault. A batch with unknown
+        outcomes is only divided if its items may be repeated in other parts.
+        """
+        known = self.capabilities
+        if known.several_destinations or (unknown and known.repeatable != "item"):
+            return False
+        return batch.delivery.waits_for_repair
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
+
+
+def _away(kinds: frozenset[ErrorClass]) -> frozenset[ErrorClass]:
+    """Return the classes with unknown outcomes as an outage."""
+    return (kinds - _UNKNOWN) | {ErrorClass.UNAVAILABLE} if ErrorClass.UNKNOWN in kinds else kinds
 
 
 def _is_withdrawn(answer: _Answer[Any]) -> bool:

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING
 
 from .._core.causes import caused
 from .._core.error_groups import by_error
-from .._core.errors import ErrorClass, PermanentError, ResultMismatch, StoppedError
+from .._core.errors import (
+    ErrorClass,
+    PermanentError,
+    ResultMismatch,
+    SinkError,
+    StoppedError,
+    UnknownOutcomeError,
+)
 from .._core.order.keys import accepted
 from .._core.told import for_log, text_of
 from .search import Search
@@ -77,6 +84,12 @@ class RetrySeries:
         """Whether the next try takes a token of the retry budget."""
         self.times = TryTimes(policy, now)
         self.search = Search(keys)
+        self.unknown_since: float | None = None
+        """The time since which outcomes are unknown because the destination may be down, if the
+        batch cannot be searched.
+        """
+        self._unknown_ticket = math.inf
+        """The first ticket issued after the last unknown outcome."""
         self._keys = keys
         self._policy = policy
         self._attempts: dict[int, int] = {}
@@ -92,18 +105,22 @@ class RetrySeries:
         leaders: Mapping[int, int] = NO_LEADERS,
         sent: Sequence[int] | None = None,
         groups: Sequence[ErrorGroup] | None = None,
+        uncounted: frozenset[ErrorClass] | None = None,
     ) -> frozenset[ErrorClass]:
         """Decide each item after a try of `sent` (default: all pending) that ended with `errors`;
         return the error classes of the items that stay. `groups` are the errors by exception, if
-        already known.
+        already known. `uncounted` are the classes that use up no attempt this time (default: those
+        of the policy).
 
         An item with a leader stays or leaves with it, and uses up no attempt.
         """
         sent = self.pending if sent is None else sent
+        uncounted = self._policy.uncounted if uncounted is None else uncounted
         if leaders:
             groups = by_error({i: error for i, error in errors.items() if i not in leaders})
         cohorts = self._cohorts(by_error(errors) if groups is None else groups, class_of)
-        self._count(cohorts, is_whole=len(sent) == len(self.pending) and not leaders)
+        is_whole = len(sent) == len(self.pending) and not leaders
+        self._count(cohorts, uncounted, is_whole=is_whole)
         staying: list[_Cohort] = []
         for cohort in cohorts:
             leaves_with = self._leaves_with(cohort, last=last)
@@ -116,7 +133,7 @@ class RetrySeries:
         self.pending = (
             sorted((*self._without(sent), *left)) if len(sent) < len(self.pending) else left
         )
-        self.costs = bool(classes - self._policy.uncounted)
+        self.costs = bool(classes - uncounted)
         self.tries += self.costs
         self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
         return classes
@@ -136,13 +153,15 @@ class RetrySeries:
             cohorts += [_Cohort(error, kind, *found) for found in by_attempts.items()]
         return cohorts
 
-    def _count(self, cohorts: Sequence[_Cohort], *, is_whole: bool) -> None:
+    def _count(
+        self, cohorts: Sequence[_Cohort], uncounted: frozenset[ErrorClass], *, is_whole: bool
+    ) -> None:
         """Count an attempt for each error that uses one up. `is_whole` states that the try
         contained all items of the series.
         """
         if self.times.is_early:
             return
-        counted = [cohort for cohort in cohorts if cohort.kind not in self._policy.uncounted]
+        counted = [cohort for cohort in cohorts if cohort.kind not in uncounted]
         for cohort in counted:
             cohort.count()
         if is_whole and not self._attempts and len(counted) == len(cohorts):
@@ -199,6 +218,20 @@ class RetrySeries:
                 left.append(index)
         self.pending = left
 
+    def take_unknown(self, now: float, *, accepted: int, next_ticket: int, was_down: bool) -> bool:
+        """Handle an unknown outcome of a batch that cannot be searched; return whether the
+        destination may be down. A write that began after the last unknown outcome and was accepted
+        shows that it is not.
+        """
+        is_outage = was_down or accepted < self._unknown_ticket
+        self._unknown_ticket = next_ticket
+        self.unknown_since = (self.unknown_since or now) if is_outage else None
+        return is_outage
+
+    def has_answer(self) -> None:
+        """Handle a try without an unknown outcome that may be an outage."""
+        self.unknown_since = None
+
     def succeeded(self, sent: Sequence[int]) -> None:
         """Remove the items of a try that succeeded as a whole."""
         self.pending = self._without(sent) if len(sent) < len(self.pending) else ()
@@ -231,12 +264,18 @@ class RetrySeries:
         self.final.update(dict.fromkeys(self.pending, error))
         self.pending = ()
 
-    def blame(self, index: int, error: BaseException, *, keeps_prefix: bool) -> None:
-        """Fail an item that was refused alone while others were accepted; later items of its key
-        leave with it.
+    def blame(
+        self, index: int, error: BaseException, *, is_unknown: bool, keeps_prefix: bool
+    ) -> None:
+        """Fail an item that was refused alone, or left unknown, while others were accepted; later
+        items of its key leave with it.
         """
-        what = "refused whenever it was sent alone, while other writes were accepted"
-        made = PermanentError(f"{what}: {text_of(error)}")
+        if is_unknown:
+            what = "without an answer whenever it was sent alone, while other writes were accepted"
+            made: SinkError = UnknownOutcomeError(f"{what}: {text_of(error)}")
+        else:
+            what = "refused whenever it was sent alone, while other writes were accepted"
+            made = PermanentError(f"{what}: {text_of(error)}")
         made = caused(made, error, summary=f"{what} ({for_log(error)})")
         gone = {index}
         if keeps_prefix and self._keys is not None:

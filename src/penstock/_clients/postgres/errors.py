@@ -16,6 +16,7 @@ import errno
 import re
 import socket
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core.causes import caused
@@ -33,7 +34,7 @@ from ..._core.told import for_log, text_of
 from .pooler import POOLER, class_of_pooler, was_not_sent
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from asyncpg.pool import PoolConnectionProxy
 
@@ -108,6 +109,9 @@ _NOT_THERE = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ENOENT}
 )
 _LOST = frozenset({"08000", "08003", "08006", "57P01", "57P02", "57P04", "57P05", "25P03", "25P04"})
+
+_TOO_LONG = frozenset({"25P03", "25P04", "57P05"})
+"""The server has ended the session because it took too long: the server itself is available."""
 
 
 def classify_postgres(error: BaseException) -> ErrorClass | None:
@@ -289,7 +293,8 @@ def copy_row(error: BaseException, table: str, rows: int) -> int | None:
 def for_write(error: Exception, *, sealed: bool) -> Exception:
     """Return the error that a write raises for the whole batch.
 
-    `sealed` means that the rows may be stored. A refusal by a pooler is returned unchanged.
+    `sealed` means that the rows may be stored. A connection lost before that is an outage, which
+    one row may cause. A refusal by a pooler is returned unchanged.
     """
     pooler = pooler_error(error)
     if pooler is not None and (not sealed or was_not_sent(message_of(pooler))):
@@ -306,11 +311,10 @@ def for_write(error: Exception, *, sealed: bool) -> Exception:
                 "no answer, and the rows had been handed over, so they may be stored",
                 error,
             )
-        return _made(
-            TransientError,
-            "the connection was lost before all rows were handed over, so nothing is stored",
-            error,
-        )
+        text = "the connection was lost before all rows were handed over, so nothing is stored"
+        if sqlstate(error) in _TOO_LONG:
+            return _made(TransientError, text, error)
+        return _made(partial(UnavailableError, perhaps_of_item=True), text, error)
     if sealed and type(error).__name__ == "OutdatedSchemaCacheError":
         return _made(
             UnknownOutcomeError,
@@ -331,7 +335,7 @@ _OF_POOLER: Mapping[ErrorClass | None, type[SinkError]] = {
 SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
 
 
-def _made(kind: type[SinkErrorT], text: str, error: BaseException) -> SinkErrorT:
+def _made(kind: Callable[[str], SinkErrorT], text: str, error: BaseException) -> SinkErrorT:
     made = kind(f"{text} ({text_of(error)})")
     return caused(made, error, summary=f"{text} ({for_log(error)})")
 

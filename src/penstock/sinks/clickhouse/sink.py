@@ -29,7 +29,7 @@ from ..http.write import RequestFormat
 from .codes import ALTERED
 from .errors import ClickHouseError, code_of, for_code
 from .request import TOKEN_SETTING, base_url, checked_settings, own_settings
-from .table import TableName, is_without_tokens
+from .table import TableName, keeps_tokens
 from .watched import WatchedTable
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ClickHouseSink(HttpBase):
     responds.
     """
 
-    _run_time = ("_client", "_room", "_table")
+    _run_time = ("_client", "_room", "_table", "_keeps_tokens")
 
     @takes(HttpOptions, endpoint)
     def __init__(
@@ -127,16 +127,23 @@ class ClickHouseSink(HttpBase):
             ),
             reads_answers=True,
         )
+        self._is_async = async_insert
         self._table: WatchedTable | None = None
+        self._keeps_tokens: bool | None = None
 
     @property
     def capabilities(self) -> Capabilities:
         """One concurrent write per connection; `columnar` with `format="arrow"`.
 
         Not idempotent: a token identifies the rows of a whole INSERT, so an item in another batch
-        is stored again. Not `key_prefix_safe`: a refused row does not stop a later row of its key.
+        is stored again. The same INSERT is repeatable if the table of the open sink keeps tokens,
+        without `async_insert`. Not `key_prefix_safe`: a refused row does not stop a later row of its key.
         """
-        return Capabilities(columnar=self._is_arrow, max_concurrency=self._endpoint.pool_size)
+        return Capabilities(
+            columnar=self._is_arrow,
+            repeatable="write" if self._keeps_tokens and not self._is_async else None,
+            max_concurrency=self._endpoint.pool_size,
+        )
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
         """The columns of a `pyarrow.Schema` that this sink cannot write, and missing columns, each
@@ -225,7 +232,10 @@ class ClickHouseSink(HttpBase):
         except RefusedError as error:
             raise ConfigError(str(error)) from error
         self._table = table
-        if self._deduplicate and await is_without_tokens(self._ask, self._name):
+        self._keeps_tokens = (
+            await keeps_tokens(self._ask, self._name) if self._deduplicate else None
+        )
+        if self._keeps_tokens is False:
             logger.warning(
                 "%r: the table keeps no deduplication tokens, so rows of an unknown outcome may be "
                 "stored twice; set its non_replicated_deduplication_window, or pass "

@@ -113,19 +113,19 @@ def types_of(columns: ToldColumns) -> dict[str, ColumnType]:
     return {name: parsed(kind) for name, kind, default in columns if default not in _NOT_SENT}
 
 
-async def is_without_tokens(ask: Ask, name: TableName) -> bool:
-    """Whether the table's engine keeps no tokens by default and its definition does not enable
-    them. Raises the errors of `ask`.
+async def keeps_tokens(ask: Ask, name: TableName) -> bool | None:
+    """Whether the table keeps deduplication tokens, by its engine and definition; `None` for
+    engines that pass rows on. Raises the errors of `ask`.
     """
     found = await _rows(
         ask,
         f"SELECT engine, engine_full FROM system.tables WHERE database = {name.database_literal} "  # noqa: S608  # of literals
         f"AND name = {literal(name.table)}",
     )
-    return any(
-        re.match(r"(?!Replicated|Shared)\w*MergeTree", engine) and not _WINDOW.search(definition)
-        for engine, definition in found
-    )
+    for engine, definition in found:
+        if engine.endswith("MergeTree"):
+            return bool(re.match("Replicated|Shared", engine) or _WINDOW.search(definition))
+    return None
 
 
 async def _rows(ask: Ask, query: str) -> list[list[Any]]:

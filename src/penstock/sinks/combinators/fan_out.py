@@ -22,7 +22,7 @@ from ..._core.keywords import known_arguments
 from ..._core.opening import Openable, opened
 from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import Capabilities, capabilities_of
+from ..._core.sink import Capabilities, capabilities_of, repeatable_of_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -121,6 +121,7 @@ class FanOut(Openable, Generic[T]):
         bounds = [one.max_concurrency for one in known if one.max_concurrency is not None]
         return Capabilities(
             idempotent=all(one.idempotent for one in known),
+            repeatable=repeatable_of_all(known),
             columnar=all(one.columnar for one in known),
             max_concurrency=min(bounds, default=None),
         )

@@ -16,7 +16,7 @@ from ..._core.keywords import known_arguments
 from ..._core.opening import Openable, opened
 from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import Capabilities, capabilities_of
+from ..._core.sink import Capabilities, capabilities_of, repeatable_of_all
 from ..._core.told import for_log
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Router(Openable, Generic[T]):
         bounds = [one.max_concurrency for one in known if one.max_concurrency is not None]
         return Capabilities(
             idempotent=all(one.idempotent for one in known),
+            repeatable=repeatable_of_all(known),
             columnar=False,
             several_destinations=True,
             max_concurrency=min(bounds, default=None),

@@ -121,7 +121,7 @@ class ElasticsearchSink(HttpBase):
     @property
     def capabilities(self) -> Capabilities:
         """One concurrent write per connection; idempotent if `id` is given, for every operation
-        except `"create"` and a function.
+        except `"create"` and a function. Always repeatable, since a document keeps its id.
 
         Not `key_prefix_safe`: a refused document does not stop a later one of its key.
         """
@@ -130,7 +130,9 @@ class ElasticsearchSink(HttpBase):
             and self._operation != "create"
             and not self._actions.wants_keys
         )
-        return Capabilities(idempotent=certain, max_concurrency=self._endpoint.pool_size)
+        return Capabilities(
+            idempotent=certain, repeatable="item", max_concurrency=self._endpoint.pool_size
+        )
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Send every item of `batch`, in order; suspends for one request, or for several beyond

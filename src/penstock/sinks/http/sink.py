@@ -137,12 +137,17 @@ class HttpSink(HttpBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        """One concurrent write per connection; idempotent if declared so. `idempotency_header`
-        alone does not suffice, since an item in another batch has another key.
+        """One concurrent write per connection; idempotent if declared so. With
+        `idempotency_header` the same request is repeatable, but an item in another batch has
+        another key.
 
         Not `key_prefix_safe`: a refused item does not stop a later item of its key.
         """
-        return Capabilities(idempotent=self._idempotent, max_concurrency=self._endpoint.pool_size)
+        return Capabilities(
+            idempotent=self._idempotent,
+            repeatable=None if self._endpoint.idempotency_header is None else "write",
+            max_concurrency=self._endpoint.pool_size,
+        )
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Send every item of `batch`, in order; suspends for one request, or for several beyond

@@ -163,9 +163,13 @@ class KafkaSink(Openable):
         key.
 
         Not idempotent: a repeated item becomes another record, except in a retry of a write whose
-        response was lost. One batch at a time is in flight to each partition.
+        response was lost (`repeatable`). One batch at a time is in flight to each partition.
         """
-        return Capabilities(key_prefix_safe=True, several_destinations=self._topic is None)
+        return Capabilities(
+            key_prefix_safe=True,
+            repeatable="write" if self._options.is_idempotent else None,
+            several_destinations=self._topic is None,
+        )
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
         """The columns of a `pyarrow.Schema` that cannot become parts of records, and columns that

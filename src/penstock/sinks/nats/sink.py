@@ -96,6 +96,7 @@ class NatsSink(Openable):
     ) -> None:
         self._is_core = checks.choice("delivery", delivery, ("jetstream", "core")) == "core"
         self._makes_ids = _makes_ids(deduplicate, message_id) and not self._is_core
+        self._has_ids = deduplicate and not self._is_core
         self._subject = _subject(subject, subject_field)
         self._maker = MessageMaker(
             subject=self._subject or _by_item(subject, subject_field),
@@ -128,10 +129,12 @@ class NatsSink(Openable):
         item of the same key.
 
         Not idempotent: a repeated item becomes another message, except with the same id within the
-        stream's `duplicate_window`.
+        stream's `duplicate_window`. With ids it is therefore repeatable.
         """
         return Capabilities(
-            key_prefix_safe=not self._is_core, several_destinations=self._subject is None
+            key_prefix_safe=not self._is_core,
+            repeatable="item" if self._has_ids else None,
+            several_destinations=self._subject is None,
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:

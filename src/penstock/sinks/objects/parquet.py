@@ -88,8 +88,10 @@ class ParquetSink(ObjectBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Columnar: the sink writes columns without conversion to rows."""
-        return Capabilities(columnar=True)
+        """Columnar: the sink writes columns without conversion to rows. A write is repeatable,
+        since it replaces its own objects.
+        """
+        return Capabilities(columnar=True, repeatable="write")
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Store `batch`, encoded in a thread, as one file or one file per partition; suspends until

@@ -13,6 +13,7 @@ from ..._core.batch import RowBatch
 from ..._core.checks import bad
 from ..._core.errors import MissingExtra
 from ..._core.keywords import takes
+from ..._core.sink import Capabilities
 from .base import BatchObjects, ObjectBase, ObjectBody, ObjectOptions, object_settings
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class ObjectSink(ObjectBase):
         self._compression = compression
         self._suffix = _SUFFIXES[compression]
         self._content_type = _CONTENT_TYPES[compression]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A write is repeatable, since it replaces its own objects."""
+        return Capabilities(repeatable="write")
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Store `batch`, encoded in a thread, as one object or one object per partition; suspends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.column_names import column_names, optional_names
@@ -200,12 +201,16 @@ class PostgresSink(PositionsInTable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many concurrent writes as connections; idempotent unless a conflict is an error.
+        """As many concurrent writes as connections; idempotent unless a conflict is an error. An
+        open sink is then repeatable if the table has a unique key among the columns: rows of an
+        earlier attempt are found by it.
 
         `key_prefix_safe`: in a batch with keys, no row is written after a refused row of the same
         key.
         """
-        return self._settings.capabilities
+        known, table = self._settings.capabilities, self._table
+        has_key = table is not None and table.plan.key_places
+        return replace(known, repeatable="item") if has_key else known
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class of an error by its SQLSTATE; see `classify_postgres`."""

@@ -172,13 +172,14 @@ class RedisSink(Openable):
         """`key_prefix_safe`: in a batch with keys, nothing is stored after a failed item of the
         same key.
 
-        Idempotent only with ids and `on_conflict="ignore"`. One write at a time to a stream with
+        Idempotent only with ids and `on_conflict="ignore"`, repeatable with ids. One write at a time to a stream with
         ids, since they must increase; otherwise one for each connection. A `Retry` keeps a refused
         batch whole if its entries have ids.
         """
         return Capabilities(
             key_prefix_safe=True,
             idempotent=self._form.ignores_known,
+            repeatable="item" if self._form.ordered else None,
             # Redis decides about each entry by itself. A search for an item at fault would let later
             # entries pass, and the ids of those before them would be too low.
             several_destinations=self._name is None or self._form.ordered,
