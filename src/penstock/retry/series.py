@@ -7,8 +7,10 @@
    was not applied, and gets a `StoppedError`.
 5. A try that a shutdown moved forward uses up no attempt; otherwise an item's attempts would be
    used up at once.
-6. While the destination refuses whole writes, a try sends a part of the series; see `search`.
-7. Items with the same exception and the same number of attempts are decided together, as a
+6. A deadlock uses up an attempt only if the item was sent alone. From the third deadlock in a row
+   on, a try sends at most half of the items that met the last one.
+7. While the destination refuses whole writes, a try sends a part of the series; see `search`.
+8. Items with the same exception and the same number of attempts are decided together, as a
    *cohort*. While all items of the series have the same number, one counter serves all of them.
 """
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from .._core.error_groups import ErrorGroup
     from .._core.retry_policy import RetryPolicy
 
+HALVED_FROM = 3
+"""Number of deadlocks in a row from which the batch is halved."""
 NO_LEADERS: Mapping[int, int] = {}
 """The case without leaders."""
 
@@ -69,6 +73,10 @@ class RetrySeries:
         """Tries that counted for at least one item."""
         self.throttles = 0
         """Throttled tries in a row."""
+        self.deadlocks = 0
+        """Tries in a row that ended in a deadlock."""
+        self.most = len(indices)
+        """Maximum number of items in a try, reduced by deadlocks."""
         self.refusals = 0
         """Tries in which single items were refused."""
         self.refused_since = math.inf
@@ -103,7 +111,7 @@ class RetrySeries:
         if leaders:
             groups = by_error({i: error for i, error in errors.items() if i not in leaders})
         cohorts = self._cohorts(by_error(errors) if groups is None else groups, class_of)
-        self._count(cohorts, is_whole=len(sent) == len(self.pending) and not leaders)
+        self._count(cohorts, len(sent), is_whole=len(sent) == len(self.pending) and not leaders)
         staying: list[_Cohort] = []
         for cohort in cohorts:
             leaves_with = self._leaves_with(cohort, last=last)
@@ -116,9 +124,12 @@ class RetrySeries:
         self.pending = (
             sorted((*self._without(sent), *left)) if len(sent) < len(self.pending) else left
         )
-        self.costs = bool(classes - self._policy.uncounted)
+        self.costs = any(self._is_counted(kind, len(sent)) for kind in classes)
         self.tries += self.costs
         self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
+        self.deadlocks = self.deadlocks + 1 if ErrorClass.DEADLOCK in classes else 0
+        if self.deadlocks >= HALVED_FROM:
+            self.most = max(1, len(sent) // 2)
         return classes
 
     def _cohorts(
@@ -136,13 +147,13 @@ class RetrySeries:
             cohorts += [_Cohort(error, kind, *found) for found in by_attempts.items()]
         return cohorts
 
-    def _count(self, cohorts: Sequence[_Cohort], *, is_whole: bool) -> None:
-        """Count an attempt for each error that uses one up. `is_whole` states that the try
-        contained all items of the series.
+    def _count(self, cohorts: Sequence[_Cohort], items: int, *, is_whole: bool) -> None:
+        """Count an attempt for each error of a try of `items` that uses one up. `is_whole` states
+        that the try contained all items of the series.
         """
         if self.times.is_early:
             return
-        counted = [cohort for cohort in cohorts if cohort.kind not in self._policy.uncounted]
+        counted = [cohort for cohort in cohorts if self._is_counted(cohort.kind, items)]
         for cohort in counted:
             cohort.count()
         if is_whole and not self._attempts and len(counted) == len(cohorts):
@@ -150,6 +161,12 @@ class RetrySeries:
             return
         for cohort in counted:
             self._attempts.update(dict.fromkeys(cohort.indices, cohort.attempts))
+
+    def _is_counted(self, kind: ErrorClass, items: int) -> bool:
+        """Return whether an error of a try of this many items uses up an attempt."""
+        if kind is ErrorClass.DEADLOCK and items > 1:
+            return False
+        return kind not in self._policy.uncounted
 
     def _leaves_with(self, cohort: _Cohort, *, last: bool) -> BaseException | None:
         """The error with which these items leave the series; `None` if they stay."""
@@ -201,6 +218,7 @@ class RetrySeries:
 
     def succeeded(self, sent: Sequence[int]) -> None:
         """Remove the items of a try that succeeded as a whole."""
+        self.deadlocks = 0
         self.pending = self._without(sent) if len(sent) < len(self.pending) else ()
 
     def refused_items(self, now: float) -> None:
