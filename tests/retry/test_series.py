@@ -73,7 +73,8 @@ class ByItem:
                 else:
                     self.final[index] = error
                 continue
-            if kind not in self.policy.uncounted and not early:
+            is_excused = kind is ErrorClass.DEADLOCK and len(sent) > 1
+            if kind not in self.policy.uncounted and not early and not is_excused:
                 self.attempts[index] = self.attempts.get(index, 0) + 1
             is_over = self.policy.is_over(kind, self.attempts.get(index, 0))
             if isinstance(error, ResultMismatch) or is_over:
@@ -181,6 +182,33 @@ async def test_an_exception_shared_by_many_items_is_classified_once_per_try(
     assert not await send_to(no_waits(classify=classify)(failing), RowBatch(range(500)))
     assert [id(error) for error in asked] == [id(shared), id(own), id(own)]
     assert [len(each) for each in failing.sent] == [500, 500, 1]
+
+
+async def test_a_deadlock_uses_no_attempt_and_halves_the_batch_until_an_item_is_alone(
+    fake_clock: FakeClock,
+) -> None:
+    """From the third deadlock in a row; the order of the items stays."""
+    deadlock = KindError(ErrorClass.DEADLOCK)
+    every = dict.fromkeys(range(4), deadlock)
+    failing = Failing(every, every, every, every, every, {}, {}, every)
+    batch = RowBatch(range(4))
+    errors = await send_to(no_waits(classify=kind_of, attempts=2)(failing), batch)
+    assert failing.sent == [
+        *[(0, 1, 2, 3)] * 3,
+        (0, 1),
+        (0,),
+        (0,),
+        (1,),
+        (2,),
+        (2,),
+        (3,),
+    ]
+    assert not errors
+
+    failing = Failing(*[every] * 9)
+    errors = await send_to(no_waits(classify=kind_of, attempts=2)(failing), RowBatch(range(2)))
+    assert failing.sent == [*[(0, 1)] * 3, (0,), (0,), (1,), (1,)]
+    assert errors == dict.fromkeys(range(2), deadlock)
 
 
 async def test_equal_exceptions_of_two_classes_are_two_decisions(fake_clock: FakeClock) -> None:

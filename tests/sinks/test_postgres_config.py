@@ -68,7 +68,7 @@ def server_error(state: str, **fields: str) -> asyncpg.PostgresError:
         ("XX000", P),
         ("ZZ999", P),
         ("40001", T),
-        ("40P01", T),
+        ("40P01", ErrorClass.DEADLOCK),
         ("55P03", T),
         ("57014", T),
         ("08003", T),

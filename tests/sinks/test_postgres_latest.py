@@ -27,7 +27,7 @@ KEYS = st.lists(
     st.tuples(
         st.sampled_from([None, 1, 2, 3]),
         st.sampled_from([None, "a", "b"]),
-        st.sampled_from([None, 1, 2]),
+        st.sampled_from([1, 2]),
     ),
     min_size=1,
 )
@@ -50,11 +50,7 @@ def test_the_last_row_of_a_key_stays_and_what_holds_null_has_no_equal(
     newest: dict[Any, int] = {}
     for place, (a, b, version) in enumerate(rows):
         before = rows[newest[a, b]][2] if (a, b) in newest else None
-        if (
-            a is not None
-            and b is not None
-            and (before is None or (version is not None and version >= before))
-        ):
+        if a is not None and b is not None and (before is None or version > before):
             newest[a, b] = place
     assert found(latest([first, second], versions), len(rows)) == sorted([*whole, *newest.values()])
 

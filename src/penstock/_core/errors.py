@@ -350,6 +350,10 @@ class ErrorClass(enum.Enum):
     UNAVAILABLE = "unavailable"
     REFUSED = "refused"
     """The destination refuses every write until an operator repairs it; see `RefusedError`."""
+    DEADLOCK = "deadlock"
+    """The destination has undone the write to resolve a deadlock with another one. Uses no attempt
+    as long as a smaller write may avoid the next deadlock.
+    """
     UNKNOWN = "unknown"
     STOPPED = "stopped"
     UNLISTED = "unlisted"

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 LONGEST = 5.0
 """The longest wait between two attempts, in seconds."""
-_TEMPORARY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.TRANSIENT, ErrorClass.THROTTLE})
+_TEMPORARY = frozenset(
+    {ErrorClass.UNAVAILABLE, ErrorClass.TRANSIENT, ErrorClass.DEADLOCK, ErrorClass.THROTTLE}
+)
 
 
 class Opener:

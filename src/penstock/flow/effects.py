@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _TOLD_AS: Mapping[ErrorClass, type[SinkError]] = {
     ErrorClass.TRANSIENT: TransientError,
+    ErrorClass.DEADLOCK: TransientError,
     ErrorClass.UNAVAILABLE: UnavailableError,
     ErrorClass.REFUSED: UnavailableError,
     ErrorClass.THROTTLE: ThrottledError,

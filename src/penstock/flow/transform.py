@@ -47,7 +47,13 @@ Transformed: TypeAlias = "list[Any] | Ack | ToDeadLetter | Terminate"
 """The rows of a record, or the result that settles it without rows."""
 
 _PASSING = frozenset(
-    {ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE}
+    {
+        ErrorClass.TRANSIENT,
+        ErrorClass.DEADLOCK,
+        ErrorClass.UNAVAILABLE,
+        ErrorClass.REFUSED,
+        ErrorClass.THROTTLE,
+    }
 )
 
 

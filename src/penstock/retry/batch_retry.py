@@ -73,10 +73,13 @@ class BatchRetry:
             self.batch.delivery.reported(self.state, None)
 
     def next_part(self) -> Sequence[int]:
-        """Return the items to send next: all pending items, or a part of them during a search."""
+        """Return the items to send next: all pending items, or a part of them during a search or
+        after deadlocks.
+        """
         series = self.series
         if not series.search.is_on:
-            return series.pending
+            is_reduced = series.most < len(series.pending)
+            return series.pending[: series.most] if is_reduced else series.pending
         accepted = self.state.evidence.accepted
         return series.search.next_part(series.pending, accepted, may_pass=self.may_pass)
 

@@ -40,7 +40,9 @@ FAILURES = frozenset(
         ErrorClass.UNLISTED,
     }
 )
-"""Classes that count as a failure of the destination. A permanent error is a valid answer."""
+"""Classes that count as a failure of the destination. A permanent error is a valid answer, and so
+is a deadlock.
+"""
 NO_ANSWER = frozenset({ErrorClass.THROTTLE, ErrorClass.STOPPED})
 """Classes that do not show whether the destination works."""
 FINAL = frozenset({ErrorClass.PERMANENT, ErrorClass.UNKNOWN, ErrorClass.STOPPED})

@@ -30,6 +30,7 @@ _ORDER = (
     ErrorClass.THROTTLE,
     ErrorClass.UNKNOWN,
     ErrorClass.TRANSIENT,
+    ErrorClass.DEADLOCK,
     ErrorClass.UNLISTED,
 )
 """Order of precedence of the class under which a retry is reported."""
@@ -135,7 +136,7 @@ def _back_off(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     if not series.pending:
         return
     not_before = now + retry.asked(failed.distinct)
-    due = max(now + retry.backoff(series.tries, failed.first), not_before)
+    due = max(now + retry.backoff(series.deadlocks or series.tries, failed.first), not_before)
     series.times.schedule(due, not_before=not_before)
     if series.times.is_too_late(due):
         series.give_up(failed.errors)

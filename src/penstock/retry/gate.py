@@ -57,7 +57,7 @@ async def _back_off(retry: BatchRetry) -> bool:
         times.due, not_before=times.not_before, lasts=times.lasted
     )
     times.resumed(retry.now)
-    if not series.costs:
+    if not series.costs and not series.deadlocks:
         times.excuse(retry.now - began)
     return is_time_up
 

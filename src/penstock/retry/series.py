@@ -7,8 +7,10 @@
    was not applied, and gets a `StoppedError`.
 5. A try that a shutdown moved forward uses up no attempt; otherwise an item's attempts would be
    used up at once.
-6. While the destination refuses whole writes, a try sends a part of the series; see `search`.
-7. Items with the same exception and the same number of attempts are decided together, as a
+6. A deadlock uses up an attempt only if the item was sent alone. From the third deadlock in a row
+   on, a try sends at most half of the items that met the last one.
+7. While the destination refuses whole writes, a try sends a part of the series; see `search`.
+8. Items with the same exception and the same number of attempts are decided together, as a
    *cohort*. While all items of the series have the same number, one counter serves all of them.
 """
 
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from .._core.error_groups import ErrorGroup
     from .._core.retry_policy import RetryPolicy
 
+HALVED_FROM = 3
+"""Number of deadlocks in a row from which the batch is halved."""
+_DEADLOCK = frozenset({ErrorClass.DEADLOCK})
 NO_LEADERS: Mapping[int, int] = {}
 """The case without leaders."""
 
@@ -76,6 +81,10 @@ class RetrySeries:
         """Tries that counted for at least one item."""
         self.throttles = 0
         """Throttled tries in a row."""
+        self.deadlocks = 0
+        """Tries in a row that ended in a deadlock."""
+        self.most = len(indices)
+        """Maximum number of items in a try, reduced by deadlocks."""
         self.refusals = 0
         """Tries in which single items were refused."""
         self.refused_since = math.inf
@@ -119,6 +128,8 @@ class RetrySeries:
         if leaders:
             groups = by_error({i: error for i, error in errors.items() if i not in leaders})
         cohorts = self._cohorts(by_error(errors) if groups is None else groups, class_of)
+        if len(sent) > 1:
+            uncounted |= _DEADLOCK
         is_whole = len(sent) == len(self.pending) and not leaders
         self._count(cohorts, uncounted, is_whole=is_whole)
         staying: list[_Cohort] = []
@@ -136,6 +147,9 @@ class RetrySeries:
         self.costs = bool(classes - uncounted)
         self.tries += self.costs
         self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
+        self.deadlocks = self.deadlocks + 1 if ErrorClass.DEADLOCK in classes else 0
+        if self.deadlocks >= HALVED_FROM:
+            self.most = max(1, len(sent) // 2)
         return classes
 
     def _cohorts(
@@ -234,6 +248,7 @@ class RetrySeries:
 
     def succeeded(self, sent: Sequence[int]) -> None:
         """Remove the items of a try that succeeded as a whole."""
+        self.deadlocks = 0
         self.pending = self._without(sent) if len(sent) < len(self.pending) else ()
 
     def refused_items(self, now: float) -> None:

@@ -63,6 +63,7 @@ RETRIED = (
     ErrorClass.THROTTLE,
     ErrorClass.UNAVAILABLE,
     ErrorClass.REFUSED,
+    ErrorClass.DEADLOCK,
     ErrorClass.UNKNOWN,
     ErrorClass.UNLISTED,
 )

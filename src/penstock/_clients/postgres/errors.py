@@ -60,6 +60,7 @@ _STATES = {
     "3D000": _R,
     "3F000": _R,
     "40003": ErrorClass.UNKNOWN,
+    "40P01": ErrorClass.DEADLOCK,
     "42703": _R,
     "42P01": _R,
     "42P05": _T,  # as 26000

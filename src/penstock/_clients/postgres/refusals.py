@@ -92,6 +92,9 @@ def privilege(error: Exception) -> str:
     return message_of(error) if classify_postgres(error) is ErrorClass.REFUSED else shown(error)
 
 
+_PASSING = frozenset({ErrorClass.TRANSIENT, ErrorClass.DEADLOCK, ErrorClass.UNAVAILABLE})
+
+
 def for_connecting(error: Exception, place: str) -> Exception:
     """Return the error for a failed connection.
 
@@ -102,7 +105,7 @@ def for_connecting(error: Exception, place: str) -> Exception:
     kind = classify_postgres(error)
     if kind is ErrorClass.THROTTLE:
         return _unsuccessful(ThrottledError, error, place)
-    if isinstance(error, TimeoutError) or kind in {ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE}:
+    if isinstance(error, TimeoutError) or kind in _PASSING:
         return _unsuccessful(UnavailableError, error, place)
     return refusal(error, f"no connection to {place}", repair_of(error, place))
 

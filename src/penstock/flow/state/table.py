@@ -203,11 +203,12 @@ class StateTable:
         partition: TopicPartition,
         changes: Mapping[str, Stored | None],
     ) -> None:
-        """Set and delete keys, in an open transaction.
+        """Set and delete keys, in an open transaction; rows are locked in the order of their keys.
 
         Raises `RefusedError` if rows are left out, and the server's errors.
         """
         where = (group, *partition)
+        changes = dict(sorted(changes.items()))
         for part in _parts({key: value for key, value in changes.items() if value is not None}):
             kind = "bytea" if self.column == "bytea" else "text"
             answer = await con.execute(

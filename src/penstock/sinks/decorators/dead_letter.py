@@ -66,7 +66,9 @@ _LOST = (
 )
 _BURIED = "%d of %d items of batch %s were written to the dead letters; the first because of %s"
 _UNCLASSED = "classify= of the dead letters raised %s for %s; the error is classified by its type"
-_TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLISTED})
+_TAKEN = frozenset(
+    {ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.DEADLOCK, ErrorClass.UNLISTED}
+)
 
 
 @known_arguments(takes_sink=True)

@@ -59,7 +59,7 @@ _MYSQL = {
     1203: _H,  # too many connections of the user
     1205: _T,  # lock wait timeout
     1206: _T,  # too many locks
-    1213: _T,  # deadlock
+    1213: ErrorClass.DEADLOCK,
     1226: _H,  # too many statements of the user
     1227: _R,  # no permission
     1290: _R,  # read-only

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from ..rows.changed import ColumnCheck
     from .table import Table
 
+_CUT = frozenset({"character varying", "character", "bpchar", "bit", "bit varying"})
+"""Types that a cast truncates; the insertion refuses such values instead."""
 JSON_TYPES = frozenset({"json", "jsonb"})
+BYTES = 'pg_catalog."C"'
+"""The collation that compares bytes."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,88 @@ class PlanFacts:
         return self.mode != "error" or bool(self.returning) or not self.table.takes_copy
 
     @property
+    def replaces(self) -> bool:
+        """Whether an existing row is replaced."""
+        return self.mode == "update" and bool(self.update_columns)
+
+    @property
     def returns_all(self) -> bool:
         """Whether each inserted row returns a row, in order, unless two rows have the same key."""
         if not self.table.is_plain or self.mode == "ignore":
             return False
-        return self.mode == "error" or (bool(self.update_columns) and self.version is None)
+        return self.mode == "error" or (self.replaces and self.version is None)
 
     @cached_property
     def key_of(self) -> Callable[[Sequence[object]], object]:
         """The values of the conflict key in a row."""
         return itemgetter(*(self.columns.index(name) for name in self.target or ()))
+
+    @cached_property
+    def keeps_arrival(self) -> bool:
+        """Whether rows are inserted in the order of the batch: a conflict is an error, or a column
+        that is not written takes the next number of a sequence.
+
+        All other insertions are in the order of the key (see `rows.order`).
+        """
+        return self.mode == "error" or any(
+            column.is_numbered and column.name not in self.columns for column in self.table.columns
+        )
+
+    @cached_property
+    def first_columns(self) -> tuple[str, ...]:
+        """The columns of the first of several rows with the same key: the others do not replace
+        them. Columns of the key only if equal keys may be written in different ways.
+        """
+        if not self.replaces:
+            return ()
+        return tuple(
+            name
+            for name in self.columns
+            if name not in self.update_columns
+            and (name not in (self.target or ()) or not self.table.column(name).is_spelled_once)
+        )
+
+    @property
+    def order(self) -> str:
+        """The order of insertion of staged rows, as SQL."""
+        if self.keeps_arrival:
+            return "o"
+        return ", ".join([*(self._sorted(name) for name in self.key or ()), "o"])
+
+    def compared(self, name: str) -> str:
+        """A staged column's value, as SQL that compares like the column of the table."""
+        return f"{self._stored(name)}{_collated(self.table.column(name).collation)}"
+
+    def _sorted(self, name: str) -> str:
+        if not self.table.column(name).is_bytewise:
+            return self.compared(name)
+        return f"{self._stored(name)}{_collated(BYTES)}"
+
+    def _stored(self, name: str) -> str:
+        """The value as the column stores it: rounded, for example, or without excess spaces."""
+        column, (value,) = self.table.column(name), self.staged((name,))
+        made = f"{value}::{column.exact}"
+        if column.loose.removesuffix("[]") not in _CUT:
+            return made
+        if column.loose != "character varying" or column.exact == column.loose:
+            return value
+        whole = f"rtrim({value}) COLLATE {BYTES} = rtrim({made}) COLLATE {BYTES}"
+        return f"(CASE WHEN {whole} THEN {made} ELSE {value} END)"
+
+    @cached_property
+    def sorting(self) -> str | None:
+        """Sort the places of rows by an array per column of the key; `None` if `unnest` would split
+        the arrays.
+        """
+        names = self.key or ()
+        found = [self.table.column(name) for name in names]
+        if any(column.is_nested for column in found):
+            return None
+        arrays = ", ".join(f"${place}::{column.loose}[]" for place, column in enumerate(found, 1))
+        return (
+            f"SELECT (o - 1)::int4 FROM unnest({arrays}) WITH ORDINALITY AS "  # noqa: S608  # names are quoted
+            f"given({', '.join(self.staged(names))}, o) ORDER BY {self.order}"
+        )
 
     @property
     def key_places(self) -> tuple[int, ...]:
@@ -146,11 +222,22 @@ class PlanFacts:
 
     @property
     def loose_types(self) -> list[str]:
-        """The types of loose staging."""
+        """The types of loose staging, with the columns' collations."""
+        found = zip(map(self.table.column, self.columns), self.casts, strict=True)
         return [
-            "text" if cast else self.table.column(name).loose
-            for name, cast in zip(self.columns, self.casts, strict=True)
+            "text" if cast else f"{column.loose}{_collated(column.collation)}"
+            for column, cast in found
         ]
+
+    @property
+    def exact_types(self) -> list[str]:
+        """The types of exact staging, with the columns' collations."""
+        return [*map(self.exact_type, self.columns)]
+
+    def exact_type(self, name: str) -> str:
+        """A column's declared type and collation."""
+        column = self.table.column(name)
+        return f"{column.exact}{_collated(column.collation)}"
 
     @property
     def casts(self) -> list[str]:
@@ -179,7 +266,7 @@ class PlanFacts:
         """The conflict clause of the mode."""
         if self.mode == "error":
             return ""
-        if self.mode == "ignore" or not self.update_columns:
+        if not self.replaces:
             return f" ON CONFLICT{self.target_clause} DO NOTHING"
         changes = ", ".join(
             f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.update_columns
@@ -193,6 +280,20 @@ class PlanFacts:
             )
         return f" ON CONFLICT{self.target_clause} DO UPDATE SET {changes}{newer}"
 
+    def stored_order(self, place: str | None) -> str:
+        """The order of insertion of the rows of a table with the same columns, as SQL; by the column
+        `place` if they keep their order.
+        """
+        places = [] if place is None else [quoted(place)]
+        keys = [] if self.keeps_arrival else list(self.key or ())
+        found = [(quoted(name), self.table.column(name).is_bytewise) for name in keys]
+        keyed = [f"{name}{_collated(BYTES if bytewise else None)}" for name, bytewise in found]
+        return f" ORDER BY {', '.join([*keyed, *places])}" if keyed or places else ""
+
     def staged(self, names: tuple[str, ...]) -> list[str]:
         """The staging columns that contain these columns' values."""
         return [f"c{self.columns.index(name)}" for name in names]
+
+
+def _collated(collation: str | None) -> str:
+    return "" if collation is None else f" COLLATE {collation}"

@@ -5,8 +5,9 @@
 2. *Exact* staging has the target's types, so that its keys compare like the target's. *Loose*
    staging has base types without lengths, and text for values that only the server can parse (JSON,
    XML, enums), so that it accepts nearly every row, and errors appear later, row by row.
-3. Of several rows with the same key in a batch, the last one takes effect (with a version column:
-   the last one with the highest version).
+3. Of several rows with the same key in a batch, the row takes effect that would remain if they were
+   written one by one: the last one, or with a version column the first one with the highest
+   version; columns that are not replaced are those of the first row. Keys and versions are compared like the table's columns, with their collations.
 4. `RETURNING` sees only the table's row, and skipped rows return nothing. So each returned row
    (`v0`, `v1`, ...) must be matched to its place: a row sent as parameters returns its place as a
    parameter; many rows return their keys, which are compared with the sent keys by the rules of the
@@ -79,8 +80,7 @@ class TablePlan(PlanFacts):
 
     def staging(self, *, again: bool = False) -> str:
         """Create empty exact staging in the open transaction; with `again` it may already exist."""
-        types = [self.table.column(name).exact for name in self.columns]
-        return staging_table(EXACT, types, again=again)
+        return staging_table(EXACT, self.exact_types, again=again)
 
     @cached_property
     def same_types(self) -> str:
@@ -128,7 +128,7 @@ class TablePlan(PlanFacts):
             return f"{self._merged(source)} RETURNING {self.values_of()}"
         target = self.target or ()
         keys = [
-            f"{key}::{self.table.column(name).exact}"
+            f"{key}::{self.exact_type(name)}"
             for key, name in zip(self.staged(target), target, strict=True)
         ]
         numbered = (
@@ -149,24 +149,35 @@ class TablePlan(PlanFacts):
         if self.mode != "update":
             return self._plainly(source)
         keys = self.staged(self.target or ())
-        ranked = f"SELECT *, {self._rank(keys)} AS r FROM {source}"
-        wanted = " OR ".join(["r = 1", *(f"{key} IS NULL" for key in keys)])
+        same = [self.compared(name) for name in self.target or ()]
+        ranked = f"SELECT *, {self._rank(same)} AS r FROM {source}"
+        alone = " OR ".join(f"{key} IS NULL" for key in keys)
+        values = self.all_staged
+        if self.first_columns:
+            first = {
+                value: f"CASE WHEN {alone} THEN {value} ELSE f{value} END"
+                for value in self.staged(self.first_columns)
+            }
+            frame = f"OVER (PARTITION BY {', '.join(same)} ORDER BY o)"
+            found = ", ".join(f"first_value({value}) {frame} AS f{value}" for value in first)
+            ranked = f"SELECT *, {self._rank(same)} AS r, {found} FROM {source}"
+            values = ", ".join(first.get(value, value) for value in self.staged(self.columns))
         return (
-            f"{self.into} SELECT {self.all_staged} FROM ({ranked}) AS ranked WHERE {wanted} "
-            f"ORDER BY o{self.on_conflict}"
+            f"{self.into} SELECT {values} FROM ({ranked}) AS ranked WHERE r = 1 OR {alone} "
+            f"ORDER BY {self.order}{self.on_conflict}"
         )
 
     def _plainly(self, source: str) -> str:
-        return f"{self.into} SELECT {self.all_staged} FROM {source} ORDER BY o{self.on_conflict}"
+        return f"{self.into} SELECT {self.all_staged} FROM {source} ORDER BY {self.order}{self.on_conflict}"
 
     def _rank(self, keys: list[str]) -> str:
-        """1 for the row of each key that is inserted: the first, or the last if rows are replaced."""
+        """1 for the row of each key that takes effect."""
         order = "o"
         if self.mode == "update":
             order = (
                 "o DESC"
                 if self.version is None
-                else f"{self.staged((self.version,))[0]} DESC NULLS LAST, o DESC"
+                else f"{self.compared(self.version)} DESC NULLS LAST, o"
             )
         return f"row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
 
@@ -187,10 +198,11 @@ class TablePlan(PlanFacts):
         return f"SELECT * FROM {SCHEMA}.{RETURNED}"
 
     def moved(self, source: str, order: str | None) -> str:
-        """Insert from a table with the same columns, in the order of a column if one is named."""
+        """Insert from a table with the same columns; `order` is the column of their order, if any."""
         names = ", ".join(map(quoted, self.columns))
-        ordered = "" if order is None else f" ORDER BY {quoted(order)}"
-        return f"{self.into} SELECT {names} FROM {source}{ordered}{self.on_conflict}"
+        return (
+            f"{self.into} SELECT {names} FROM {source}{self.stored_order(order)}{self.on_conflict}"
+        )
 
     @cached_property
     def resend(self) -> str:
@@ -206,7 +218,7 @@ class TablePlan(PlanFacts):
         only = self.target_clause if self.mode == "ignore" else ""
         return (
             f"WITH d({given}) AS ({self.into} SELECT {self.all_staged} FROM {SCHEMA}.{EXACT} ORDER "
-            f"BY o ON CONFLICT{only} DO NOTHING"
+            f"BY {self.order} ON CONFLICT{only} DO NOTHING"
             f" RETURNING {names}), s AS (SELECT o, {', '.join(keys)}, row_number() OVER "
             f"(PARTITION BY {', '.join(keys)} ORDER BY o) AS r"
             f" FROM {SCHEMA}.{EXACT} WHERE {whole})"

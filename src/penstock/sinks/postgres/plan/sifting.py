@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...._clients.postgres.errors import NO_PRIVILEGE, OF_ALL, OF_ALL_FAMILIES
+from ...._clients.postgres.names import quoted
 from .rights import lacking
 from .temporary import LOOSE, RETURNED, SCHEMA, VERDICT, staging_table, temporary
 
@@ -40,7 +41,9 @@ def sift(facts: PlanFacts) -> str:
 
     Errors that are not caused by a row end it, including a missing privilege. Row-level security,
     which has the same code, refuses single rows. A row that refers to a later one, which a statement
-    of all rows would accept, is inserted after it.
+    of all rows would accept, is inserted after it. Rows are inserted in the order of the batch, on
+    which the results depend, so the existing rows that they replace are first locked in the order of
+    the key.
     """
     values = ", ".join(f"r.c{place}{cast}" for place, cast in enumerate(facts.casts))
     of_all = f"SQLSTATE IN ({_texts(OF_ALL)}) OR left(SQLSTATE, 2) IN ({_texts(OF_ALL_FAMILIES)})"
@@ -57,7 +60,7 @@ def sift(facts: PlanFacts) -> str:
 DECLARE
     r record; n bigint; again boolean; p_message text; p_detail text; p_rule text; p_field text;
 BEGIN
-    FOR r IN SELECT * FROM {SCHEMA}.{LOOSE} ORDER BY o LOOP
+    {_lock(facts)}FOR r IN SELECT * FROM {SCHEMA}.{LOOSE} ORDER BY o LOOP
         BEGIN
             {store};
         EXCEPTION WHEN OTHERS THEN
@@ -87,6 +90,21 @@ END
 """
     tag = _unused_tag(body)
     return f"DO {tag}{body}{tag}"
+
+
+def _lock(facts: PlanFacts) -> str:
+    """Lock the rows that are replaced, in the order of the key."""
+    names = facts.target or ()
+    casts = dict(zip(facts.columns, facts.casts, strict=True))
+    if facts.keeps_arrival or not facts.replaces or any(casts[name] for name in names):
+        return ""
+    pairs = zip(names, facts.staged(names), strict=True)
+    same = " AND ".join(f"t.{quoted(name)} = s.{key}" for name, key in pairs)
+    return (
+        f"PERFORM FROM {facts.table.qualified} t JOIN (SELECT {', '.join(facts.staged(names))}, "
+        f"row_number() OVER (ORDER BY {facts.order}) AS n FROM {SCHEMA}.{LOOSE}) s ON {same} "
+        "ORDER BY s.n FOR NO KEY UPDATE OF t;\n    "
+    )
 
 
 def _without_later(facts: PlanFacts) -> str:

@@ -40,8 +40,14 @@ _SCHEMAS = (
 _COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.is_read,
            base.is_enum, base.is_nested, a.attnotnull AS not_null,
            a.attgenerated <> '' OR a.attidentity = 'a' AS generated,
-           a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull AS mark,
-           CASE WHEN base.has_parts THEN a.atttypid::int8 END AS kind
+           a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull || ',' || a.attcollation AS mark,
+           CASE WHEN base.has_parts THEN a.atttypid::int8 END AS kind,
+           CASE WHEN a.attcollation NOT IN (0, 100) THEN (SELECT quote_ident(n.nspname) || '.' || quote_ident(c.collname)
+               FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation) END AS collation,
+           base.is_text AND pg_catalog.getdatabaseencoding() = 'UTF8' AND EXISTS (
+               SELECT FROM pg_catalog.pg_collation c WHERE c.oid = a.attcollation AND c.collisdeterministic) AS is_bytewise,
+           a.attidentity <> '' OR EXISTS (SELECT FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum
+               AND pg_catalog.pg_get_expr(d.adbin, d.adrelid) LIKE '%nextval(%') AS is_numbered
     FROM pg_catalog.pg_attribute a, LATERAL (
         WITH RECURSIVE down(oid) AS (
             SELECT a.atttypid
@@ -49,7 +55,8 @@ _COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.att
         )
         SELECT pg_catalog.format_type(t.oid, -1) AS loose, t.typtype = 'e' AS is_enum, t.typcategory IN ('A', 'C', 'G', 'R') AS is_nested,
                t.typcategory IN ('A', 'C', 'R') AS has_parts,
-               t.oid IN ('json'::regtype, 'jsonb'::regtype, 'xml'::regtype) AS is_read
+               t.oid IN ('json'::regtype, 'jsonb'::regtype, 'xml'::regtype) AS is_read,
+               t.oid IN ('text'::regtype, 'varchar'::regtype) AS is_text
         FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype <> 'd'
     ) base
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -64,7 +71,7 @@ _TYPES = TYPES.format(table="$1")
 _TYPES_BY_NAME = TYPES.format(table="pg_catalog.to_regclass($1)")
 
 _MARKS = """WITH opened AS MATERIALIZED (SELECT pg_catalog.pg_relation_size(pg_catalog.to_regclass($1)) AS size)
-    SELECT (SELECT pg_catalog.array_agg(a.attname::text || ' ' || a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull)
+    SELECT (SELECT pg_catalog.array_agg(a.attname::text || ' ' || a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull || ',' || a.attcollation)
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped) AS marks,
         pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() > interval '1 ms' AS has_waited
     FROM opened WHERE size IS DISTINCT FROM -1
@@ -73,6 +80,22 @@ _MARKS = """WITH opened AS MATERIALIZED (SELECT pg_catalog.pg_relation_size(pg_c
 an `ALTER`, but the marks come from an earlier snapshot and do not show it: after a wait they are
 read again.
 """
+
+
+_SPELLED_ONCE = frozenset(
+    {
+        "smallint",
+        "integer",
+        "bigint",
+        "boolean",
+        "bytea",
+        "date",
+        "timestamp with time zone",
+        "timestamp without time zone",
+        "uuid",
+    }
+)
+"""Types of which equal values are identical, besides text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +116,22 @@ class TableColumn:
     not_null: bool
     generated: bool
     mark: str
-    """Changes with the column's type, the type's length, or its nullability."""
+    """Changes with the column's type, the type's length, its nullability, or its collation."""
     kind: PostgresType | None = None
     """The type, if it contains others."""
+    collation: str | None = None
+    """The collation as SQL; `None` if it is the database's, or if there is none."""
+    is_bytewise: bool = False
+    """Whether its values are text that is equal only if its bytes are: UTF-8 with a deterministic
+    collation.
+    """
+    is_numbered: bool = False
+    """Whether a row without a value takes the next number of a sequence."""
+
+    @property
+    def is_spelled_once(self) -> bool:
+        """Whether equal values are identical, unlike 1.0 and 1.00."""
+        return self.is_bytewise or self.exact in _SPELLED_ONCE
 
     @property
     def element(self) -> str | None:

@@ -22,7 +22,7 @@ from ...._core.arrow import TIME_ZONE
 from ...._core.arrow_rows import refusal
 from .casts import fitted
 from .faults import faults, objects
-from .latest import are_distinct, latest
+from .latest import are_whole, latest
 from .lazy import LazyRows
 from .types import takes
 
@@ -83,13 +83,21 @@ class ColumnRows(LazyRows):
         """The place in the write of the row at `line`."""
         return line if self._places is None else int(self._places[line])
 
-    def tells_apart(self, key: Sequence[str]) -> bool:
-        """Whether values of these columns that differ in Arrow also differ on the server."""
-        kinds = {column.name: column.loose for column in self._columns}
-        return all(are_distinct(kinds[name], self._values.column(name).type) for name in key)
+    def tells_apart(self, key: Sequence[str], version: str | None) -> bool:
+        """Whether `latest` also leaves one row per key from the server's view."""
+        return self._are_whole(key if version is None else (*key, version))
+
+    def _are_whole(self, names: Sequence[str]) -> bool:
+        """Whether values of these columns are equal, or in order, in Arrow as on the server."""
+        kinds = {column.name: column.exact for column in self._columns}
+        return all(are_whole(kinds[name], self._values.column(name).type) for name in names)
 
     def latest(self, key: Sequence[str], version: str | None) -> ColumnRows:
-        """Drop rows that a later row with the same key replaces."""
+        """Drop rows that another row with the same key replaces, unless only the server can compare
+        their versions.
+        """
+        if version is not None and not self._are_whole([version]):
+            return self
         values = self._values
         places = latest(
             [values.column(name) for name in key],

@@ -25,16 +25,18 @@ _COUNTED = frozenset(
         "timestamp with time zone",
     }
 )
-"""Types stored as whole numbers: values that differ in Arrow differ in the table."""
+"""Types stored as whole numbers: the values have the same order in Arrow and in the table, and
+those that differ in Arrow differ in the table.
+"""
 
 
 def latest(key: Sequence[Any], version: Any = None) -> Any:
     """The places of the rows that remain when each row replaces the earlier ones with the same key,
     in order.
 
-    `None` if all remain. With `version` the last row with the highest version remains; NULL is the
-    lowest. A key that contains NULL is unique. Values that are equal on the server but not in Arrow
-    both remain.
+    `None` if all remain. With `version` the first row with the highest version remains; it must not
+    contain NULL, and have the same order in Arrow as in the table (see `are_whole`). A key that
+    contains NULL is unique. Values that are equal on the server but not in Arrow both remain.
     """
     count = len(key[0])
     codes, alone = np.zeros(count, np.int64), np.zeros(count, bool)
@@ -51,7 +53,7 @@ def latest(key: Sequence[Any], version: Any = None) -> Any:
     order = (
         np.arange(count)
         if version is None
-        else pc.array_sort_indices(version, null_placement="at_start").to_numpy()
+        else count - 1 - _sorted(version.take(pa.array(np.arange(count)[::-1])))
     )
     last = np.empty(count, np.int64)
     last[codes[order]] = order  # of several assignments to one place the last one takes effect
@@ -60,9 +62,16 @@ def latest(key: Sequence[Any], version: Any = None) -> Any:
     return None if stays.all() else np.flatnonzero(stays)
 
 
-def are_distinct(loose: str, kind: Any) -> bool:
-    """Whether values that differ in the Arrow type also differ in the column's type on the server."""
-    return loose in _COUNTED and bool(
+def _sorted(values: Any) -> Any:
+    """The places of the values in ascending order; of equal ones, in their order."""
+    return pc.array_sort_indices(values).to_numpy()
+
+
+def are_whole(exact: str, kind: Any) -> bool:
+    """Whether values of the Arrow type are stored in the column's declared type as they are, as
+    whole numbers.
+    """
+    return exact in _COUNTED and bool(
         pa.types.is_integer(kind)
         or pa.types.is_date32(kind)
         or kind.equals(pa.timestamp("us", getattr(kind, "tz", None)))

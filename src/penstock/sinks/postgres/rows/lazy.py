@@ -46,7 +46,7 @@ class LazyRows(Sequence[Row], ABC):
         """
 
     @abstractmethod
-    def tells_apart(self, key: Sequence[str]) -> bool:
+    def tells_apart(self, key: Sequence[str], version: str | None) -> bool:
         """Whether `latest` also leaves one row per key from the server's view."""
 
     @abstractmethod

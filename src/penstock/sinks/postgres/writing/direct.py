@@ -15,6 +15,7 @@ from uuid import UUID
 
 from ..rows.changed import are_kept, are_rounded
 from ..rows.numbers import shortest
+from ..rows.order import arranged
 from ..rows.versions import unversioned
 from .values import statement_for_values
 
@@ -53,9 +54,13 @@ async def write_directly(
     if plan.has_times or not _EXACT.issuperset(map(type, values)):
         if not are_kept(rows, plan.checked_places) or are_rounded(rows, plan.rounded_places):
             return False
-        values = list(chain.from_iterable(shortest(rows, plan.numeric_places)))
-    statement = statement_for_values(plan, rows)
-    if statement is None:
+        rows = shortest(rows, plan.numeric_places)
+        values = list(chain.from_iterable(rows))
+    found = statement_for_values(plan, rows)
+    if found is None:
         return False
+    statement, places = found
+    if not isinstance(places, range):
+        values = list(chain.from_iterable(arranged(rows, places)))
     await con.execute(statement, *values)
     return True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...._clients.postgres.copying.fields import Declined
 from ..plan.temporary import EXACT, SCHEMA
 from ..rows.lazy import LazyRows
+from ..rows.order import arranged, in_key_order
 from .encodable import staged_columns
 from .guard import Guard
 from .packing import speaks_utf8
@@ -114,20 +115,39 @@ class Sender:
     async def insert_rows(self) -> None:
         """Send one `INSERT` per row, in a pipeline."""
         rows = self.remaining.rows
+        places = in_key_order(self.plan, rows)
+        if places is None:
+            places = await self._sorted_places()
         if not self.plan.returning:
-            return await self._insert(self.plan.insert, rows)
+            return await self._insert(self.plan.insert, arranged(rows, places))
         self.copying = None
         async with Guard(self.con):
-            numbered = [(*row, place) for place, row in enumerate(rows)]
+            numbered = [(*rows[place], place) for place in places]
             found = await self.con.fetchmany(self.plan.insert, self._feed(numbered))
         return self.remaining.note_returned(self.plan.returning, found)
 
-    async def insert_at_once(self, statement: str, *arguments: object) -> None:
-        """Send one `INSERT` of all rows, from parameters or arrays."""
-        self.copying, self.sealed = None, not self._explicit
-        await self.merge(statement, *arguments)
+    async def _sorted_places(self) -> Sequence[int]:
+        """The places of the rows in the order of their key, by the server."""
+        statement, rows = self.plan.sorting, self.remaining.rows
+        if statement is None:
+            return range(len(rows))
+        keys = ([row[place] for row in rows] for place in self.plan.key_places)
+        places = [row[0] for row in await self.con.fetch(statement, *keys)]
+        # a value that is a sequence is split, and then refused with its row
+        return places if len(places) == len(rows) else range(len(rows))
 
-    async def merge(self, statement: str, *arguments: object) -> None:
+    async def insert_at_once(
+        self, statement: str, *arguments: object, places: Sequence[int] | None = None
+    ) -> None:
+        """Send one `INSERT` of all rows, from parameters or arrays; `places` are those of the rows
+        in the order of the parameters.
+        """
+        self.copying, self.sealed = None, not self._explicit
+        await self.merge(statement, *arguments, places=places)
+
+    async def merge(
+        self, statement: str, *arguments: object, places: Sequence[int] | None = None
+    ) -> None:
         """Run one statement that inserts all rows, and record the returned columns."""
         if not self.plan.returning:
             await self.con.execute(statement, *arguments)
@@ -137,7 +157,7 @@ class Sender:
             self.remaining.note_returned(self.plan.returning, found)
         elif len(found) == len(self.remaining.rows):
             # otherwise a trigger has suppressed rows, and the result does not show which
-            self.remaining.note_returned(self.plan.returning, found, range(len(found)))
+            self.remaining.note_returned(self.plan.returning, found, places or range(len(found)))
 
     async def copy_rows(self) -> None:
         """`COPY` the rows directly into the table."""
@@ -244,7 +264,7 @@ class Sender:
             return False
         plan = self.plan
         staged = plan.mode != "error" or not plan.table.takes_copy
-        key = plan.target if plan.mode == "update" and plan.target else ()
+        key = plan.target if plan.replaces and plan.target and not plan.first_columns else ()
         sent = rows.latest(key, plan.version) if key else rows
         pieces = sent.encoded(places=staged)
         if pieces is None:
@@ -257,7 +277,9 @@ class Sender:
         await self.begin_staging()
         self.place_of = sent.place
         await self.copy_binary(EXACT, SCHEMA, staged_columns(plan), pieces)
-        await self.merge(plan.merge_distinct if key and sent.tells_apart(key) else plan.merge)
+        await self.merge(
+            plan.merge_distinct if key and sent.tells_apart(key, plan.version) else plan.merge
+        )
         await self.commit()
         return True
 

@@ -3,7 +3,7 @@
 1. `ON CONFLICT DO UPDATE` refuses to replace a row twice in one statement. If keys may be equal,
    the rows are ranked first, as with the other statements. Keys that differ in Python but not in
    the column's type are detected by the server (`Blame`), and the write is repeated.
-2. If every row is stored, the rows are returned in order. Otherwise they are matched by their keys,
+2. If every row is stored, the rows are returned in the order in which they were sent. Otherwise they are matched by their keys,
    which must not be NULL.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from itertools import chain
 from typing import TYPE_CHECKING
+
+from ..rows.order import arranged, in_key_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,24 +25,29 @@ if TYPE_CHECKING:
 async def insert_values(sender: Sender) -> None:
     """Write the remaining rows."""
     rows = sender.remaining.rows
-    statement = statement_for_values(sender.plan, rows, may_repeat=sender.may_repeat_keys)
-    if statement is None:
+    found = statement_for_values(sender.plan, rows, may_repeat=sender.may_repeat_keys)
+    if found is None:
         return await sender.insert_rows()
-    return await sender.insert_at_once(statement, *chain.from_iterable(rows))
+    statement, places = found
+    values = chain.from_iterable(arranged(rows, places))
+    return await sender.insert_at_once(statement, *values, places=places)
 
 
 def statement_for_values(
     plan: TablePlan, rows: Sequence[Row], *, may_repeat: bool = False
-) -> str | None:
-    """The statement; `None` if none can assign the returned rows to their places."""
-    replaces, count = plan.mode == "update", len(rows)
-    if plan.returning:
-        if plan.returns_all and not (replaces and (may_repeat or _repeats(plan, rows))):
-            return plan.values(count)
-        return None if _has_unmatched(plan, rows) else plan.merge_values(count)
-    if replaces and (may_repeat or _repeats(plan, rows)):
-        return plan.merge_values(count)
-    return plan.values(count)
+) -> tuple[str, Sequence[int]] | None:
+    """The statement, and the places of the rows in the order in which it takes them; `None` if none
+    can assign the returned rows to their places.
+    """
+    count, places = len(rows), None
+    ranks = plan.mode == "update" and (may_repeat or _repeats(plan, rows))
+    if not ranks and (plan.returns_all or not plan.returning):
+        places = in_key_order(plan, rows)
+    if places is not None:
+        return plan.values(count), places
+    if plan.returning and _has_unmatched(plan, rows):
+        return None
+    return plan.merge_values(count), range(count)
 
 
 def _repeats(plan: TablePlan, rows: Sequence[Row]) -> bool:
