@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING
 
 from .._core.causes import caused
 from .._core.error_groups import by_error
-from .._core.errors import ErrorClass, PermanentError, ResultMismatch, StoppedError
+from .._core.errors import (
+    ErrorClass,
+    PermanentError,
+    ResultMismatch,
+    StoppedError,
+    StoredRowDiffers,
+)
 from .._core.order.keys import accepted
 from .._core.told import for_log, text_of
 from .search import Search
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
     from .._core.error_groups import ErrorGroup
     from .._core.retry_policy import RetryPolicy
 
+_NEVER_AGAIN = (ResultMismatch, StoredRowDiffers)
+"""Errors of unknown outcomes that another try cannot resolve."""
 NO_LEADERS: Mapping[int, int] = {}
 """The case without leaders."""
 
@@ -154,7 +162,7 @@ class RetrySeries:
     def _leaves_with(self, cohort: _Cohort, *, last: bool) -> BaseException | None:
         """The error with which these items leave the series; `None` if they stay."""
         error, kind = cohort.error, cohort.kind
-        is_over = isinstance(error, ResultMismatch) or self._policy.is_over(kind, cohort.attempts)
+        is_over = isinstance(error, _NEVER_AGAIN) or self._policy.is_over(kind, cohort.attempts)
         if is_over or (last and kind is ErrorClass.UNKNOWN):
             return error
         return stopped(error) if last else None
