@@ -147,26 +147,6 @@ async def test_each_operation_does_what_its_name_says(
         assert await there.sources() == {"a": {"n": 3, "more": 1}, "b": {"n": 4}}
 
 
-async def test_a_conflict_after_an_unknown_try_is_a_duplicate(
-    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
-) -> None:
-    """batcher/4b.11: only if an earlier attempt of this sink may have been applied."""
-    async with index(embedded_opensearch) as there, there.sink(operation="create", id="id") as sink:
-        assert await send(sink, batch_of(events(4))) == {}
-        batch = batch_of(events(6), maybe=[0, 2, 5])
-        errors = await send(sink, batch)
-        assert {place: type(error) for place, error in errors.items()} == {
-            1: PermanentError,
-            3: PermanentError,
-        }
-        assert [outcomes(batch)[place] for place in (0, 2, 4, 5)] == [
-            Outcome.DUPLICATE,
-            Outcome.DUPLICATE,
-            Outcome.DELIVERED,
-            Outcome.DELIVERED,
-        ]
-
-
 @pytest.mark.parametrize("on_stale", ["error", "ignore"])
 async def test_an_old_version_never_replaces_a_newer_one(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock, on_stale: Any

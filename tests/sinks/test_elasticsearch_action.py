@@ -20,6 +20,7 @@ from penstock import (
     ResultMismatch,
     ThrottledError,
     TransientError,
+    UnverifiableError,
     send,
 )
 from penstock.sinks import ElasticsearchSink
@@ -225,13 +226,13 @@ VERSIONED: dict[str, Any] = {"id": "id", "version": lambda _: 1}
 @pytest.mark.parametrize(
     ("arguments", "said", "first", "maybe"),
     [
-        ({**ID, "operation": "create"}, CONFLICT, PermanentError, Outcome.DUPLICATE),
+        ({**ID, "operation": "create"}, CONFLICT, PermanentError, UnverifiableError),
         ({"operation": "create"}, CONFLICT, Outcome.DUPLICATE, Outcome.DUPLICATE),
         ({**ID, "operation": "update"}, CONFLICT, TransientError, TransientError),
         ({**ID, "operation": "upsert"}, CONFLICT, TransientError, TransientError),
-        (VERSIONED, CONFLICT, PermanentError, Outcome.DUPLICATE),
+        (VERSIONED, CONFLICT, PermanentError, UnverifiableError),
         ({**VERSIONED, "on_stale": "ignore"}, CONFLICT, Outcome.DELIVERED, Outcome.DUPLICATE),
-        ({**VERSIONED, "operation": "delete"}, CONFLICT, PermanentError, Outcome.DUPLICATE),
+        ({**VERSIONED, "operation": "delete"}, CONFLICT, PermanentError, UnverifiableError),
         ({**ID, "operation": "delete"}, MISSING, PermanentError, Outcome.DUPLICATE),
         ({**ID, "operation": "update"}, MISSING, PermanentError, PermanentError),
         (ID, FULL, ThrottledError, ThrottledError),
@@ -246,7 +247,7 @@ async def test_an_items_status_has_its_outcome(
     real_clock: LoopClock, arguments: dict[str, Any], said: Any, first: Any, maybe: Any
 ) -> None:
     """B-T26, batcher/4b.11, batcher/4a.4: per item; a conflict is a duplicate only if an earlier
-    attempt must have caused it.
+    attempt must have caused it. This server has no stored document to compare.
     """
     server = Server()
     server.default = answering(said, {"status": 200}, retry_after="4")

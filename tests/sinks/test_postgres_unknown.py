@@ -4,15 +4,34 @@ others.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+import asyncpg
 import pytest
+from tests.sinks.conflict_cases import (
+    DIFFERING,
+    KEPT,
+    NEVER,
+    STOPPED,
+    TOLD,
+    UNKNOWN,
+    batch_of_cases,
+    expected_outcomes,
+    stored_after,
+    taken,
+)
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied, written
 
 from penstock import (
     ErrorClass,
+    KeyRepeated,
+    KeyStopped,
     Outcome,
-    PermanentError,
+    StoredRowDiffers,
     TransientError,
     UnavailableError,
     UnknownOutcomeError,
@@ -164,30 +183,110 @@ async def test_small_batches_that_lose_their_answer_are_unknown_and_repaired_ali
         assert len(await db.rows()) == 3
 
 
-async def test_a_conflict_is_duplicate_only_where_the_item_was_in_the_unknown_try(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+@pytest.mark.parametrize("has_keys", [False, True])
+async def test_a_conflict_is_judged_by_the_stored_row_and_by_the_items_before(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, *, has_keys: bool
 ) -> None:
-    """batcher/4b.11."""
-    async with database(embedded_postgres.dsn) as db, db.sink() as sink:
-        assert await written(sink, words(4)) == {}
-        batch = batch_of(words(8), maybe=[0, 1, 6])
+    """batcher/4b.11. With keys, the items behind a failed one of their key wait."""
+    async with database(embedded_postgres.dsn) as db, db.sink(returning=("id",)) as sink:
+        await db.con.executemany(f"INSERT INTO {db.table} VALUES ($1, $2)", [*taken().items()])
+        batch = batch_of_cases(has_keys=has_keys)
         errors = await send(sink, batch)
-        assert sorted(errors) == [2, 3]
-        assert {type(error) for error in errors.values()} == {PermanentError}
-        ends = outcomes(batch)
-        assert ends[:2] == [Outcome.DUPLICATE] * 2
-        assert ends[4:] == [Outcome.DELIVERED] * 4
-        assert len(await db.rows()) == 8
+        assert outcomes(batch) == expected_outcomes(has_keys=has_keys)
+        assert {at for at, e in errors.items() if type(e) is StoredRowDiffers} == DIFFERING
+        stopped = {at for at, error in errors.items() if type(error) is KeyStopped}
+        assert stopped == (STOPPED if has_keys else set())
+        assert dict(await db.rows()) == stored_after()
 
 
-async def test_two_rows_of_one_key_in_an_unknown_batch_are_not_both_called_stored(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+@pytest.mark.parametrize("statement", ["values", "insert", "copy"])
+async def test_a_row_refused_by_its_neighbour_is_rejected_after_a_lost_commit(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, statement: str
 ) -> None:
-    async with database(embedded_postgres.dsn) as db, db.sink() as sink:
-        errors = await written(sink, [(1, "first"), (1, "second"), (2, "other")], maybe=[0, 1, 2])
-        assert list(errors) == [1]
-        assert isinstance(errors[1].__cause__, BaseException)
+    async with (
+        database(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through, statement=statement) as sink,
+    ):
+        batch = batch_of([(1, "first"), (1, "second"), (2, "other")])
+        proxy.cut_answer = "COPY" if statement == "copy" else "COMMIT"
+        errors = await send(sink, batch)
+        assert type(errors[0]) is type(errors[2]) is UnknownOutcomeError
+        errors = await send(sink, batch)
+        assert {at: type(error) for at, error in errors.items()} == {1: KeyRepeated}
+        assert outcomes(batch) == [TOLD, NEVER, TOLD]
         assert await db.rows() == [(1, "first"), (2, "other")]
+
+
+VALUES: list[tuple[str, object, str]] = [
+    ("json", {"k": [1.5, None]}, '{"k":[1.5,  null]}'),
+    ("jsonb", {"k": [1.5, None]}, '{"k":[1.5]}'),
+    ("point", (1.0, 2.0), "(1,3)"),
+    ("box", ((3.0, 2.0), (1.0, 0.0)), "(4,2),(2,0)"),  # of equal size
+    ("numeric", Decimal("1.50"), "1.51"),
+    ("numeric(5,2)", Decimal("1.005"), "1.02"),
+    ("numeric(5,2)[]", [Decimal("1.5"), None], "{1.5,1}"),
+    ("real", 0.1, "0.100001"),
+    ("float8[]", [float("nan"), 0.1], "{NaN,0.2}"),
+    ("char(5)", "a", "b"),
+    ("varchar(9)", "a ", "a"),
+    ("timestamptz(0)", datetime(2024, 1, 1, 12, 0, 0, 600_000, UTC), "2024-01-01 12:00:00+00"),
+    ("interval", timedelta(days=30), "1 month"),  # compares as equal
+    ("bytea", b"\0\xff", "x"),
+    ("int4range", asyncpg.Range(1, 5), "[1,6)"),
+    ("text[]", ["a", None], "{a,NULL,b}"),
+    ("uuid", UUID(int=5), str(UUID(int=6))),
+    ("inet", IPv4Address("10.0.0.1"), "10.0.0.0/31"),
+    ("bit varying(9)", asyncpg.BitString("101"), "1010"),
+]
+
+
+@pytest.mark.parametrize("size", [1, 200])
+async def test_values_of_each_type_are_compared_as_the_column_holds_them(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int
+) -> None:
+    """However they were sent first: rounded, padded and converted values are the item's own, and
+    any other value is not, even if the type takes both for equal.
+    """
+    columns = ", ".join(f"c{place} {kind}" for place, (kind, *_) in enumerate(VALUES))
+    names = ("id", *(f"c{place}" for place in range(len(VALUES))))
+    async with (
+        database(embedded_postgres.dsn, f"id int PRIMARY KEY, {columns}") as db,
+        db.sink(names, statement="values" if size == 1 else "auto") as sink,
+    ):
+        rows = [(number, *(value for _, value, _ in VALUES)) for number in range(size)]
+        assert await written(sink, rows) == {}
+        again = batch_of([*rows, (-1, *rows[0][1:])], maybe=range(size + 1))
+        assert await send(sink, again) == {}
+        assert outcomes(again) == [*[TOLD] * size, KEPT]
+        for place, (kind, _, other) in enumerate(VALUES):
+            changed = f"UPDATE {db.table} SET c{place} = $1::text::{kind} WHERE id = 0"
+            before = f"SELECT c{place}::text FROM {db.table} WHERE id = 0"
+            old = await db.con.fetchval(before)
+            await db.con.execute(changed, other)
+            batch = batch_of(rows[:1], maybe=[0])
+            errors = await send(sink, batch)
+            assert {type(error) for error in errors.values()} == {StoredRowDiffers}, kind
+            assert outcomes(batch) == [UNKNOWN], kind
+            await db.con.execute(changed, old)
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore", "update"])
+async def test_another_unique_key_that_is_taken_is_no_duplicate(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
+) -> None:
+    """Another writer's row has the item's word, and none has its id."""
+    keys = None if mode == "error" else ["id"]
+    async with (
+        database(embedded_postgres.dsn, "id int PRIMARY KEY, word text UNIQUE") as db,
+        db.sink(on_conflict=mode, conflict_columns=keys) as sink,
+    ):
+        await db.con.execute(f"INSERT INTO {db.table} VALUES (9, 'taken')")
+        batch = batch_of([(1, "taken"), (2, "free")], maybe=[0, 1])
+        errors = await send(sink, batch)
+        assert {at: type(error) for at, error in errors.items()} == {0: StoredRowDiffers}
+        assert outcomes(batch) == [UNKNOWN, KEPT]
+        assert await db.rows() == [(2, "free"), (9, "taken")]
 
 
 async def test_bad_rows_after_an_unknown_outcome_fail_alone(

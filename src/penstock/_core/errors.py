@@ -24,6 +24,7 @@
         │   ├── TooLargeError             too large for one write; a smaller one may be accepted
         │   ├── VersionConflict           a stream is not at the expected version; carries the actual one
         │   ├── MessageIdConflict         a message with this id is already in the log, with other contents
+        │   ├── KeyRepeated               an earlier item of the batch has its key; certainly not applied
         │   └── ParkedBehind              dead-lettered behind a failed item of its key
         ├── TransientError                a retry may succeed; counts as an attempt
         │   └── UnavailableError          not reachable; does not count as an attempt
@@ -33,6 +34,7 @@
         ├── UnknownOutcomeError           the write may or may not have been applied
         │   ├── TimedOutError             cut off because it took too long
         │   ├── UnverifiableError         an earlier attempt may have been applied; the destination cannot tell
+        │   │   └── StoredRowDiffers      other contents are stored under its key; sending again does not help
         │   └── ResultMismatch            an answer that does not fit its batch; never resent automatically
         └── StoppedError                  abandoned because the batcher is stopping; not applied
             ├── DeadLetterLimit           too many dead letters: the batcher stops
@@ -234,6 +236,19 @@ class MessageIdConflict(PermanentError):
         self.stream = stream
 
 
+class KeyRepeated(PermanentError):
+    """Refused: an earlier item of the batch has the same key, and is stored or may be.
+
+    No attempt has applied the item, not even one with an unknown outcome.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"an earlier item of the same batch has the same key ({key}), and is stored or may be; "
+            "this one is not: give each item its own key"
+        )
+
+
 class TransientError(SinkError):
     """A failure that may not recur in a later attempt. Counts as an attempt."""
 
@@ -300,6 +315,16 @@ class UnverifiableError(UnknownOutcomeError):
 
     A pipe nevertheless sends the row again, as after a restart: its records are delivered at least
     once.
+    """
+
+
+class StoredRowDiffers(UnverifiableError):
+    """An earlier attempt may have been applied, but the key's stored row has other contents.
+
+    Either another writer stored that row, and the item was never applied; or the item was applied,
+    and a trigger, an ingest pipeline or a later writer has changed it. No retry sends the item
+    again: compare the item with the stored row, and correct one of them. In a pipe its record is
+    poison, and a dead letter of it is marked `maybe_delivered`.
     """
 
 

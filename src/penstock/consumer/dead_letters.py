@@ -23,7 +23,13 @@ from .._core import told
 from .._core.batch import RowBatch
 from .._core.causes import cause_name, caused, code_of
 from .._core.classify import classified
-from .._core.errors import ErrorClass, ParkedBehind, ThrottledError, UnavailableError
+from .._core.errors import (
+    ErrorClass,
+    ParkedBehind,
+    ThrottledError,
+    UnavailableError,
+    UnverifiableError,
+)
 from .._core.lineage import Lineage
 from .._core.opening import opened
 from .._core.order.keys import text_of
@@ -159,6 +165,7 @@ class LetterWriter:
             batcher=self._name,
             batch_id=message.coordinates,
             key=letter_key(self._name, message),
+            maybe_delivered=isinstance(error, UnverifiableError),
             item_key=None if isinstance(lane, SingleRecord) else text_of(message.order_key),
             parked_behind=isinstance(error, ParkedBehind),
             cause_type=cause_name(error),

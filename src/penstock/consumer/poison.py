@@ -13,7 +13,9 @@
 2. The circuit is checked before anything is written. A message that opens it stays as if blocked,
    so that no later message of its key is handled before it while the consumer stops.
 3. A message replayed from the park store returns to it, regardless of the strategy.
-4. A source that takes records back decides about poison by its own settings, except with `exit`.
+4. A message whose row may have been applied (`StoredRowDiffers`) is never given up without a dead
+   letter: with `skip` and no dead letters it is blocked.
+5. A source that takes records back decides about poison by its own settings, except with `exit`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from .._core.errors import StoredRowDiffers
 from .._core.say import say
 from .._core.told import for_log
 
@@ -119,6 +122,8 @@ class Poison:
             self._parker.take(message, error)
         elif self._letters is not None:
             self._start(message, self._write(message, error, blocks=self._strategy != "skip"))
+        elif isinstance(error, StoredRowDiffers):
+            self._block(message, error)
         else:
             self._give_up(message, error)
 

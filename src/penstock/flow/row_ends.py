@@ -5,7 +5,8 @@
 2. A failed row holds its key in the batcher. Its further treatment is decided outside the batcher's
    step: it is resent before later rows of its key, after a backoff, or its record is poison. A
    record with a row that may have been applied is never given up: after the last attempt it is
-   blocked.
+   blocked. If the destination holds other contents under the row's key (`StoredRowDiffers`), it is
+   poison at once, since no attempt can resolve that; its dead letter is marked `maybe_delivered`.
 3. A key is released once no failed row holds it. In a drain it stays held: later rows are returned
    unsent, and delivered again by the source.
 """
@@ -19,6 +20,7 @@ from .._core.classify import classified
 from .._core.errors import (
     ClosedError,
     ErrorClass,
+    StoredRowDiffers,
     UnknownOutcomeError,
     UnverifiableError,
     WithdrawnError,
@@ -155,7 +157,10 @@ class RowEnds:
             return
         unknown = [error for row, error in rows if row.outcome is Outcome.UNKNOWN]
         poison = [error for row, error in rows if self._is_poison(row, error)]
-        if unknown and self._is_last_try(message, unknown[0]):
+        differs = [error for error in unknown if isinstance(error, StoredRowDiffers)]
+        if differs and len(differs) == len(unknown):
+            self._settler.settle(message, Terminate(error=differs[0]))
+        elif unknown and self._is_last_try(message, unknown[0]):
             self._poison.block(
                 message, unknown[0]
             )  # a dead letter would hide a row that may be applied
@@ -289,6 +294,8 @@ def _is_verifiable(row: FailedRow) -> bool:
 
     A destination that cannot verify receives the row as a new one, as after a restart.
     """
+    if isinstance(row.error, StoredRowDiffers):
+        return True
     return row.outcome is Outcome.UNKNOWN and not isinstance(row.error, UnverifiableError)
 
 

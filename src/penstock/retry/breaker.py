@@ -11,7 +11,13 @@ from .._core.clock import Signal
 from .._core.condition import Condition, DestinationState
 from .._core.decorator import WrappingSink
 from .._core.error_groups import by_error
-from .._core.errors import CircuitOpenError, ErrorClass, StoppedError, TransactionLost
+from .._core.errors import (
+    CircuitOpenError,
+    ErrorClass,
+    StoppedError,
+    StoredRowDiffers,
+    TransactionLost,
+)
 from .._core.keywords import known_arguments
 from .._core.result import WriteResult
 from .._core.runtime.cuts import is_cut
@@ -41,7 +47,7 @@ FAILURES = frozenset(
     }
 )
 """Classes that count as a failure of the destination. A permanent error is a valid answer, and so
-is a deadlock.
+are a deadlock and `StoredRowDiffers`.
 """
 NO_ANSWER = frozenset({ErrorClass.THROTTLE, ErrorClass.STOPPED})
 """Classes that do not show whether the destination works."""
@@ -335,7 +341,8 @@ class BreakerSink(WrappingSink[T]):
         failed = silent = 0
         for error, indices in by_error(errors):
             kind = classified(error, self.classify)
-            failed += (isinstance(error, TransactionLost) + (kind in FAILURES)) * len(indices)
+            is_failure = kind in FAILURES and not isinstance(error, StoredRowDiffers)
+            failed += (isinstance(error, TransactionLost) + is_failure) * len(indices)
             silent += (kind in NO_ANSWER) * len(indices)
         if 2 * failed >= size:
             return Verdict.FAILURE

@@ -28,6 +28,7 @@ from .._core.errors import (
     ResultMismatch,
     SinkError,
     StoppedError,
+    StoredRowDiffers,
     UnknownOutcomeError,
 )
 from .._core.order.keys import accepted
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 HALVED_FROM = 3
 """Number of deadlocks in a row from which the batch is halved."""
 _DEADLOCK = frozenset({ErrorClass.DEADLOCK})
+_NEVER_AGAIN = (ResultMismatch, StoredRowDiffers)
+"""Errors of unknown outcomes that another try cannot resolve."""
 NO_LEADERS: Mapping[int, int] = {}
 """The case without leaders."""
 
@@ -187,7 +190,7 @@ class RetrySeries:
     def _leaves_with(self, cohort: _Cohort, *, last: bool) -> BaseException | None:
         """The error with which these items leave the series; `None` if they stay."""
         error, kind = cohort.error, cohort.kind
-        is_over = isinstance(error, ResultMismatch) or self._policy.is_over(kind, cohort.attempts)
+        is_over = isinstance(error, _NEVER_AGAIN) or self._policy.is_over(kind, cohort.attempts)
         if is_over or (last and kind is ErrorClass.UNKNOWN):
             return error
         return stopped(error) if last else None

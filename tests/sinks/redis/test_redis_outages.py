@@ -85,6 +85,23 @@ async def test_a_cancelled_write_books_what_has_its_answer(store: Store) -> None
         assert [at for at in range(COUNT) if batch.delivery.is_settled(at)] == [*range(ANSWERED)]
 
 
+async def test_an_entry_with_other_fields_under_the_id_is_no_duplicate(store: Store) -> None:
+    """Of an earlier item of the batch, and of another writer."""
+    async with proxied(store.url) as proxy, store.sink(url=proxy.url, id="id") as sink:
+        batch = RowBatch([{"id": f"{at}-0", "n": n} for at, n in [(5, 1), (5, 2), (5, 1), (7, 3)]])
+        proxy.pass_lines = 0
+        assert {*names(await send(sink, batch)).values()} == {"UnknownOutcomeError"}
+        assert names(await send(sink, batch)) == dict.fromkeys((1, 2), "KeyRepeated")
+        told, never = Outcome.DUPLICATE, Outcome.REJECTED
+        assert [batch.delivery.verdict(at) for at in range(4)] == [told, never, never, told]
+        store.client.xadd(STREAM, {"n": 4}, id="9-0")
+        other = RowBatch([{"id": "9-0", "n": 5}])
+        other.delivery.doubt([0])
+        assert names(await send(sink, other)) == {0: "StoredRowDiffers"}
+        assert other.delivery.verdict(0) is Outcome.UNKNOWN
+    assert store.numbers() == [1, 3, 4]
+
+
 async def test_an_id_that_is_not_complete_cannot_be_looked_up(store: Store) -> None:
     """After a lost reply the entry may exist under any number."""
     async with proxied(store.url) as proxy, store.sink(url=proxy.url, id="id") as sink:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import StoppedError, UnknownOutcomeError
+from ..errors import KeyRepeated, StoppedError, UnknownOutcomeError
 from ..outcome import Outcome
 from ..verdict import outcome_of
 
@@ -107,6 +107,8 @@ class ItemStates:
             self.move(indices_of(of_stop, errors), STOPPED)
         if unknown := [error for error in each if isinstance(error, UnknownOutcomeError)]:
             self.doubt(indices_of(unknown, errors))
+        if self.maybe and (sure := [error for error in each if isinstance(error, KeyRepeated)]):
+            self.maybe = set(self.maybe).difference(indices_of(sure, errors))
 
     def cut(self, indices: Iterable[int]) -> None:
         """Move items at the destination to `CUT`: they may have been applied."""

@@ -28,6 +28,7 @@ from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..http.errors import for_item
 from .refusals import reasons, repair_of_item
+from .stored import ConflictError
 
 if TYPE_CHECKING:
     from ..._core.batch import Batch
@@ -49,10 +50,10 @@ Said = dict[str, Any]
 class AnswerReader:
     """Parser of bulk responses, item by item.
 
-    A conflict is a `duplicate` only if an earlier attempt must have caused it: if one may have been
-    applied, or if the id is the sink's own (`own_ids`). With `stale_is_fine`, a stored document of
-    the same or a newer version counts as success. `index` is the name in every action, `None` if it
-    differs.
+    A conflict under the sink's own id (`own_ids`) is a `duplicate`: only an earlier attempt can have
+    caused it. Under another id it is a `ConflictError` if an attempt may have been applied, and the
+    stored document decides. With `stale_is_fine`, a stored document of the same or a newer version
+    counts as success. `index` is the name in every action, `None` if it differs.
     """
 
     def __init__(self, *, own_ids: bool, stale_is_fine: bool, index: str | None = None) -> None:
@@ -99,14 +100,14 @@ class AnswerReader:
             return _unreadable(status)
         if status < 300:
             return _stored_as_failure() if said.get(_FAILURE_STORE) == "used" else None
-        if status == HTTPStatus.CONFLICT and operation == "create" and (maybe or self._own_ids):
-            return Outcome.DUPLICATE
-        if status == HTTPStatus.CONFLICT and operation in {"index", "delete"}:
-            if maybe:
-                return Outcome.DUPLICATE
-            if self._stale_is_fine:
-                return None
         error = said.get("error")
+        if status == HTTPStatus.CONFLICT and operation != "update":
+            if operation == "create" and self._own_ids:
+                return Outcome.DUPLICATE
+            if operation != "create" and self._stale_is_fine:
+                return Outcome.DUPLICATE if maybe else None
+            if maybe:
+                return ConflictError(error.get("index") if isinstance(error, dict) else None)
         repair = (
             repair_of_item(status, cast("Said", error), self._index)
             if isinstance(error, dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 from urllib.parse import urlencode, urlsplit
 
@@ -9,21 +10,28 @@ from ..._clients.encoding import encoded
 from ..._clients.fields import getter
 from ..._core import checks
 from ..._core.batch import RowBatch
+from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.errors import PermanentError, RefusedError, SinkError
 from ..._core.keywords import takes
+from ..._core.outcome import Outcome
+from ..._core.result import WriteResult
 from ..._core.sink import Capabilities
 from ..http.client import HttpBase
 from ..http.config import HttpOptions, endpoint
+from ..http.errors import RecordRefused, for_status
 from ..http.write import RequestFormat
 from .action import OPERATIONS, VERSION_TYPES, ActionMaker, check_needs, join
 from .answer import FILTER, AnswerReader
 from .refusals import refusal_of_request
+from .stored import Action, ConflictError, found_in, judged, lookups, unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ..._clients.encoding import Records
     from ..._core.batch import Batch
-    from ..._core.result import WriteResult
+    from ..http.write import HttpResponse
 
 
 Operation = Literal["index", "create", "update", "upsert", "delete"]
@@ -95,13 +103,14 @@ class ElasticsearchSink(HttpBase):
             checks.choice("compression", compression, ("gzip",))
         super().__init__(
             endpoint(
-                _bulk_url(url, params),
+                _url(url, "_bulk", {**_checked_params(params), "filter_path": FILTER}),
                 own_headers={"content-type": "application/x-ndjson", "accept": "application/json"},
                 compression=compression,
                 **options,
             ),
             reads_answers=True,
         )
+        self._lookup_url = _url(url, "_mget", {})
         self._actions = ActionMaker(
             index=self._index,
             operation=self._operation,
@@ -136,22 +145,86 @@ class ElasticsearchSink(HttpBase):
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Send every item of `batch`, in order; suspends for one request, or for several beyond
-        `max_bytes` and after a 413.
+        `max_bytes`, after a 413, and after a 400 for the whole request: that is sent again in
+        halves, since a single item may have caused it.
 
         The details of an item are its entry in the response: `_id`, `_version`, `result`, `status`,
         and `error` if present. An item fails with `ThrottledError` (429), `TransientError` (5xx, or
         an update that conflicted with a concurrent change), `RefusedError` (its index is missing,
         closed, blocked or not granted), `ResultMismatch` (an unreadable entry) or `PermanentError`
-        (other 4xx, or an item that cannot be encoded). It is a `duplicate` if an earlier attempt
-        wrote it: a `create` or an external version that conflicts, or a `delete` that finds
-        nothing, after an attempt that may have been applied. Exceptions and cancellation are those
-        of `HttpSink`.
+        (other 4xx, or an item that cannot be encoded). After an attempt that may have been applied,
+        a `delete` that finds nothing is a `duplicate`; and a `create` or an external version that
+        conflicts is one if the stored document is the item's. Otherwise it fails with
+        `StoredRowDiffers`, with `KeyRepeated` if an earlier item of the batch has its id, or with
+        `UnverifiableError` if the document cannot be read. Exceptions and cancellation are those of
+        `HttpSink`.
         """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         keys = batch.item_keys() if self._actions.wants_keys else [None] * len(items)
-        return await self._send(
-            batch, encoded(self._actions.records, self._actions.record, items, keys), self._format
+        records = encoded(self._actions.records, self._actions.record, items, keys)
+        result = await self._send(batch, records, self._format)
+        if result is None:
+            return None
+        taken = {i: error for i, error in result.errors.items() if isinstance(error, ConflictError)}
+        return await self._verified(batch, records, result, taken) if taken else result
+
+    async def _verified(
+        self,
+        batch: Batch[Any],
+        records: Records,
+        result: WriteResult,
+        taken: Mapping[int, ConflictError],
+    ) -> WriteResult:
+        """Compare the stored documents with conflicting items that an earlier attempt may have
+        stored. Suspends for a request, or several for large documents.
+        """
+        stored = [i for i in range(len(batch)) if i not in result.errors]
+        for index in stored:
+            outcome = result.outcomes.get(index, Outcome.DELIVERED)
+            batch.settle((index,), outcome, {index: result.details[index]})
+        lines = zip(records.indices, records.records, strict=True)
+        actions = {index: Action.of(record) for index, record in lines}
+        found: dict[int, dict[str, Any] | SinkError] = {}
+        for part, body in lookups(actions, taken):
+            try:
+                response = await self._look_up(body, batch)
+            except SinkError as error:
+                lasts = isinstance(error, (PermanentError, RefusedError))
+                found.update(dict.fromkeys(part, unread(error) if lasts else error))
+            else:
+                found.update(zip(part, found_in(response.body, len(part)), strict=True))
+        errors, outcomes = dict(result.errors), dict(result.outcomes)
+        for index, error in judged(self._endpoint.place, actions, found, stored).items():
+            if error is None:
+                del errors[index]
+                outcomes[index] = Outcome.DUPLICATE
+            else:
+                errors[index] = error
+        return WriteResult(len(batch), errors, outcomes, result.details)
+
+    async def _look_up(self, body: bytes, batch: Batch[Any]) -> HttpResponse:
+        assert self._client is not None, "the sink has just written"
+        assert self._room is not None
+        return await self._post(
+            self._client,
+            self._room,
+            lambda _: self._lookup_url,
+            body,
+            batch,
+            content_type="application/json",
         )
+
+    def _known_failure(
+        self, status: int, headers: Mapping[str, str], text: str, retry_after: float | None
+    ) -> SinkError | None:
+        """The error of a request that one item may have caused: the server parses some items with
+        the request, and applies nothing.
+        """
+        kind, repair = refusal_of_request(status, text)
+        if status != HTTPStatus.BAD_REQUEST or not kind or repair is not None:
+            return None
+        error = for_status(status, self._endpoint.place, text, retry_after, reason=kind)
+        return caused(RecordRefused(str(error)), error.__cause__, summary=error.summary)
 
     def _refusal(self, status: int, text: str) -> tuple[str, str | None]:
         return refusal_of_request(status, text)
@@ -164,16 +237,20 @@ class ElasticsearchSink(HttpBase):
         )
 
 
-def _bulk_url(url: object, params: Mapping[str, str] | None) -> str:
+def _checked_params(params: Mapping[str, str] | None) -> dict[str, str]:
+    given = dict(params or {})
+    if "filter_path" in given:
+        raise bad("params", "filter_path", "is set by the sink, which needs every item's status")
+    return given
+
+
+def _url(url: object, name: str, query: Mapping[str, str]) -> str:
     if not isinstance(url, str):
         raise bad(
             "url",
             type(url).__name__,
             "must be an absolute URL that begins with http:// or https://",
         )
-    given = dict(params or {})
-    if "filter_path" in given:
-        raise bad("params", "filter_path", "is set by the sink, which needs every item's status")
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -181,8 +258,7 @@ def _bulk_url(url: object, params: Mapping[str, str] | None) -> str:
     if parts.query:
         raise bad("url", "...", "must have no query; see params=")
     return parts._replace(
-        path=f"{parts.path.rstrip('/')}/_bulk",
-        query=urlencode({**given, "filter_path": FILTER}, safe=",*"),
+        path=f"{parts.path.rstrip('/')}/{name}", query=urlencode(query, safe=",*")
     ).geturl()
 
 

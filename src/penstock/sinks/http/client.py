@@ -85,6 +85,8 @@ class HttpBase(Openable):
         url_of: Callable[[Batch[Any]], str] | None,
         content: bytes,
         part: Batch[Any],
+        *,
+        content_type: str | None = None,
     ) -> HttpResponse:
         """Send one body and return the response to a success. Raises the `SinkError` for the status
         or for the client's error.
@@ -92,6 +94,8 @@ class HttpBase(Openable):
         endpoint = self._endpoint
         url = endpoint.url if url_of is None else url_of(part)
         headers = await self._headers(part)
+        if content_type is not None:
+            headers["content-type"] = content_type
         secrets = Secrets(headers, url, endpoint.options)
         if endpoint.compression is not None:
             if len(content) < _THREAD_MIN_BYTES:

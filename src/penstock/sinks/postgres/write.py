@@ -15,8 +15,8 @@
    inserted row by row inside the server, each in a subtransaction. So any number of bad rows costs
    at most `MAX_HINTS` writes, one staging and one sifting, and with keys (5) a few more siftings.
 4. After an unknown outcome the rows are sent through staging and `ON CONFLICT DO NOTHING`, once. A
-   conflict is a `duplicate` only if the item was in the unknown attempt; otherwise the item is at
-   fault.
+   conflict is a `duplicate` only if the item was in the unknown attempt, and if the stored row is
+   the item's (`KeyConflicts`); otherwise the item is at fault, or stays unknown.
 5. In a batch with keys, the rows after a failed row of their key are left out with it, however the
    failure was found.
 6. Before any row is blamed, the table is read again, once: rows that fail because of an outdated

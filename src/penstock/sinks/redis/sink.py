@@ -208,8 +208,10 @@ class RedisSink(Openable):
         `create=False`), `UnavailableError` (no connection, or a server that loads its data, runs a
         script or lacks its replicas; not stored), `UnknownOutcomeError` (no reply: it may be
         stored), `UnverifiableError` (an earlier attempt may have stored it, but the entry no longer
-        exists) or `KeyStopped` (after a failed item of its key). With an `id`, an entry whose
-        outcome was unknown and that exists is a `duplicate`. Raises `ClosedError` while the sink is
+        exists), its subclass `StoredRowDiffers` (an entry of other fields has its id) or `KeyStopped`
+        (after a failed item of its key). With an `id`, an entry whose outcome was unknown and that
+        exists with the same fields is a `duplicate`; behind an item of the batch with its id it is
+        refused (`KeyRepeated`). Raises `ClosedError` while the sink is
         not open. Items of a cancelled write that were in flight may be stored.
         """
         connections = self._connections

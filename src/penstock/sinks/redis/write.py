@@ -4,8 +4,8 @@
    a reply. If the connection is lost, the items without a reply are unknown, and those of later
    parts unsent.
 2. An id that is too low is refused. The entry may come from an earlier attempt, so it is looked up,
-   and is a `duplicate` only if it exists with the same fields. If it no longer exists (trimmed,
-   deleted), the outcome cannot be determined.
+   and is a `duplicate` only if it exists with the same fields; otherwise `KeyConflicts` judges it.
+   If it no longer exists (trimmed, deleted), the outcome cannot be determined.
 3. In a batch with keys, items after a failed item of their key are left out; see `parts`.
 4. A cancelled write settles the items that have a reply, and closes its connection.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from ..._clients.key_conflicts import KeyConflicts
 from ..._core.causes import caused, of_item
 from ..._core.errors import (
     PermanentError,
@@ -69,6 +70,7 @@ class RedisWrite:
         """Indices of items that an earlier attempt has stored."""
         self._doubtful: list[int] = []
         """Places whose id is too low, possibly because they are already stored."""
+        self._conflicts = KeyConflicts(connections.place, ("id",))
         self._told: dict[tuple[bytes, str], SinkError] = {}
         self._ended_by: SinkError | None = None
         """The error for which the server closed the connection."""
@@ -175,6 +177,8 @@ class RedisWrite:
     async def _look_up(self, line: RedisLine) -> None:
         """Determine whether the entries with these ids come from an earlier attempt."""
         doubtful, self._doubtful = self._doubtful, []
+        if doubtful:
+            self._note_stored()
         commands = self._form.lookups(self._made, doubtful)
         if not commands:
             return
@@ -189,6 +193,13 @@ class RedisWrite:
             for place, answer in zip(doubtful, answers, strict=False):  # only those with a reply
                 self._found(place, answer)
 
+    def _note_stored(self) -> None:
+        """Record the ids of the entries that this attempt has stored."""
+        made = self._made
+        for index, key in zip(made.indices, zip(made.names, made.ids, strict=True), strict=True):
+            if index in self._stored and index not in self._known:
+                self._conflicts.note_stored(key)
+
     def _found(self, place: int, answer: object) -> None:
         index = self._made.indices[place]
         shown = self._made.ids[place].decode()
@@ -199,10 +210,16 @@ class RedisWrite:
             self._errors[index] = error
             return
         is_same = same_entry(answer, self._made.values[place])
-        if is_same:
+        if is_same is not None and index in self._batch.maybe_applied:
+            key = self._made.names[place], self._made.ids[place]
+            error = self._conflicts.verdict(key, is_same=is_same)
+            if error is not None and not (is_same and self._form.ignores_known):
+                self._errors[index] = error
+                return
             self._stored[index] = shown
-            if index in self._batch.maybe_applied:
-                self._known.add(index)
+            self._known.add(index)
+        elif is_same:
+            self._stored[index] = shown
         elif is_same is None and index in self._batch.maybe_applied:
             told = f"the stream has a higher id than {shown}, and the entry does not exist"
             self._errors[index] = UnverifiableError(

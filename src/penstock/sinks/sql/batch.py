@@ -28,7 +28,8 @@ class SqlBatch:
     def __init__(self, plan: SqlPlan, rows: Sequence[SqlRow]) -> None:
         self._plan = plan
         self.answer = SqlAnswer()
-        self._stopped: set[object] = set()
+        self._stopped: dict[object, int] = {}
+        """The index of the first refused row of each key."""
         self._given, self._values = rows, all_values(rows)
         self.rows = self._fitting(rows)
 
@@ -53,11 +54,11 @@ class SqlBatch:
         self.answer.errors[row.index] = error
         self.answer.details.pop(row.index, None)  # of a refused COMMIT
         if row.key is not None:
-            self._stopped.add(row.key)
+            self._stopped.setdefault(row.key, row.index)
 
     def is_stopped(self, row: SqlRow) -> bool:
         """Whether an earlier row of its key was refused, in which case this row is left out."""
-        if row.key is None or row.key not in self._stopped:
+        if row.key is None or self._stopped.get(row.key, row.index) >= row.index:
             return False
         if row.index not in self.answer.errors:
             self.answer.errors[row.index] = KeyStopped("an earlier item of its key has failed")
@@ -93,9 +94,13 @@ class SqlBatch:
                 kept.append(row)
         return kept
 
-    def parts(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
-        """The rows, divided into one part per statement."""
-        return parted(rows, self._plan.most_rows, self._largest)
+    def parts(self, rows: Sequence[SqlRow], *, more: int = 0) -> list[list[SqlRow]]:
+        """The rows, divided into one part per statement; with `more` parameters for each row, a
+        statement that returns nothing.
+        """
+        plan = self._plan
+        most = plan.limits.parameters // (len(plan.quoted) + more) if more else plan.most_rows
+        return parted(rows, max(1, most), self._largest)
 
     def latest(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """If rows are replaced, only the row of each key that takes effect."""

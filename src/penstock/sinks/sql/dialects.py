@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ..._clients.row_target import RowTarget
 
 
+TEMPORARY = "penstock_compared"
+"""The temporary table of rows to compare."""
+
+
 class SqlLimits(NamedTuple):
     """The limits of one statement."""
 
@@ -45,6 +49,14 @@ class SqlDialect:
     """The beginning of an insertion."""
     at_once: str | None = None
     """The statement that makes deferred constraints immediate."""
+    drop_temporary = f"DROP TABLE IF EXISTS temp.{TEMPORARY}"
+    """Drop the temporary table of rows to compare, if it exists."""
+
+    def temporary(self, query: str) -> str:
+        """Create the temporary table with the columns of a query, whose first one is a whole
+        number.
+        """
+        return f"CREATE TEMPORARY TABLE {TEMPORARY} AS {query}"
 
     def limits(self, con: Connection) -> SqlLimits:
         """Read the limits of this connection."""
@@ -144,6 +156,7 @@ class PostgreSql(SqlDialect):
     name = "postgresql"
     shown = "PostgreSQL"
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
+    drop_temporary = f"DROP TABLE IF EXISTS pg_temp.{TEMPORARY}"
 
     def __init__(self, *, is_examined: bool = True) -> None:
         self._is_examined = is_examined

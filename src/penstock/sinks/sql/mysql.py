@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ..._core.checks import bad
-from .dialects import SqlDialect, SqlLimits
+from .dialects import TEMPORARY, SqlDialect, SqlLimits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,6 +32,11 @@ class MySql(SqlDialect):
 
     name = "mysql"
     shown = "MySQL or MariaDB"
+    drop_temporary = f"DROP TEMPORARY TABLE IF EXISTS {TEMPORARY}"
+
+    def temporary(self, query: str) -> str:
+        """With a primary key, since sql_require_primary_key may be on."""
+        return f"CREATE TEMPORARY TABLE {TEMPORARY} (o INT PRIMARY KEY) {query}"
 
     def limits(self, con: Connection) -> SqlLimits:
         """The server's `max_allowed_packet`, which also applies to drivers that send literals; the

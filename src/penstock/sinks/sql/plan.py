@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..._core.checks import bad
-from .dialects import placeholder_of
+from .dialects import TEMPORARY, placeholder_of
 from .returned import SqlReturned
 from .values import sql_rule_of
 
@@ -88,27 +88,49 @@ class SqlPlan:
         return found
 
     def _made(self, count: int) -> str:
-        width, place = len(self.quoted), self.placeholder
-        rows = ", ".join(
-            f"({', '.join([place(at) for at in range(first, first + width)])})"
-            for first in range(1, 1 + count * width, width)
-        )
+        rows = _parameters(self.placeholder, len(self.quoted), count)
         back = f" RETURNING {self.returned.selected}" if self.returned.names else ""
         return (
             f"{self.dialect.insert} INTO {self.table} ({', '.join(self.quoted)}) "  # names are quoted
             f"VALUES {rows}{self.clause}{back}"
         )
 
-    def lookup(self, count: int) -> str:
-        """The statement that finds which of `count` keys exist, with the columns to return."""
-        names = [self.quoted[at] for at in self.key_places]
-        width, place = len(names), self.placeholder
-        each = [
-            " AND ".join(f"{name} = {place(at)}" for at, name in enumerate(names, first))
-            for first in range(1, 1 + count * width, width)
-        ]
-        wanted = " OR ".join(f"({one})" for one in each)
-        return f"SELECT {self.returned.selected} FROM {self.table} WHERE {wanted}"  # noqa: S608  # names are quoted
+    @property
+    def compared_table(self) -> str:
+        """Create the temporary table of rows to compare: the place `o`, and values of the columns'
+        types, which may be NULL.
+        """
+        columns = ", ".join(f"t.{name} AS c{at}" for at, name in enumerate(self.quoted))
+        return self.dialect.temporary(
+            f"SELECT n.o, {columns} FROM (SELECT 0 AS o) n LEFT JOIN {self.table} t ON 1 = 0 "  # noqa: S608  # names are quoted
+            "WHERE n.o = 1"
+        )
+
+    def insert_compared(self, count: int) -> str:
+        """Insert this number of rows to compare, each with its place."""
+        rows = _parameters(self.placeholder, 1 + len(self.quoted), count)
+        return f"INSERT INTO {TEMPORARY} VALUES {rows}"  # noqa: S608  # a constant and parameters
+
+    @property
+    def compare(self) -> str:
+        """Read the rows to compare that have a stored row: the place, the values, the stored
+        values, and the columns to return.
+        """
+        given = [f"s.c{at}" for at in range(len(self.quoted))]
+        stored = [f"t.{name}" for name in (*self.quoted, *self.returned.quoted)]
+        keys = " AND ".join(f"t.{self.quoted[at]} = {given[at]}" for at in self.key_places)
+        return (
+            f"SELECT s.o, {', '.join((*given, *stored))} FROM {TEMPORARY} s "  # noqa: S608  # names are quoted
+            f"JOIN {self.table} t ON {keys}"
+        )
+
+
+def _parameters(place: Callable[[int], str], width: int, count: int) -> str:
+    """A list of this number of parameter rows."""
+    return ", ".join(
+        f"({', '.join([place(at) for at in range(first, first + width)])})"
+        for first in range(1, 1 + count * width, width)
+    )
 
 
 def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPlan:
@@ -274,4 +296,5 @@ def _returned(
         types=tuple(types[each] for each in target.returning),
         key_places=tuple(target.columns.index(each) for each in key or ()),
         selected=", ".join(quote(each) for each in (*(key or ()), *target.returning)),
+        quoted=tuple(quote(each) for each in target.returning),
     )

@@ -32,13 +32,18 @@ class SqlReturned:
     """The places of the key in a row; empty if there is no key."""
     selected: str
     """The quoted names of the key and the columns."""
+    quoted: tuple[str, ...]
+    """The quoted names of the columns."""
 
     def by_key(
-        self, con: Connection, result: CursorResult[Any]
+        self, con: Connection, result: CursorResult[Any], *, width: int | None = None
     ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Each row's key, as returned by the driver, and its columns, as converted by SQLAlchemy."""
+        """Each row's key (or its first `width` values), as returned by the driver, and its columns,
+        as converted by SQLAlchemy.
+        """
         assert result.cursor is not None, "the statement returns rows"
-        width, description = len(self.key_places), result.cursor.description
+        width = len(self.key_places) if width is None else width
+        description = result.cursor.description
         read = [
             kind.dialect_impl(con.dialect).result_processor(con.dialect, column[1])
             for kind, column in zip(self.types, description[width:], strict=True)

@@ -5,7 +5,7 @@
 2. If a row is at fault, the transaction is rolled back, and the rows are written again with
    savepoints: a refused part is halved until the bad row is alone. The other rows are stored.
 3. If a conflict is an error, a row whose earlier attempt has an unknown outcome is looked up by its
-   key.
+   key, and compared with the stored row: see `KeyConflicts`.
 4. If the COMMIT itself is refused, for example by a deferred constraint, each row has its own
    transaction.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..._clients.key_conflicts import KeyConflicts
 from ..._core.causes import caused
 from ..._core.classify import classified
 from ..._core.errors import (
@@ -21,10 +22,12 @@ from ..._core.errors import (
     PermanentError,
     TransientError,
     UnknownOutcomeError,
+    UnverifiableError,
 )
 from ..._core.outcome import Outcome
 from .errors import classify_sql, is_lost, is_twice
 from .rows import all_values
+from .stored import StoredRow, stored_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +38,11 @@ if TYPE_CHECKING:
     from .plan import SqlPlan
     from .rows import SqlRow
 
-LOOKED_UP = 200
-"""Keys per lookup query."""
+_NO_ROW = StoredRow((), is_same=False, details={})
+_NULL_KEY = (
+    "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
+    "looked up"
+)
 
 
 class BlamedRow(Exception):  # never raised out of a write
@@ -51,6 +57,9 @@ class SqlWriter:
     def __init__(self, plan: SqlPlan, batch: SqlBatch) -> None:
         self._plan = plan
         self._batch = batch
+        self._conflicts = KeyConflicts(plan.table, plan.key or ())
+        self._fresh: list[SqlRow] = []
+        """Rows that this write has stored, and whose keys are not in the conflicts yet."""
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -101,7 +110,11 @@ class SqlWriter:
         """Write each row in its own transaction. Refused rows are in the answer; so is an error
         that ends the write, for each remaining row.
         """
-        rows = self._without_stored(con, self._batch.rows)
+        try:
+            self._begin(con)
+            rows = self._without_stored(con, self._batch.rows)
+        finally:
+            _roll_back(con)
         for at, row in enumerate(rows):
             if self._batch.is_stopped(row):
                 continue
@@ -111,12 +124,24 @@ class SqlWriter:
                 self._insert(con, [row])
                 is_written = True
                 con.exec_driver_sql("COMMIT")
+                self._fresh.append(row)
             except Exception as error:
                 _roll_back(con)
-                if not _is_by_rows(error):
-                    self._leave(rows[at:], error, in_doubt=is_written)
+                ended = self._blame_alone(con, row, error) if _is_by_rows(error) else error
+                if ended is not None:
+                    self._leave(rows[at:], ended, in_doubt=is_written and ended is error)
                     return
-                self._blame(row, error)
+
+    def _blame_alone(self, con: Connection, row: SqlRow, error: Exception) -> Exception | None:
+        """As `_blame`, outside a transaction; return an error that ends the write."""
+        try:
+            self._begin(con)
+            self._blame(con, row, error)
+        except Exception as ended:
+            return ended
+        finally:
+            _roll_back(con)
+        return None
 
     def _leave(self, rows: Sequence[SqlRow], error: Exception, *, in_doubt: bool) -> None:
         """Fail the rows at which an error has ended the write; with `in_doubt` the first one may be
@@ -157,48 +182,82 @@ class SqlWriter:
                 raise
             con.exec_driver_sql("ROLLBACK TO SAVEPOINT penstock")
             if len(rows) == 1:
-                self._blame(rows[0], error)
+                self._blame(con, rows[0], error)
                 return
             half = len(rows) // 2
             self._divide(con, rows[:half])
             self._divide(con, rows[half:])
         else:
             con.exec_driver_sql("RELEASE SAVEPOINT penstock")
+            self._fresh += rows
 
-    def _blame(self, row: SqlRow, error: BaseException) -> None:
+    def _blame(self, con: Connection, row: SqlRow, error: BaseException) -> None:
         if row.is_maybe and is_twice(error):
-            self._batch.answer.outcomes[row.index] = Outcome.DUPLICATE
+            self._verify_refused(con, row, error)
             return
         made = PermanentError(f"the database refuses the row ({_told(error)})")
         summary = f"the database refuses the row ({type(error).__name__})"  # without its values
         self._batch.refuse(row, caused(made, error, summary=summary))
 
     def _without_stored(self, con: Connection, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
-        """Leave out rows that an earlier attempt with an unknown outcome has stored.
+        """Leave out rows whose earlier attempt has an unknown outcome and whose key is taken.
 
-        Raises `UnknownOutcomeError` if there is no key to find them.
+        Raises `UnverifiableError` if there is no key to find them.
         """
         plan = self._plan
         maybe = [row for row in rows if row.is_maybe] if plan.target.mode == "error" else []
         if not maybe:
             return rows
+        self._check_key()
+        found = stored_rows(con, plan, self._batch, maybe)
+        kept: list[SqlRow] = []
+        for row in rows:
+            if (stored := found.get(row.index)) is not None:
+                self._settle_conflict(row, stored)  # perhaps behind a failed row of its key
+            elif self._batch.is_stopped(row):
+                continue
+            elif row.is_maybe and None in [row.values[at] for at in plan.key_places]:
+                self._batch.refuse(row, UnverifiableError(_NULL_KEY))
+            else:
+                kept.append(row)
+        return kept
+
+    def _verify_refused(self, con: Connection, row: SqlRow, error: BaseException) -> None:
+        """Settle a row that an earlier attempt may have stored, and whose key is taken now."""
+        self._check_key()
+        fresh = self._fresh if self._plan.target.mode == "error" else []
+        rows, self._fresh = [*fresh, row], []
+        found = stored_rows(con, self._plan, self._batch, rows)
+        for each in rows[:-1]:
+            if (stored := found.get(each.index)) is not None:
+                self._conflicts.note_stored(stored.key)
+        self._settle_conflict(row, found.get(row.index, _NO_ROW), error)
+
+    def _settle_conflict(
+        self, row: SqlRow, stored: StoredRow, cause: BaseException | None = None
+    ) -> None:
+        plan = self._plan
+        conflicts = self._conflicts
+        if plan.target.mode != "error":  # a conflict with another row than that of its key
+            conflicts = KeyConflicts(plan.table, plan.key or ())
+        error = conflicts.verdict(stored.key or None, is_same=stored.is_same)
+        if error is not None:
+            if not self._batch.is_stopped(row):
+                self._batch.refuse(row, error if cause is None else caused(error, cause))
+            return
+        self._batch.answer.outcomes[row.index] = Outcome.DUPLICATE
+        if plan.returned.names:
+            self._batch.answer.details[row.index] = stored.details
+
+    def _check_key(self) -> None:
+        plan = self._plan
         if plan.key is None:
-            told = f"{plan.table} has no unique key within the columns to find rows of an earlier attempt"
-            raise UnknownOutcomeError(told)
-        places = plan.key_places
-        keys = {row.index: tuple(row.values[at] for at in places) for row in maybe}
-        stored: set[int] = set()
-        for at in range(0, len(maybe), LOOKED_UP):
-            some = maybe[at : at + LOOKED_UP]
-            wanted = tuple(value for row in some for value in keys[row.index])
-            found = con.exec_driver_sql(plan.lookup(len(some)), wanted)
-            there = dict(plan.returned.by_key(con, found))
-            ours = {row.index: there[key] for row in some if (key := keys[row.index]) in there}
-            stored |= ours.keys()
-            if plan.returned.names:
-                self._batch.answer.details.update(ours)
-        self._batch.answer.outcomes.update(dict.fromkeys(stored, Outcome.DUPLICATE))
-        return [row for row in rows if row.index not in stored]
+            raise UnverifiableError(
+                f"an earlier attempt may have stored these rows, and {plan.table} has no unique "
+                f"key among the columns {', '.join(plan.target.columns)}, so that sending them "
+                "again could store them twice; add a unique index over columns that this sink "
+                "writes"
+            )
 
     # -- transactions ------------------------------------------------------------------------------
 

@@ -257,6 +257,34 @@ class PlanFacts:
         )
 
     @property
+    def same_key(self) -> str:
+        """The condition that a row `t` of the table has the key of a staged row `s`."""
+        return " AND ".join(
+            f"t.{quoted(name)} = s.{key}::{self.table.column(name).exact}"
+            for name, key in zip(self.key or (), self.staged(self.key or ()), strict=True)
+        )
+
+    @property
+    def same_values(self) -> str:
+        """Whether a row `t` of the table has the values of a staged row `s`, cast to the columns'
+        types; false without a row `t`.
+
+        The stored bytes are compared, since some types have no equality. Numbers of different
+        scales may be equal.
+        """
+        numeric = {self.columns[place] for place in self.numeric_places}
+        found = [
+            (name, f"t.{quoted(name)}", f"s.{key}::{self.table.column(name).exact}")
+            for name, key in zip(self.columns, self.staged(self.columns), strict=True)
+        ]
+        tests = [f"{t} IS NOT DISTINCT FROM {s}" for name, t, s in found if name in numeric]
+        if others := [(t, s) for name, t, s in found if name not in numeric]:
+            stored, staged = (", ".join(each) for each in zip(*others, strict=True))
+            tests.append(f"pg_catalog.record_image_eq(ROW({stored}), ROW({staged}))")
+        there = [f"t.{quoted(name)} IS NOT NULL" for name in self.key or ()]
+        return f"({' AND '.join((*there, *tests))})"
+
+    @property
     def target_clause(self) -> str:
         """The columns of `ON CONFLICT`, as SQL."""
         return "" if self.target is None else f" ({', '.join(map(quoted, self.target))})"

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
 from .facts import PlanFacts
-from .sifting import sift, sifting, verdict
-from .temporary import EXACT, RETURNED, SCHEMA, staging_table
+from .sifting import conflicts, sift, sifting
+from .temporary import EXACT, RETURNED, SCHEMA, VERDICT, staging_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -183,19 +183,20 @@ class TablePlan(PlanFacts):
 
     def found(self, staging: str) -> str:
         """Read the table's rows whose keys are in a staging table."""
-        same = " AND ".join(
-            f"t.{quoted(name)} = s.{key}::{self.table.column(name).exact}"
-            for name, key in zip(self.key or (), self.staged(self.key or ()), strict=True)
-        )
         return (
             f"SELECT s.o, {self.values_of('t')} FROM {SCHEMA}.{staging} s JOIN "
-            f"{self.table.qualified} t ON {same}"
+            f"{self.table.qualified} t ON {self.same_key}"
         )
 
     @property
     def returned(self) -> str:
         """Read the columns that `sift` has returned."""
         return f"SELECT * FROM {SCHEMA}.{RETURNED}"
+
+    @property
+    def verdict(self) -> str:
+        """Read the rows that `sift` did not insert."""
+        return f"SELECT * FROM {SCHEMA}.{VERDICT}"
 
     def moved(self, source: str, order: str | None) -> str:
         """Insert from a table with the same columns; `order` is the column of their order, if any."""
@@ -208,7 +209,8 @@ class TablePlan(PlanFacts):
     def resend(self) -> str:
         """Insert from exact staging, skipping every conflict.
 
-        Returns the skipped rows: `o`, and whether an earlier row has the same key.
+        Returns the skipped rows: `o`, whether an earlier row has the same key, and if conflicts are
+        errors, whether the stored row of the key has the same values.
         """
         names = ", ".join(map(quoted, self.key or ()))
         keys = self.staged(self.key or ())
@@ -216,14 +218,18 @@ class TablePlan(PlanFacts):
         whole = " AND ".join(f"{key} IS NOT NULL" for key in keys)
         same = " AND ".join(f"d.k{place} = s.{key}" for place, key in enumerate(keys))
         only = self.target_clause if self.mode == "ignore" else ""
+        stored = equal = ""
+        if self.mode == "error":
+            stored = f" LEFT JOIN {self.table.qualified} t ON {self.same_key}"
+            equal = f", {self.same_values} AS same"
         return (
             f"WITH d({given}) AS ({self.into} SELECT {self.all_staged} FROM {SCHEMA}.{EXACT} ORDER "
             f"BY {self.order} ON CONFLICT{only} DO NOTHING"
-            f" RETURNING {names}), s AS (SELECT o, {', '.join(keys)}, row_number() OVER "
+            f" RETURNING {names}), s AS (SELECT *, row_number() OVER "
             f"(PARTITION BY {', '.join(keys)} ORDER BY o) AS r"
             f" FROM {SCHEMA}.{EXACT} WHERE {whole})"
-            f" SELECT s.o, s.r > 1 AS again FROM s LEFT JOIN d ON {same} WHERE d.k0 IS NULL OR "
-            "s.r > 1"
+            f" SELECT s.o, s.r > 1 AS again{equal} FROM s LEFT JOIN d ON {same}{stored} WHERE "
+            "d.k0 IS NULL OR s.r > 1"
         )
 
     def sifting(self, *, again: bool = False) -> str:
@@ -236,9 +242,9 @@ class TablePlan(PlanFacts):
         return sift(self)
 
     @cached_property
-    def verdict(self) -> str:
-        """Read the rows that `sift` did not insert."""
-        return verdict(self)
+    def conflicts(self) -> str:
+        """Read the rows that `sift` inserted, and those whose key is taken."""
+        return conflicts(self)
 
     @cached_property
     def encode(self) -> str:

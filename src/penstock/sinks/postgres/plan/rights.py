@@ -93,8 +93,8 @@ def _wanted(plan: PlanFacts, *, again: bool) -> Iterator[tuple[str, Sequence[str
         *(plan.target or () if plan.mode != "error" else ()),
         *([plan.version] if plan.version else ()),
     }
-    if again:
-        read.update(plan.key or ())
+    if again:  # if conflicts are errors, stored rows are compared
+        read.update(plan.columns if plan.mode == "error" else plan.key or ())
     yield "INSERT", plan.columns
     yield "UPDATE", updated
     yield "SELECT", sorted(read)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _NO_PARENT = "23503"
 """A foreign key was violated."""
+TAKEN = ("23505", "23P01")
+"""A unique key or an exclusion was violated."""
 _VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text, field text)"
 
 
@@ -115,18 +117,30 @@ def _without_later(facts: PlanFacts) -> str:
     return f" AND NOT EXISTS (SELECT FROM {SCHEMA}.{LOOSE} e WHERE e.o > s.o AND {same})"
 
 
-def verdict(facts: PlanFacts) -> str:
-    """Read the refused and skipped rows, and whether an earlier row with the same key was inserted."""
-    again = "false"
-    if facts.key is not None:
-        same = " AND ".join(f"e.{key} = s.{key}" for key in facts.staged(facts.key))
-        again = (
-            f"v.code IS NOT NULL AND EXISTS (SELECT FROM {SCHEMA}.{LOOSE} e WHERE e.o < "
-            f"s.o AND {same}"
-            f" AND NOT EXISTS (SELECT FROM {SCHEMA}.{VERDICT} f WHERE f.o = e.o))"
-        )
+def conflicts(facts: PlanFacts) -> str:
+    """Read the inserted rows (`stored`) and the rows whose key is taken, in order: the place of the
+    first of them with the same key, and whether the table has a row of that key with the same
+    values.
+
+    Only these rows can be cast to the columns' types. A row whose key contains NULL has no other of
+    its key.
+    """
+    cast = ", ".join(
+        f"l.{key}::{facts.table.column(name).exact} AS {key}"
+        for name, key in zip(facts.columns, facts.staged(facts.columns), strict=True)
+    )
+    given = (
+        f"SELECT l.o, v.o IS NULL AS stored, {cast} FROM {SCHEMA}.{LOOSE} l LEFT JOIN "
+        f"{SCHEMA}.{VERDICT} v USING (o) WHERE v.o IS NULL OR v.code IN ({_texts(TAKEN)})"
+    )
+    keys = facts.staged(facts.key or ())
+    missing = " OR ".join(f"s.{key} IS NULL" for key in keys)
+    of_key = ", ".join(f"s.{key}" for key in keys)
+    found = " AND ".join(f"t.{quoted(name)} IS NOT NULL" for name in facts.key or ())
     return (
-        f"SELECT v.*, {again} AS again FROM {SCHEMA}.{VERDICT} v JOIN {SCHEMA}.{LOOSE} s USING (o)"
+        f"SELECT s.o, s.stored, CASE WHEN {missing} THEN s.o ELSE min(s.o) OVER (PARTITION BY "
+        f"{of_key}) END AS first, {found} AS found, {facts.same_values} AS same "
+        f"FROM ({given}) s LEFT JOIN {facts.table.qualified} t ON {facts.same_key} ORDER BY s.o"
     )
 
 

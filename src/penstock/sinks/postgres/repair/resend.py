@@ -1,4 +1,7 @@
-"""Rows sent again after an unknown outcome: staging and `ON CONFLICT DO NOTHING`, once."""
+"""Rows sent again after an unknown outcome: staging and `ON CONFLICT DO NOTHING`, once.
+
+If conflicts are errors, each skipped row is compared with the stored one in the same statement.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from ..plan.temporary import EXACT
 
 if TYPE_CHECKING:
     from collections.abc import Container
+
+    from asyncpg import Record
 
     from ..writing.sender import Sender
 
@@ -21,8 +26,8 @@ _NULL_KEY = (
 async def resend(sender: Sender) -> bool:
     """Write the rows that an earlier attempt did not store; the others are duplicates.
 
-    Returns `False`, with nothing written, if a row conflicts without an earlier attempt: sifting
-    finds the server's own error for it.
+    Returns `False`, with nothing written, if a conflict needs a verdict: of a row without an
+    earlier attempt, of rows with the same key, or with a stored row of other values.
     """
     sender.as_tuples()
     _set_aside_unfindable(sender)
@@ -31,7 +36,7 @@ async def resend(sender: Sender) -> bool:
     await sender.begin_staging()
     await sender.stage(EXACT)
     skipped = await sender.con.fetch(sender.plan.resend)
-    if any(_is_conflict(sender, row["o"], again=row["again"]) for row in skipped):
+    if sender.plan.mode == "error" and not all(_is_ours(sender, row) for row in skipped):
         await sender.undo()
         return False
     places = [row["o"] for row in skipped]
@@ -75,8 +80,7 @@ def _set_aside_unfindable(sender: Sender) -> None:
     remaining.drop({place: UnverifiableError(_NULL_KEY) for place in lost})
 
 
-def _is_conflict(sender: Sender, place: int, *, again: bool) -> bool:
-    remaining = sender.remaining
-    return sender.plan.mode == "error" and (
-        again or remaining.indices[place] not in remaining.maybe
-    )
+def _is_ours(sender: Sender, skipped: Record) -> bool:
+    """Whether an earlier attempt has stored a skipped row."""
+    index = sender.remaining.indices[skipped["o"]]
+    return skipped["same"] and not skipped["again"] and index in sender.remaining.maybe

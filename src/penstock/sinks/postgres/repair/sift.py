@@ -3,12 +3,15 @@
 Each row has a subtransaction, so any number of bad rows costs one staging and one sifting. With
 keys, a row may conflict with a row that is then left out after a failed row of its key. In that
 case the remaining rows are sifted again, at most once per key.
+
+If an earlier attempt may have stored a row whose key is taken, it is compared with the stored row.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...._clients.key_conflicts import KeyConflicts
 from ...._clients.postgres.errors import (
     NOT_NULL,
     for_write,
@@ -18,7 +21,9 @@ from ...._clients.postgres.errors import (
     is_stale,
     sqlstate,
 )
+from ...._core.causes import caused
 from ...._core.errors import SinkError
+from ..plan.sifting import TAKEN
 from ..plan.temporary import LOOSE
 from ..rows.lazy import LazyRows
 from ..writing.encodable import refused_rows
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from .blame import Blame
     from .judge import Judge
 
-_BY_OTHER_ROWS = frozenset({"23503", "23505", "23P01", "P0001"})
+_BY_OTHER_ROWS = frozenset({"23503", "P0001", *TAKEN})
 """A foreign key, a unique key or an exclusion was violated, or a trigger raised an error."""
 
 
@@ -83,26 +88,45 @@ class Sifting:
         refused = await self._verdict()
         if self._is_doubtful(refused):
             return False
-        if self._remaining.refuse_in_order(refused, _by_other_rows):
+        if self._remaining.refuse_in_order(await self._verified(refused), _by_other_rows):
             self._remaining.keep()
             return False
         await self._note_returned()
         return True
 
-    async def _verdict(self) -> dict[int, tuple[Exception, bool]]:
+    async def _verified(self, refused: dict[int, Exception]) -> dict[int, Exception | None]:
+        """The errors of refused rows; `None` for a row that an earlier attempt has stored."""
+        remaining, plan = self._remaining, self._sender.plan
+        verified: dict[int, Exception | None] = {**refused}
+        doubtful = {
+            place
+            for place, error in refused.items()
+            if sqlstate(error) in TAKEN and remaining.indices[place] in remaining.maybe
+        }
+        if not doubtful:
+            return verified
+        conflicts = KeyConflicts(plan.table.qualified, plan.key or ())
+        may_repeat = plan.mode != "error"
+        for row in await self._sender.con.fetch(plan.conflicts):
+            place = row["o"]
+            key = place if may_repeat else row["first"]
+            if place in doubtful:
+                told = conflicts.verdict(key if row["found"] else None, is_same=row["same"])
+                verified[place] = told and caused(told, refused[place])
+            elif row["stored"]:
+                conflicts.note_stored(key)
+        return verified
+
+    async def _verdict(self) -> dict[int, Exception]:
         """The error of each refused row, by its place.
 
         Raises `RefusedError` if all rows are refused by errors that are not caused by a row.
         """
         sender = self._sender
         verdict = await sender.con.fetch(sender.plan.verdict)
-        refused: dict[int, tuple[Exception, bool]] = {
-            row["o"]: (_server_error(row), row["again"])
-            for row in verdict
-            if row["code"] is not None
-        }
+        refused = {row["o"]: _server_error(row) for row in verdict if row["code"] is not None}
         if len(refused) == len(self._remaining.rows):
-            for error, _ in refused.values():
+            for error in refused.values():
                 if not self._blame.is_row(error) and (
                     sqlstate(error) == NOT_NULL or is_refusal(error)
                 ):
@@ -110,7 +134,7 @@ class Sifting:
         self._remaining.note_duplicates([row["o"] for row in verdict if row["code"] is None])
         return refused
 
-    def _is_doubtful(self, refused: Mapping[int, tuple[Exception, bool]]) -> bool:
+    def _is_doubtful(self, refused: Mapping[int, Exception]) -> bool:
         """Whether an outage may have ended between the first refused row and the first stored one.
 
         Returns `True` at most once. No outage can have begun after the stored row, which holds a
@@ -121,7 +145,7 @@ class Sifting:
         rows = len(self._remaining.rows)
         first = next((place for place in range(rows) if place not in refused), 0)
         self._is_repeated = any(
-            place < first and not self._blame.is_row(error) for place, (error, _) in refused.items()
+            place < first and not self._blame.is_row(error) for place, error in refused.items()
         )
         return self._is_repeated
 
@@ -154,7 +178,7 @@ class Sifting:
 
 def _by_other_rows(error: Exception) -> bool:
     """Whether the error may depend on the other inserted rows."""
-    return sqlstate(error) in _BY_OTHER_ROWS
+    return sqlstate(error.__cause__ or error) in _BY_OTHER_ROWS
 
 
 def _server_error(row: Record) -> Exception:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..plan.plan import TablePlan
     from ..rows.lazy import Row
 
-_UNIQUE_VIOLATION = "23505"
-
 
 class Remaining:
     """The remaining rows of one batch; `indices` contains each row's index in the batch."""
@@ -77,27 +75,19 @@ class Remaining:
             else [self.rows[place] for place in kept]
         )
 
-    def refuse(self, place: int, error: Exception, *, again: bool = False) -> None:
-        """Record an error for the row at `place`; `again`: an earlier row of the batch has the same
-        key.
-
-        A unique violation of an item that an earlier attempt may have stored is a duplicate.
-        """
+    def refuse(self, place: int, error: Exception | None) -> None:
+        """Record an error for the row at `place`; `None`: an earlier attempt has stored it."""
         index = self.indices[place]
-        if isinstance(error, (UnknownOutcomeError, PermanentError)):
-            self.errors[index] = error
-        elif (
-            index in self.maybe
-            and getattr(error, "sqlstate", None) == _UNIQUE_VIOLATION
-            and not again
-        ):
+        if error is None:
             self.outcomes[index] = Outcome.DUPLICATE
+        elif isinstance(error, (UnknownOutcomeError, PermanentError)):
+            self.errors[index] = error
         else:
             self.errors[index] = for_item(error)
 
     def refuse_in_order(
         self,
-        refused: Mapping[int, tuple[Exception, bool]],
+        refused: Mapping[int, Exception | None],
         is_uncertain: Callable[[Exception], bool],
     ) -> bool:
         """Record the errors of rows that were tried in order; return whether other rows were stored
@@ -115,16 +105,16 @@ class Remaining:
         self.errors, self.outcomes = before
         self._refuse_all(
             {
-                place: (error, again)
-                for place, (error, again) in refused.items()
-                if place < first or not is_uncertain(error)
+                place: error
+                for place, error in refused.items()
+                if place < first or error is None or not is_uncertain(error)
             }
         )
         return self.stop_keys()
 
-    def _refuse_all(self, refused: Mapping[int, tuple[Exception, bool]]) -> None:
-        for place, (error, again) in refused.items():
-            self.refuse(place, error, again=again)
+    def _refuse_all(self, refused: Mapping[int, Exception | None]) -> None:
+        for place, error in refused.items():
+            self.refuse(place, error)
 
     def note_duplicates(self, places: Iterable[int]) -> None:
         """Record skipped rows that an earlier attempt may have stored as duplicates."""
