@@ -13,7 +13,7 @@ from sqlalchemy.pool import QueuePool
 from tests.sinks.sql.conftest import table_of
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
-from penstock import ConfigError, RowBatch, send
+from penstock import ConfigError, RowBatch, UnavailableError, send
 from penstock._core.clock import LOOP_CLOCK
 from penstock.sinks import SqlSink
 from penstock.sinks.sql.connections import SqlConnections
@@ -181,7 +181,7 @@ def test_a_connection_whose_mode_cannot_be_set_is_closed(monkeypatch: pytest.Mon
         raise ConnectionError("lost")
 
     monkeypatch.setattr(engine.dialect, "set_isolation_level", fail)
-    with pytest.raises(ConnectionError) as caught:
+    with pytest.raises(UnavailableError, match="lost") as caught:
         connections.call(lambda con: con)
     assert caught.tb is not None  # its frames keep references
     assert engine.pool.status().count("Current Checked out connections: 0") == 1

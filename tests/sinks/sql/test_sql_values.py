@@ -117,6 +117,18 @@ async def test_floats_become_the_decimals_that_they_show(table: SqlTable) -> Non
     assert found == [("0.1", "{0.7,NULL}"), ("NaN", None)]
 
 
+async def test_an_automatic_number_beside_the_primary_key_may_be_left_out(
+    mariadb: MariaDbServer,
+) -> None:
+    """The database generates it, as for a primary key."""
+    table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
+    table.run("DROP TABLE IF EXISTS words")
+    table.run("CREATE TABLE words (id INT PRIMARY KEY, word TEXT, nr INT AUTO_INCREMENT UNIQUE)")
+    async with table.sink() as sink:
+        assert await written(sink, [(7, "a"), (8, "b")]) == {}
+    assert await table.looked("id, word, nr") == [(7, "a", 1), (8, "b", 2)]
+
+
 @pytest.mark.parametrize("kind", ["id + 1", "an identity"])
 async def test_a_generated_column_takes_no_values(table: SqlTable, kind: str) -> None:
     """The columns are at fault, not every row."""

@@ -7,15 +7,18 @@
    write.
 3. A connection is kept only in a state known to be good: a cancelled call closes its connection,
    and a lost connection closes the idle ones too, since the server has probably gone.
-4. A connection that was idle for more than `FRESH_SECONDS` is tested first: the server may have
-   closed it, and a statement that discovers this would have an unknown outcome.
+4. A connection that was idle for more than `FRESH_SECONDS`, or whose socket has an end or data to
+   read, is tested first: the server or a proxy may have closed it, and a statement that discovers
+   this would have an unknown outcome.
+5. An error while connecting is an outage or a refusal, whatever class the driver gives it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import select
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .errors import is_moved
+from .errors import for_connecting, is_moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +27,25 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 FRESH_SECONDS = 1.0
+
+
+SOCKETS: dict[str, Callable[[Any], Any]] = {
+    "asyncpg": lambda driver: _socket_of(getattr(driver, "_transport", None)),
+    "asyncmy": lambda driver: _socket_of(getattr(driver, "_transport", None)),
+    "psycopg": lambda driver: None if driver.closed else driver,
+    "pymysql": lambda driver: getattr(driver, "_sock", None),
+}
+"""The socket of a driver's connection, or an object with its `fileno`; `None` if it is closed.
+
+Except for psycopg there is no public name for it; written for asyncpg 0.29 to 0.32, asyncmy 0.2, and
+PyMySQL 1.1 and 1.2.
+"""
+
+
+def _socket_of(transport: Any) -> Any:
+    return (
+        None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
+    )
 
 
 class SqlConnections:
@@ -40,6 +62,7 @@ class SqlConnections:
         self._keeps = keeps
         self._now = now
         self._is_closed = False
+        self._socket = SOCKETS.get(engine.dialect.driver)
         self._idle: list[tuple[Connection, float]] = []
 
     def call(self, function: Callable[[Connection], R]) -> R:
@@ -60,12 +83,28 @@ class SqlConnections:
             self.give_back(con)
 
     def fresh(self) -> Connection | None:
-        """Take a recently used idle connection, if there is one; return it with `give_back`."""
+        """Take a recently used idle connection that is still open, if there is one; return it with
+        `give_back`.
+        """
         found = self._popped()
-        if found is not None and self._now() - found[1] > FRESH_SECONDS:
+        if found is None:
+            return None
+        if self._now() - found[1] > FRESH_SECONDS or self._is_ended(found[0]):
             self._idle.append(found)
             return None
-        return None if found is None else found[0]
+        return found[0]
+
+    def _is_ended(self, con: Connection) -> bool:
+        """Whether an idle connection may have ended, without a round trip: its socket is closed, or
+        has an end, an error or data to read.
+        """
+        if self._socket is None:
+            return False
+        if (socket := self._socket(con.connection.driver_connection)) is None:
+            return True
+        poll = select.poll()
+        poll.register(socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _taken(self) -> Connection:
         """An idle connection that is known to work, or a new one."""
@@ -81,12 +120,16 @@ class SqlConnections:
 
     def _connected(self) -> Connection:
         """A new connection in autocommit mode. It is closed if setting the mode fails."""
-        con = self._engine.connect()
+        con = None
         try:
+            con = self._engine.connect()
             return con.execution_options(isolation_level="AUTOCOMMIT")
-        except BaseException:
-            con.invalidate()
-            _close(con)
+        except BaseException as error:
+            if con is not None:
+                con.invalidate()
+                _close(con)
+            if isinstance(error, Exception):
+                raise for_connecting(error)  # noqa: B904  # it has its cause
             raise
 
     def _popped(self) -> tuple[Connection, float] | None:

@@ -2,8 +2,12 @@
 
 1. The server's code decides: the SQLSTATE of PostgreSQL, the number of MySQL and MariaDB, the name
    of SQLite.
-2. A lost connection is transient unless rows may be stored, which only the writer knows.
-3. A missing table, column, permission or disk space is refused: good rows wait instead of failing.
+2. A missing table, column, permission or disk space is refused: good rows wait instead of failing.
+3. Drivers raise any class of error for a connection that breaks, so the phase decides: while
+   connecting, beginning or reading the table it is an outage (`for_connecting`); in a transaction
+   nothing is stored; during a COMMIT or a statement that commits by itself the outcome is unknown.
+4. Only a proof makes a statement a refused one (`is_refusal`): the server's code, or an error that
+   the driver raises before it sends. Everything else is a lost connection.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ import sqlite3
 from typing import Any
 
 from ..._clients.postgres.errors import NO_PRIVILEGE, checks_privileges, classify_postgres
-from ..._clients.postgres.pooler import POOLER, class_of_pooler
-from ..._core.causes import causes
-from ..._core.classify import classified_by_cause
-from ..._core.errors import ErrorClass
+from ..._clients.postgres.pooler import POOLER, class_of_pooler, was_not_sent
+from ..._core.causes import caused, causes
+from ..._core.classify import classified, classified_by_cause
+from ..._core.errors import ErrorClass, PenstockError, RefusedError, UnavailableError
+from ..._core.told import text_of
 
 _P, _T, _U, _R, _H = (
     ErrorClass.PERMANENT,
@@ -120,6 +125,12 @@ _REFUSED = ("password authentication failed", "no pg_hba.conf entry", 'database 
 """Connection errors of psycopg have no SQLSTATE."""
 _MISSING = ("no such table", "no such column", "has no column named")
 POSTGRES_TWICE = "23505"
+_UNANSWERED = frozenset({"25P03", "25P04", "40003", "57P01", "57P02", "57P04", "57P05"})
+"""States of a session that ends, or of a statement whose result is unknown; besides family 08."""
+_BEFORE_SENDING = frozenset(
+    {"DataError", "InterfaceError", "NotSupportedError", "ProgrammingError"}
+)
+"""Errors without a code, of a value that a driver cannot send."""
 
 
 def classify_sql(error: BaseException) -> ErrorClass | None:
@@ -143,14 +154,31 @@ def is_twice(error: BaseException) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection on which the statement was sent is lost, or did not respond in time."""
-    from sqlalchemy.exc import DBAPIError
+    """Whether the server has not answered the statement: the connection is lost, or the answer did
+    not arrive in time.
+    """
+    return not isinstance(error, PenstockError) and not is_refusal(error)
 
-    return any(
-        (isinstance(link, DBAPIError) and link.connection_invalidated)
-        or isinstance(link, TimeoutError)  # of the driver, not of the pool
-        for link in causes(error)
-    )
+
+def for_connecting(error: Exception) -> Exception:
+    """The error of a failed connection, `BEGIN` or query of the table's definition.
+
+    Nothing of the batch was sent, and no item is the cause: an outage, or a refusal that an
+    operator repairs. SQLite has no connection, so its errors keep their class.
+    """
+    if isinstance(error, PenstockError):
+        return error
+    kind = classified(error, classify_sql)
+    if kind in {ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE}:
+        return error
+    if kind is ErrorClass.PERMANENT and is_refusal(error):
+        repair = "correct the address, the options or the state of the database"
+        told = f"the database or its driver refuses before a write ({text_of(error)})"
+        return caused(RefusedError(told, repair=repair), error)
+    if isinstance(_original(error), sqlite3.Error):
+        return error
+    told = f"no connection to the database ({text_of(error) or type(error).__name__})"
+    return caused(UnavailableError(told), error)
 
 
 def is_moved(error: BaseException) -> bool:
@@ -162,15 +190,32 @@ def is_moved(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a driver's own error means that the server or the driver has refused the statement,
-    so that none of its rows are stored.
+    """Whether the server or the driver has certainly refused the statement, so that none of its
+    rows are stored.
     """
-    number = _number(error)
-    if number is not None:
-        return not 2000 <= number < 3000  # codes of the MySQL client
-    if _state(error) is not None or isinstance(error, (TypeError, ValueError)):
-        return True
-    return type(error).__name__ == "ProgrammingError"  # of asyncmy, for a value without a literal
+    from sqlalchemy.exc import DBAPIError, StatementError
+
+    links = [*causes(error)]
+    for link in links:
+        if isinstance(link, DBAPIError) and link.connection_invalidated:
+            return False
+        if isinstance(link, (OSError, EOFError)):  # also a `TimeoutError` of the driver
+            return False
+    for original in map(_original, links):
+        if isinstance(original, sqlite3.Error):
+            return True
+        if (number := _number(original)) is not None:
+            return number > 0 and not 2000 <= number < 3000  # codes of the MySQL client
+        if (state := _state(original)) is not None:
+            if state == POOLER:
+                return was_not_sent(str(original))
+            return state not in _UNANSWERED and state[:2] != "08"
+    return any(
+        isinstance(link, (TypeError, ValueError, OverflowError))
+        or (isinstance(link, StatementError) and not isinstance(link, DBAPIError))
+        or type(link).__name__ in _BEFORE_SENDING
+        for link in links
+    )
 
 
 def _original(error: BaseException) -> BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._clients.encoding import item_error
 from ..._core.clock import LOOP_CLOCK
@@ -11,13 +11,16 @@ from ..._core.errors import ConfigError, RefusedError
 from ..._core.order.stopped import stopped_behind
 from ..._core.result import WriteResult
 from .batch import SqlBatch
+from .errors import for_connecting
 from .plan import read_plan
 from .rows import SqlRow
 from .values import needed
 from .writer import BlamedRow, SqlWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Connection
 
     from ..._clients.row_maker import RowMaker
     from ..._clients.row_target import RowTarget
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from .plan import SqlPlan
     from .values import Processor
 
-
+R = TypeVar("R")
 FRESH_SECONDS = 1.0
 
 
@@ -52,7 +55,7 @@ class OpenSqlTable:
 
     async def read(self) -> None:
         """Read the current table. Raises `ConfigError` if the rows do not fit it."""
-        self._plan = await self.engine.run(lambda con: read_plan(con, self._target, self._dialect))
+        self._plan = await self._look(lambda con: read_plan(con, self._target, self._dialect))
         self._read_at = LOOP_CLOCK.now()
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
@@ -103,11 +106,18 @@ class OpenSqlTable:
         if LOOP_CLOCK.now() - self._read_at <= FRESH_SECONDS:
             return
         name, schema = self._target.table, self._target.schema
-        told = await self.engine.run(lambda con: self._dialect.told(con, name, schema))
+        told = await self._look(lambda con: self._dialect.told(con, name, schema))
         if told == self.plan.told:
             self._read_at = LOOP_CLOCK.now()
         else:
             await self._read_again()
+
+    async def _look(self, function: Callable[[Connection], R]) -> R:
+        """Read the table's definition. No item is the cause of an error."""
+        try:
+            return await self.engine.run(function)
+        except Exception as error:
+            raise for_connecting(error)  # noqa: B904  # it has its cause
 
     async def _read_again(self) -> None:
         """Read the table before a row is blamed, since the table may have changed.

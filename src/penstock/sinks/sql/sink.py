@@ -172,7 +172,7 @@ class SqlSink(Openable):
         )
         try:
             await table.read()
-        except PenstockError:
+        except ConfigError:
             raise
         except Exception as error:
             raise self._opening_error(error) from error

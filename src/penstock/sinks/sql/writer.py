@@ -25,7 +25,7 @@ from ..._core.errors import (
     UnverifiableError,
 )
 from ..._core.outcome import Outcome
-from .errors import classify_sql, is_lost, is_twice
+from .errors import classify_sql, for_connecting, is_lost, is_twice
 from .rows import all_values
 from .stored import StoredRow, stored_rows
 
@@ -83,7 +83,7 @@ class SqlWriter:
         try:
             self._insert(con, rows)
         except Exception as error:
-            if is_lost(error):
+            if is_lost(error) and not _is_by_rows(error):
                 raise UnknownOutcomeError(f"the connection was lost: {error}") from error
             self._raise(error)
 
@@ -262,7 +262,10 @@ class SqlWriter:
     # -- transactions ------------------------------------------------------------------------------
 
     def _begin(self, con: Connection) -> None:
-        con.exec_driver_sql(self._plan.dialect.begin)
+        try:
+            con.exec_driver_sql(self._plan.dialect.begin)
+        except Exception as error:
+            raise for_connecting(error)  # noqa: B904  # it has its cause
 
     def _commit(self, con: Connection) -> None:
         try:
@@ -276,10 +279,10 @@ class SqlWriter:
 
     def _raise(self, error: Exception) -> None:
         """Raise `BlamedRow` for an error that a row may have caused, and others unchanged."""
-        if is_lost(error):
-            raise _lost(error) from error
         if _is_by_rows(error):
             raise BlamedRow from error
+        if is_lost(error):
+            raise _lost(error) from error
         raise error
 
 
