@@ -25,6 +25,7 @@ from penstock import (
     PermanentError,
     Retry,
     RetryPolicy,
+    StoredRowDiffers,
     UnavailableError,
     UnknownOutcomeError,
     WriteResult,
@@ -99,6 +100,7 @@ def _none(message: Any) -> object:
 _REFUSED = PermanentError("a constraint")
 _AWAY = UnavailableError("away")
 _UNKNOWN = UnknownOutcomeError("the answer was lost")
+_DIFFERS = StoredRowDiffers("the stored row has other contents")
 
 CASES = (
     Case("`delivered`", (Outcome.DELIVERED,), outcome=Outcome.DELIVERED),
@@ -121,6 +123,11 @@ CASES = (
     Case("`unsent`, at a drain", (_AWAY,), is_cut=True, outcome=Outcome.UNSENT),
     Case("`rejected` for good", (_REFUSED,), outcome=Outcome.REJECTED),
     Case("`unknown`, until its attempts are used up", (_UNKNOWN,), outcome=Outcome.UNKNOWN),
+    Case(
+        "`unknown`, since the stored row differs (`StoredRowDiffers`)",
+        (_DIFFERS,),
+        outcome=Outcome.UNKNOWN,
+    ),
     Case("no row: the transform raises", transform=_raises),
     Case("refused by the batcher, such as `ItemTooLarge`", size=1_000),
 )

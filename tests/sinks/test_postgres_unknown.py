@@ -237,7 +237,7 @@ VALUES: list[tuple[str, object, str]] = [
     ("text[]", ["a", None], "{a,NULL,b}"),
     ("uuid", UUID(int=5), str(UUID(int=6))),
     ("inet", IPv4Address("10.0.0.1"), "10.0.0.0/31"),
-    ("bit varying(9)", asyncpg.BitString("101"), "1010"),
+    ("bit varying(9)", asyncpg.BitString.from_int(5, 3), "1010"),
 ]
 
 

@@ -42,8 +42,8 @@ class Pipe(Operated):
             record itself is the row.
         name: name of the pipe in logs, metrics, dead letters and the park store. For the park store
             it has to be the same in all processes of a group, and different in other groups.
-        on_rejected: the strategy for a record with a permanently rejected row, or that cannot be
-            transformed: `skip`, `block`, `block_and_dead_letter`, `park_key`, or `exit`: `run` ends
+        on_rejected: the strategy for a record with a permanently rejected row, or one whose stored
+            row differs (`StoredRowDiffers`), or that cannot be transformed: `skip`, `block`, `block_and_dead_letter`, `park_key`, or `exit`: `run` ends
             and raises its error. Default: `park_key` with `parked`, else `block_and_dead_letter`
             with `dead_letters`, else `block`. With a queue as the source only `exit` is accepted;
             otherwise the queue's own setting applies.

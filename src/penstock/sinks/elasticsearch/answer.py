@@ -107,7 +107,7 @@ class AnswerReader:
             if operation != "create" and self._stale_is_fine:
                 return Outcome.DUPLICATE if maybe else None
             if maybe:
-                return ConflictError(error.get("index") if isinstance(error, dict) else None)
+                return ConflictError(cast("Said", error) if isinstance(error, dict) else {})
         repair = (
             repair_of_item(status, cast("Said", error), self._index)
             if isinstance(error, dict)

@@ -194,12 +194,12 @@ class ElasticsearchSink(HttpBase):
             else:
                 found.update(zip(part, found_in(response.body, len(part)), strict=True))
         errors, outcomes = dict(result.errors), dict(result.outcomes)
-        for index, error in judged(self._endpoint.place, actions, found, stored).items():
-            if error is None:
+        for index, judgement in judged(self._endpoint.place, actions, found, stored).items():
+            if judgement is None:
                 del errors[index]
                 outcomes[index] = Outcome.DUPLICATE
             else:
-                errors[index] = error
+                errors[index] = judgement
         return WriteResult(len(batch), errors, outcomes, result.details)
 
     async def _look_up(self, body: bytes, batch: Batch[Any]) -> HttpResponse:

@@ -15,6 +15,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..._clients.key_conflicts import KeyConflicts
+from ..._core.causes import caused
 from ..._core.errors import PermanentError, SinkError, UnverifiableError
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ class ConflictError(PermanentError):
     `index` is the name of the stored document's index, if the server reports it.
     """
 
-    def __init__(self, index: object) -> None:
+    def __init__(self, error: Mapping[str, object]) -> None:
         super().__init__("the id or a newer version is taken")
+        index = error.get("index")
         self.index = index if isinstance(index, str) and index else None
 
 
@@ -105,7 +107,7 @@ def _lookup(
 def found_in(body: bytes, size: int) -> list[dict[str, Any] | UnverifiableError]:
     """The entry of each document in the answer, or the reason why it cannot be compared."""
     try:
-        docs = cast("Any", json.loads(body))["docs"]
+        docs: object = json.loads(body)["docs"]
         if not isinstance(docs, list) or len(cast("list[object]", docs)) != size:
             raise ValueError("the answer has not one entry for each document")
         return [_entry(each) for each in cast("list[Any]", docs)]
@@ -127,10 +129,9 @@ def _unverifiable(why: str) -> UnverifiableError:
 
 
 def unread(error: SinkError) -> SinkError:
-    """The error of items whose look-up failed: a lasting refusal leaves them unverifiable."""
+    """The error of items whose look-up is refused for good."""
     made = _unverifiable("the look-up is refused; grant the credentials the right to read")
-    made.__cause__ = error
-    return made
+    return caused(made, error)
 
 
 def judged(

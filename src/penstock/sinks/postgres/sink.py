@@ -243,7 +243,9 @@ class PostgresSink(PositionsInTable):
         Suspends for one round trip or, with conflicts or bad rows, for a few.
 
         Returns the refused items (`PermanentError` each) and the items that an earlier attempt with
-        an unknown outcome had stored (`duplicate`). Raises `ClosedError` while the sink is not
+        an unknown outcome had stored (`duplicate`). If conflicts are errors, that is so only if the
+        stored row has the same values; an item of a key with other values fails with
+        `StoredRowDiffers`, or with `KeyRepeated` behind an item of the batch with its key. Raises `ClosedError` while the sink is not
         open; `RefusedError` if the server refuses every row until an operator repairs the cause (a
         login, a permission, a table, a column, a full disk), with nothing stored;
         `UnavailableError` if no connection can be opened or the table is locked; `TransientError`

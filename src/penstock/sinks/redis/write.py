@@ -212,9 +212,9 @@ class RedisWrite:
         is_same = same_entry(answer, self._made.values[place])
         if is_same is not None and index in self._batch.maybe_applied:
             key = self._made.names[place], self._made.ids[place]
-            error = self._conflicts.verdict(key, is_same=is_same)
-            if error is not None and not (is_same and self._form.ignores_known):
-                self._errors[index] = error
+            conflict = self._conflicts.verdict(key, is_same=is_same)
+            if conflict is not None and not (is_same and self._form.ignores_known):
+                self._errors[index] = conflict
                 return
             self._stored[index] = shown
             self._known.add(index)

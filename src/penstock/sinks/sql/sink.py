@@ -150,10 +150,13 @@ class SqlSink(Openable):
 
         Suspends. Returns the refused items (`PermanentError`, `TooLargeError`, or `KeyStopped`
         after a refused item of their key) and the items that an earlier attempt with an unknown
-        outcome had stored (`duplicate`). Raises `ClosedError` while the sink is not open;
+        outcome had stored (`duplicate`). If conflicts are errors, that is so only if the stored row
+        has the same values; an item of a key with other values fails with `StoredRowDiffers`, or
+        with `KeyRepeated` behind an item of the batch with its key. Raises `ClosedError` while the
+        sink is not open;
         `RefusedError` if the table was altered so that no row fits; `TransientError` if the
         connection was lost before anything could be stored; `UnknownOutcomeError` if it was lost
-        later, or if an earlier attempt is unknown and there is no unique key to find its rows; and
+        later; `UnverifiableError` if an earlier attempt is unknown and its rows cannot be found; and
         the client's own error for everything else, which `classify` recognizes. A cancelled write
         may have been stored.
         """

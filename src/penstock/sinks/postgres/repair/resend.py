@@ -82,5 +82,6 @@ def _set_aside_unfindable(sender: Sender) -> None:
 
 def _is_ours(sender: Sender, skipped: Record) -> bool:
     """Whether an earlier attempt has stored a skipped row."""
-    index = sender.remaining.indices[skipped["o"]]
-    return skipped["same"] and not skipped["again"] and index in sender.remaining.maybe
+    place: int = skipped["o"]
+    is_maybe = sender.remaining.indices[place] in sender.remaining.maybe
+    return is_maybe and bool(skipped["same"]) and not skipped["again"]
