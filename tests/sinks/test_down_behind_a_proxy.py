@@ -312,7 +312,7 @@ async def stream(request: pytest.FixtureRequest) -> AsyncGenerator[Case]:
         return [json.loads(row[0])["id"] for row in rows]
 
     def sink(port: int) -> Any:
-        return PostgresStreamSink(dsn(port), schema=log.schema, stream="s", type="t", id=_uuid)
+        return PostgresStreamSink(dsn(port), schema=log.schema, stream=_name, type=_name, id=_uuid)
 
     yield Case(own, sink, ids)
 
@@ -329,7 +329,7 @@ async def queue(request: pytest.FixtureRequest) -> AsyncGenerator[Case]:
         return [json.loads(row[0])["id"] for row in rows]
 
     def sink(port: int) -> Any:
-        return PostgresQueueSink(dsn(port), schema=log.schema, queue="jobs", id=_text)
+        return PostgresQueueSink(dsn(port), schema=log.schema, queue="jobs", id=_uuid)
 
     yield Case(own, sink, ids)
 
@@ -338,8 +338,8 @@ def _uuid(item: Any) -> str:
     return f"00000000-0000-0000-0000-{item['id']:012}"
 
 
-def _text(item: Any) -> str:
-    return str(item["id"])
+def _name(_: Any) -> str:
+    return "events"
 
 
 @asynccontextmanager
@@ -528,10 +528,16 @@ CASES = [
 ]
 
 
+@pytest.fixture(params=CASES, ids=lambda each: each.__name__)
+def case_of(request: pytest.FixtureRequest) -> Any:
+    if request.param in {stream, queue}:
+        request.getfixturevalue("log")  # which needs a loop of its own
+    return request.param
+
+
 @pytest.mark.parametrize(
     "way", [*QUICK, *(pytest.param(way, marks=pytest.mark.long) for way in LONG)], ids=str
 )
-@pytest.mark.parametrize("case_of", CASES, ids=lambda each: each.__name__)
 async def test_a_destination_down_behind_a_proxy_loses_no_good_item(
     request: pytest.FixtureRequest, real_clock: LoopClock, case_of: Any, way: Way
 ) -> None:
