@@ -460,7 +460,8 @@ async def _redis(
     client = client_of.Redis.from_url(server.url)
 
     async def ids() -> list[int]:
-        return [int(fields[b"id"]) for _, fields in await client.xrange(name)]
+        entries: Any = await client.xrange(name)
+        return [int(fields[b"id"]) for _, fields in entries]
 
     def sink(port: int) -> Any:
         return RedisSink(f"redis://{HOST}:{port}", stream=name, **options)
