@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied
 
-from penstock import Outcome, PermanentError, TransientError, UnknownOutcomeError, send
+from penstock import Outcome, PermanentError, UnavailableError, UnknownOutcomeError, send
 from penstock.sinks.postgres.writing.packing import PAUSE
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ async def test_a_connection_lost_among_the_pieces_stores_nothing(
             proxy.cut_request = lambda kind, body: kind == b"d" and not body.startswith(b"PGCOPY")
             errors = await send(sink, batch)
             assert {type(error) for error in errors.values()} <= {
-                TransientError,
+                UnavailableError,
                 UnknownOutcomeError,
             }
             assert len(errors) == 10 * MANY

@@ -15,7 +15,6 @@ from penstock import (
     PermanentError,
     RefusedError,
     ThrottledError,
-    TransientError,
     UnavailableError,
     send,
 )
@@ -239,7 +238,7 @@ async def test_where_the_server_cannot_be_asked_no_row_is_blamed(
             for word in (b"row_security_active", b"has_column_privilege"):
                 proxy.cut_request = lambda kind, body, word=word: kind in b"PQ" and word in body
                 errors = await written(sink, rows)
-                assert {type(each) for each in errors.values()} == {TransientError}
+                assert {type(each) for each in errors.values()} == {UnavailableError}
             assert proxy.cuts == 3
 
 

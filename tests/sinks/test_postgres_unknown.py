@@ -31,8 +31,8 @@ from penstock import (
     KeyRepeated,
     KeyStopped,
     Outcome,
+    PermanentError,
     StoredRowDiffers,
-    TransientError,
     UnavailableError,
     UnknownOutcomeError,
     UnverifiableError,
@@ -107,7 +107,7 @@ async def test_a_lost_commit_is_unknown_and_sending_again_changes_nothing(
         }
 
 
-async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stores_nothing(
+async def test_a_connection_lost_before_the_commit_is_sent_is_an_outage_and_stores_nothing(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     async with (
@@ -118,7 +118,7 @@ async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stor
         batch = batch_of(words(100))
         proxy.cut_request = lambda kind, body: b"ON CONFLICT" in body
         errors = await send(sink, batch)
-        assert {type(error) for error in errors.values()} == {TransientError}
+        assert {type(error) for error in errors.values()} == {UnavailableError}
         assert not batch.maybe_applied
         assert await db.rows() == []
         proxy.cut_request = lambda kind, body: kind == b"Q" and body.startswith(b"COMMIT")
@@ -133,7 +133,7 @@ async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stor
 async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_again(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """asyncpg may have sent all rows before it notices, so the outcome is unknown or transient;
+    """asyncpg may have sent all rows before it notices, so the outcome is unknown or an outage;
     both are resolved.
     """
     async with (
@@ -144,7 +144,7 @@ async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_a
         batch = batch_of((number, "x" * 100_000) for number in range(200))
         proxy.cut_request = lambda kind, body: kind == b"d"
         errors = await send(sink, batch)
-        assert {type(error) for error in errors.values()} <= {TransientError, UnknownOutcomeError}
+        assert {type(error) for error in errors.values()} <= {UnavailableError, UnknownOutcomeError}
         assert len(errors) == 200
         assert await db.rows() == []
         assert await send(sink, batch) == {}
@@ -153,7 +153,7 @@ async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_a
 
 
 @pytest.mark.parametrize(
-    ("statement", "unread"), [("values", UnknownOutcomeError), ("insert", TransientError)]
+    ("statement", "unread"), [("values", UnknownOutcomeError), ("insert", UnavailableError)]
 )
 async def test_small_batches_that_lose_their_answer_are_unknown_and_repaired_alike(
     embedded_postgres: EmbeddedPostgres,
@@ -401,6 +401,6 @@ async def test_a_server_that_is_gone_is_unavailable_and_comes_back(
             )
             upstream, proxy.upstream = proxy.upstream, ("127.0.0.1", 1)
             errors = await written(sink, words(200))
-            assert {type(error) for error in errors.values()} <= {UnavailableError, TransientError}
+            assert {type(error) for error in errors.values()} == {UnavailableError}
             proxy.upstream = upstream
             assert await written(sink, words(60)) == {}

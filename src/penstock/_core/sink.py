@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from .batch import Batch
 from .errors import ErrorClass
@@ -27,10 +27,6 @@ class Sink(Protocol[T_contra]):
         """
 
 
-Repeatable: TypeAlias = Literal["item", "write"]
-"""What may be repeated; see `Capabilities.repeatable`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """Guarantees of a sink beyond the protocol; a sink without `capabilities` gives none."""
@@ -39,7 +35,7 @@ class Capabilities:
     """If an item fails, no later item of its key in that write was applied."""
     idempotent: bool = False
     """Writing the same item again changes nothing."""
-    repeatable: Repeatable | None = None
+    repeatable: Literal["item", "write"] | None = None
     """What may be sent again after an unknown outcome without being stored twice: `"write"` (the
     same items together), or `"item"` (also in other parts of their batch). A retry then counts no
     attempt while the destination is down. An idempotent sink is repeatable by item.
@@ -147,7 +143,7 @@ def capabilities_of(sink: object) -> Capabilities:
     return found if isinstance(found, Capabilities) else NOTHING_PROMISED
 
 
-def repeatable_of_all(known: Iterable[Capabilities]) -> Repeatable | None:
+def repeatable_of_all(known: Iterable[Capabilities]) -> Literal["item", "write"] | None:
     """Return what may be repeated by a sink of several sinks."""
     found = {each.repeatable for each in known}
     return None if None in found else "write" if "write" in found else "item"

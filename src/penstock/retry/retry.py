@@ -67,6 +67,10 @@ class Retry(SinkDecorator):
     shortened waits until none fits before the deadline. The remaining items were not applied, and
     end as `unsent`.
 
+    A try with an unknown outcome uses an attempt. If the sink can repeat a write without storing an
+    item twice (`Capabilities.repeatable`), it is an outage instead, as long as no other write is
+    accepted: no attempt is used, and one batch at a time probes.
+
     In a transaction, a write that failed without ending the transaction is retried, for example if
     a lock was not available. Locks are held during the wait. A lost transaction ends the series:
     only a new transaction can retry.
