@@ -31,7 +31,6 @@ from penstock import (
     KeyRepeated,
     KeyStopped,
     Outcome,
-    PermanentError,
     StoredRowDiffers,
     UnavailableError,
     UnknownOutcomeError,

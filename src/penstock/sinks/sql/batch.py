@@ -2,14 +2,17 @@
 
 1. A row that cannot be written is refused in advance; in a batch with keys, later rows of its key
    are left out.
-2. If rows are replaced, only the last of several rows with the same key is written; with a version,
-   the last one with the highest version.
-3. If a row is at fault, all rows are written one after another, so earlier rows count even if the
+2. If rows are replaced, only the row of each key is written that takes effect: the last one; with a
+   version, the first one with the highest version. If only the database can compare their keys or
+   versions, all of them are written, one after another.
+3. Rows of different keys are written in the order of the key (see `order`).
+4. If a row is at fault, all rows are written one after another, so earlier rows count even if the
    last row of their key is refused.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import KeyStopped, PermanentError, TooLargeError
@@ -37,6 +40,8 @@ class SqlBatch:
     def commits_alone(self) -> bool:
         """Whether one statement, which commits by itself, can write all rows."""
         plan = self._plan
+        if len(self.latest) > 1:
+            return False
         is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self.rows)
         most = plan.most_rows
         if plan.returned.names:
@@ -45,7 +50,7 @@ class SqlBatch:
 
     def alone(self) -> tuple[str, tuple[Any, ...]]:
         """The statement for all rows, with its parameters."""
-        rows = self.latest(self.rows)
+        (rows,) = self.latest
         values = self._values if rows is self._given else all_values(rows)
         return self._plan.insert(len(rows)), values
 
@@ -102,31 +107,70 @@ class SqlBatch:
         most = plan.limits.parameters // (len(plan.quoted) + more) if more else plan.most_rows
         return parted(rows, max(1, most), self._largest)
 
-    def latest(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
-        """If rows are replaced, only the row of each key that takes effect."""
-        plan = self._plan
-        if plan.target.mode != "update" or len(rows) < 2:
-            return rows
-        places, at = plan.key_places, plan.version_place
-        latest: dict[tuple[Any, ...], SqlRow] = {}
-        for row in rows:
-            key = tuple(row.values[place] for place in places)
-            before = latest.pop(key, None)
-            is_older = at is not None and before is not None and self._is_older(row, before, at)
-            latest[key] = before if is_older and before is not None else row
-        return [*latest.values()] if len(latest) < len(rows) else rows
+    @cached_property
+    def latest(self) -> list[Sequence[SqlRow]]:
+        """The rows that are written if none is at fault, in the order in which they are: those that
+        take effect, in as few groups as the database allows.
+        """
+        return [self._arranged(rows) for rows in self._groups()]
 
-    def once(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
+    def _groups(self) -> list[Sequence[SqlRow]]:
+        plan, rows = self._plan, self.rows
+        if plan.target.mode != "update" or len(rows) < 2:
+            return [rows]
+        keys = [self._key_of(row) for row in rows]
+        if len({*keys}) == len(rows):
+            return [rows]
+        places = (
+            plan.key_places
+            if plan.version_place is None
+            else (*plan.key_places, plan.version_place)
+        )
+        if plan.replaces_all and all(self._compares(rows, place) for place in places):
+            return [self._last(keys)]
+        return [rows] if plan.dialect.may_repeat_keys else self.once(rows)
+
+    def _compares(self, rows: Sequence[SqlRow], place: int) -> bool:
+        order = self._plan.orders.get(place)
+        return order is not None and order.compares([row.values[place] for row in rows])
+
+    def _last(self, keys: Sequence[tuple[Any, ...]]) -> Sequence[SqlRow]:
+        at = self._plan.version_place
+        latest: dict[tuple[Any, ...], SqlRow] = {}
+        for key, row in zip(keys, self.rows, strict=True):
+            before = latest.get(key)
+            if before is None or at is None or before.values[at] < row.values[at]:
+                latest[key] = row
+        return [*latest.values()]
+
+    def _arranged(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
+        """The rows in the order of their key, if they can be sorted here."""
+        plan = self._plan
+        if plan.keeps_arrival or not plan.key or len(rows) < 2:
+            return rows
+        columns: list[Sequence[Any]] = []
+        for place in plan.key_places:
+            order = plan.orders.get(place)
+            values = None if order is None else order.sorted_by([row.values[place] for row in rows])
+            if values is None:
+                return rows
+            columns.append(values)
+        keys = columns[0] if len(columns) == 1 else [*zip(*columns, strict=True)]
+        return [rows[place] for place in sorted(range(len(rows)), key=keys.__getitem__)]
+
+    def _key_of(self, row: SqlRow) -> tuple[Any, ...]:
+        return tuple([row.values[place] for place in self._plan.key_places])
+
+    def once(self, rows: Sequence[SqlRow]) -> list[Sequence[SqlRow]]:
         """All rows in order; if rows are replaced, divided so that each part has a key only once."""
         if self._plan.target.mode != "update":
-            return [[*rows]]
-        self.latest(rows)  # refuses rows that cannot be compared
+            return [rows]
         found: list[list[SqlRow]] = [[]]
         keys: set[tuple[Any, ...]] = set()
         for row in rows:
             if row.index in self.answer.errors:
                 continue
-            key = tuple(row.values[place] for place in self._plan.key_places)
+            key = self._key_of(row)
             if key in keys:
                 found.append([])
                 keys.clear()
@@ -138,19 +182,6 @@ class SqlBatch:
         """Drop the returned columns of rows that a later row of the same key has replaced."""
         details = self.answer.details
         if self._plan.target.mode == "update" and details:
-            last = {
-                tuple(row.values[at] for at in self._plan.key_places): row.index
-                for row in rows
-                if row.index in details
-            }
+            last = {self._key_of(row): row.index for row in rows if row.index in details}
             for index in details.keys() - {*last.values()}:
                 del details[index]
-
-    def _is_older(self, row: SqlRow, other: SqlRow, at: int) -> bool:
-        """Whether a row has a lower version, or a version that cannot be compared and is refused."""
-        try:
-            return bool(row.values[at] < other.values[at])
-        except TypeError as error:
-            told = f"the version cannot be compared with that of an earlier row of its key: {error}"
-            self.refuse(row, PermanentError(told))
-            return True

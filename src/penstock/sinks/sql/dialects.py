@@ -43,6 +43,8 @@ class SqlDialect:
     """The database's name in messages."""
     is_single_writer = False
     """Whether the database allows one writer at a time."""
+    may_repeat_keys = True
+    """Whether a statement may write a key several times, one after another."""
     begin = "BEGIN"
     """The statement that begins a transaction."""
     insert = "INSERT"
@@ -108,6 +110,11 @@ class SqlDialect:
         del con, table, schema
         return {}
 
+    def collations(self, con: Connection, table: str, schema: str | None) -> Mapping[str, str]:
+        """The collations of columns that SQLAlchemy does not report."""
+        del con, table, schema
+        return {}
+
     def unique_keys(
         self, con: Connection, table: str, schema: str | None
     ) -> Sequence[tuple[str, ...]]:
@@ -155,6 +162,7 @@ class PostgreSql(SqlDialect):
 
     name = "postgresql"
     shown = "PostgreSQL"
+    may_repeat_keys = False
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
     drop_temporary = f"DROP TABLE IF EXISTS pg_temp.{TEMPORARY}"
 

@@ -9,7 +9,7 @@ from ..._core.checks import bad
 from .dialects import TEMPORARY, SqlDialect, SqlLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -133,6 +133,16 @@ class MySql(SqlDialect):
         )
         found = [_JSON_VALID.fullmatch(clause) for (clause,) in checks]
         return {each[1] for each in found if each is not None}
+
+    def collations(self, con: Connection, table: str, schema: str | None) -> Mapping[str, str]:
+        """Of the information schema."""
+        found = con.exec_driver_sql(
+            "SELECT COLUMN_NAME, COLLATION_NAME FROM information_schema.COLUMNS WHERE "
+            "TABLE_NAME = %s AND TABLE_SCHEMA = COALESCE(%s, DATABASE()) "
+            "AND COLLATION_NAME IS NOT NULL",
+            (table, schema),
+        )
+        return {row[0]: row[1] for row in found}
 
     def ignore(self, quoted: Sequence[str], key: Sequence[str] | None) -> str:
         """Set a column to its own value: `INSERT IGNORE` would also change values that do not fit."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.checks import bad
 from .dialects import TEMPORARY, placeholder_of
+from .order import SqlOrder, order_of
 from .returned import SqlReturned
 from .values import sql_rule_of
 
@@ -43,6 +44,12 @@ class SqlPlan:
     """Functions that convert a value for the driver, by its place in a row."""
     rules: Mapping[int, SqlValueRule]
     """Checks of values, by their place in a row."""
+    orders: Mapping[int, SqlOrder]
+    """The order of values, by their place in a row, of columns that can be sorted here."""
+    keeps_arrival: bool
+    """Whether rows are written in the order of the batch: a conflict is an error, there is one
+    writer at a time, or a column that is not written is numbered by the database.
+    """
     told: Sequence[tuple[Any, ...]]
     """The columns as the database describes them."""
     doubt: str | None
@@ -69,6 +76,13 @@ class SqlPlan:
         """The places of the key's columns in a row."""
         columns = self.target.columns
         return tuple(columns.index(each) for each in self.key or ())
+
+    @property
+    def replaces_all(self) -> bool:
+        """Whether a row replaces every column of an earlier one except those of the key."""
+        return self.target.update is None or {*self.target.update, *(self.key or ())} == {
+            *self.target.columns
+        }
 
     @property
     def version_place(self) -> int | None:
@@ -167,6 +181,8 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
         key=key,
         processors=_processors(con, [types[each] for each in target.columns]),
         rules=_rules(con, dialect, target, types),
+        orders=_orders(con, dialect, target, types),
+        keeps_arrival=_keeps_arrival(table, target, dialect),
         told=told,
         doubt=dialect.doubt(con),
         table=name,
@@ -283,6 +299,28 @@ def _rules(
         if rule is not None:
             found[place] = rule
     return found
+
+
+def _orders(
+    con: Connection, dialect: SqlDialect, target: RowTarget, types: Mapping[str, TypeEngine[Any]]
+) -> dict[int, SqlOrder]:
+    collations = dialect.collations(con, target.table, target.schema)
+    found = [order_of(types[each], dialect.name, collations.get(each)) for each in target.columns]
+    return {place: order for place, order in enumerate(found) if order is not None}
+
+
+def _keeps_arrival(table: Table, target: RowTarget, dialect: SqlDialect) -> bool:
+    return (
+        target.mode == "error"
+        or dialect.is_single_writer
+        or any(
+            column.identity is not None
+            or column.autoincrement is True
+            or "nextval(" in str(getattr(column.server_default, "arg", ""))
+            for column in table.columns
+            if column.name not in target.columns
+        )
+    )
 
 
 def _returned(

@@ -67,9 +67,9 @@ class SqlWriter:
         """Write all rows. Raises `BlamedRow`, with nothing stored, if a row may be at fault."""
         try:
             self._begin(con)
-            rows = self._without_stored(con, self._batch.rows)
-            for part in self._batch.parts(self._batch.latest(rows)):
-                self._insert(con, part)
+            for rows in self._batch.latest:
+                for part in self._batch.parts(self._without_stored(con, rows)):
+                    self._insert(con, part)
         except Exception as error:
             _roll_back(con)
             self._raise(error)
@@ -79,7 +79,7 @@ class SqlWriter:
         """Write all rows with one statement, which commits by itself. Raises the same errors as
         `write`.
         """
-        rows = self._batch.latest(self._batch.rows)
+        (rows,) = self._batch.latest
         try:
             self._insert(con, rows)
         except Exception as error:
