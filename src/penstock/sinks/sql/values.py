@@ -503,7 +503,7 @@ def exact(value: Any) -> Any:
     """The same value in a class of Python: of a subclass, or a number or an array of NumPy. Others
     are returned as they are.
     """
-    kind: type[Any] = type(value)
+    kind: type[Any] = type(cast("object", value))
     if kind is bool:
         return value
     for base, convert in _EXACT.items():
@@ -541,11 +541,11 @@ class SqlValueRule:
         take.
         """
         found: Any = value
-        kind: type[Any] = type(value)
+        kind: type[Any] = type(cast("object", value))
         is_client = self.family == OTHER and kind.__module__.startswith(_CLIENTS)
         if kind not in self.takes and not is_client:
             found = exact(value)
-            kind = type(found)
+            kind = type(cast("object", found))
             if kind not in self.takes:
                 names = ", ".join(each.__name__ for each in self.takes)
                 told = f"a {type(value).__name__} for a column of {self.family}"
