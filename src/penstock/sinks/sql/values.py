@@ -147,6 +147,18 @@ def _sqlite_text(text: str) -> Any:
     return _sqlite_exact(_number(text))
 
 
+def _sqlite_whole(value: Decimal) -> int | float:
+    """An `INTEGER` of SQLite stores a number with a fraction as a float."""
+    is_within = value.is_finite() and -_MOST - 1 <= value <= _MOST
+    if is_within and value == value.to_integral_value():
+        return int(value)
+    return float(_sqlite_exact(value))
+
+
+def _sqlite_whole_text(text: str) -> int | float:
+    return _sqlite_whole(_number(text))
+
+
 def _sqlite_json(value: int) -> int:
     if not -_MOST - 1 <= value <= _MOST:
         raise ChangedValue(f"{value}, which SQLite stores as the float {float(value)}")
@@ -420,8 +432,8 @@ TAKES: Mapping[str, Mapping[str, Takes]] = {
             int: None,
             bool: None,
             float: _not_nan,
-            Decimal: _whole_decimal,
-            str: _whole_text,
+            Decimal: _sqlite_whole,
+            str: _sqlite_whole_text,
         },
         "decimals": _SQLITE_NUMBERS,
         "floats": _SQLITE_NUMBERS,
