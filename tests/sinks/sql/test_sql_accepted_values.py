@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
-import pandas as pd
 import pytest
 from tests.sinks.sql.sql_help import written
 
@@ -34,6 +33,7 @@ TOKYO = timezone(timedelta(hours=9))
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_901)
 NAN, INF = float("nan"), float("inf")
 LONG: Any = np.longdouble
+pd: Any = pytest.importorskip("pandas")
 
 
 class Number(enum.IntEnum):
@@ -168,7 +168,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "no type": "",
     },
 }
-CLASSES = {
+CLASSES: Mapping[type[Any], str] = {
     **{
         each: each.__name__
         for each in (int, bool, float, Decimal, str, bytes, bytearray, memoryview)
@@ -264,7 +264,8 @@ def moment(value: Any) -> datetime:
         raise ValueError(value)
     if not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
-    return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+    found: datetime = value
+    return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
 
 
 def clock(value: Any) -> timedelta:
@@ -280,7 +281,7 @@ def clock(value: Any) -> timedelta:
 
 
 def duration(value: Any) -> timedelta:
-    if not isinstance(value, timedelta) or getattr(value, "nanoseconds", 0):
+    if not isinstance(value, timedelta) or (isinstance(value, pd.Timedelta) and value.nanoseconds):
         raise TypeError(value)
     return value
 

@@ -560,8 +560,8 @@ class SqlValueRule:
             kind = type(cast("object", found))
             if kind not in self.takes:
                 names = ", ".join(each.__name__ for each in self.takes)
-                told = f"a {type(value).__name__} for a column of {self.family}"
-                raise ChangedValue(f"{told}, which takes {names}")
+                told = f"a column of {self.family} takes {names}, not {type(value).__name__}"
+                raise ChangedValue(told)
         if (process := self.takes.get(kind)) is not None:
             found = process(found)
         return found if self.own is None else self.own(found)
