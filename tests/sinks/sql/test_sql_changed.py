@@ -98,11 +98,11 @@ async def test_zero_is_no_request_for_a_generated_number(mysql: SqlTable) -> Non
 
 SQLITE: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "INTEGER": (
-        ["9223372036854775808", "12345678901234567.89", float("nan")],
-        ["9223372036854775807", "-9223372036854775808", "007", "1.5", "a", 1.5, "1_0"],
-        [2**63 - 1, -(2**63), 7, 1.5, "a", 1.5, "1_0"],
+        ["9223372036854775808", "12345678901234567.89", float("nan"), "a", "1_0"],
+        ["9223372036854775807", "-9223372036854775808", "007", "1.5", 1.5, Decimal("2.5")],
+        [2**63 - 1, -(2**63), 7, 1.5, 1.5, 2.5],
     ),
-    "TEXT": ([float("nan")], [0.1 + 0.2, 5, b"a"], ["0.30000000000000004", "5", b"a"]),
+    "TEXT": ([float("nan"), b"a"], [0.1 + 0.2, 5], ["0.30000000000000004", "5"]),
     "JSON": ([2**70], [2**53 + 1, [2**70]], [2**53 + 1, f"[{2**70}]"]),
 }
 
@@ -152,19 +152,15 @@ async def test_values_that_drivers_of_postgresql_take_for_others(
     assert await _stored(postgres, kind, bad, good, "v::text") == stored
 
 
-async def test_texts_of_which_postgresql_would_drop_a_part(
-    embedded_postgres: EmbeddedPostgres,
-) -> None:
-    """Only psycopg sends texts for other types."""
-    table = SqlTable(embedded_postgres.dsn.replace("postgresql://", "postgresql+psycopg://"))
+async def test_texts_of_which_postgresql_would_drop_a_part(postgres: SqlTable) -> None:
+    """A text in ISO form is a date or a time with each driver; any other one is refused."""
     midnight = datetime(2026, 1, 2)
-    assert await _stored(table, "date", ["2026-01-02 03:04"], ["2026-01-02", "2 Jan 2026"]) == [
-        DAY,
-        DAY,
-    ]
-    assert await _stored(table, "time", ["03:04:05+09", "2026-01-02 03:04"], ["03:00"]) == [time(3)]
+    bad = ["2026-01-02 03:04", "2 Jan 2026"]
+    assert await _stored(postgres, "date", bad, ["2026-01-02"]) == [DAY]
+    bad = ["03:04:05+09", "2026-01-02 03:04"]
+    assert await _stored(postgres, "time", bad, ["03:00"]) == [time(3)]
     bad, good = ["2026-01-02 00:00:00+09"], ["2026-01-02 00:00:00", "2026-01-02T00:00:00Z"]
-    assert await _stored(table, "timestamp", bad, good) == [midnight, midnight]
+    assert await _stored(postgres, "timestamp", bad, good) == [midnight, midnight]
 
 
 async def test_postgresql_handles_no_conflicts_in_a_table_with_a_rule(postgres: SqlTable) -> None:

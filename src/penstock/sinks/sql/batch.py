@@ -72,8 +72,6 @@ class SqlBatch:
     def _fitting(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """The rows that can be written; the others are refused."""
         most, version = self._plan.limits.size, self._plan.version_place
-        if self._plan.dialect.unfit(self._values) is not None:
-            rows = self._without_unfit(rows)
         if most is not None and are_below(self._values, most // 2):
             most = None
         self._largest = most
@@ -86,15 +84,6 @@ class SqlBatch:
                 self.refuse(row, TooLargeError(told))
             elif version is not None and row.values[version] is None:
                 self.refuse(row, PermanentError("a row without a version cannot replace another"))
-            elif not self.is_stopped(row):
-                kept.append(row)
-        return kept
-
-    def _without_unfit(self, rows: Sequence[SqlRow]) -> list[SqlRow]:
-        kept: list[SqlRow] = []
-        for row in rows:
-            if (value := self._plan.dialect.unfit(row.values)) is not None:
-                self.refuse(row, PermanentError(f"a {type(value).__name__} cannot be bound"))
             elif not self.is_stopped(row):
                 kept.append(row)
         return kept

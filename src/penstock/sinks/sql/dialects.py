@@ -96,10 +96,6 @@ class SqlDialect:
         """The table's columns and their types, for comparison; a single fast query."""
         raise NotImplementedError
 
-    def unfit(self, values: Sequence[Any]) -> Any:
-        """The first value that the drivers would silently change; `None` if there is none."""
-        del values
-
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
         """JSON columns that SQLAlchemy does not report as such."""
         del con, table, schema

@@ -76,9 +76,10 @@ class SqlEngine(Protocol):
 class AsyncSqlEngine:
     """An async engine. A cancelled call closes its connection.
 
-    Half the time of a short statement is spent in SQLAlchemy's execution and its bridge into the
-    loop. So on a kept connection the driver runs the statement, and SQLAlchemy only repeats failed
-    ones.
+    On a kept connection the driver runs the statement, and SQLAlchemy only repeats failed ones. Its
+    execution and its bridge into the loop cost more: a write through it takes 1.54 times the
+    processor time for 1 row, 1.37 for 10 and 1.38 for 100 with asyncpg, and 1.34, 1.43 and 1.19
+    with asyncmy (medians of 40 interleaved rounds).
     """
 
     def __init__(self, engine: AsyncEngine, *, closes: bool, keeps: bool, size: int) -> None:

@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 _JSON_VALID = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
 _NO_BACKSLASHES = "NO_BACKSLASH_ESCAPES"
 _UTC = frozenset({"UTC", "+00:00", "GMT", "Etc/UTC"})
-_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
-_CONTAINERS = (dict, list, tuple, set, frozenset)
-
-
-def _is_unfit(kind: type[Any]) -> bool:
-    own: Any = kind.__str__
-    return issubclass(kind, _CONTAINERS) or own is object.__str__
 
 
 class MySql(SqlDialect):
@@ -114,13 +107,6 @@ class MySql(SqlDialect):
                 "without a version"
             )
             raise bad("returning", target.returning, rule)
-
-    def unfit(self, values: Sequence[Any]) -> Any:
-        """Drivers would send the text form of an object, such as its address, and only one element
-        of some containers.
-        """
-        odd = {each for each in {*map(type, values)} - _PLAIN if _is_unfit(each)}
-        return next((value for value in values if type(value) in odd), None) if odd else None
 
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
         """The JSON columns of MariaDB, which are text columns with a check."""

@@ -16,7 +16,7 @@ from ..._core.checks import bad
 from .dialects import TEMPORARY, placeholder_of
 from .order import SqlOrder, order_of
 from .returned import SqlReturned
-from .values import sql_rule_of
+from .values import checked_json, sql_rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -284,8 +284,14 @@ def _clause(
 
 
 def _processors(con: Connection, types: Sequence[TypeEngine[Any]]) -> dict[int, Processor]:
-    found = [kind.dialect_impl(con.dialect).bind_processor(con.dialect) for kind in types]
-    return {place: process for place, process in enumerate(found) if process is not None}
+    from sqlalchemy import JSON
+
+    found: dict[int, Processor] = {}
+    for place, kind in enumerate(types):
+        process = kind.dialect_impl(con.dialect).bind_processor(con.dialect)
+        if process is not None:
+            found[place] = checked_json(process) if isinstance(kind, JSON) else process
+    return found
 
 
 def _rules(
@@ -293,12 +299,10 @@ def _rules(
 ) -> dict[int, SqlValueRule]:
     is_utc = dialect.is_utc(con)
     checks = dialect.checks(con, target.table, target.schema)
-    found: dict[int, SqlValueRule] = {}
-    for place, name in enumerate(target.columns):
-        rule = sql_rule_of(types[name], dialect.name, is_utc=is_utc, own=checks.get(name))
-        if rule is not None:
-            found[place] = rule
-    return found
+    return {
+        place: sql_rule_of(types[name], dialect.name, is_utc=is_utc, own=checks.get(name))
+        for place, name in enumerate(target.columns)
+    }
 
 
 def _orders(
