@@ -43,6 +43,11 @@ class ReceiptBase:
         if self._waiters:
             self._wake()
 
+    @property
+    def is_missed(self) -> bool:
+        """Whether it is not resolved, or was not completely."""
+        return self.outcome is None or bool(self._waiters)
+
     def _wake(self) -> None:
         """Wake the waiters."""
 
@@ -133,7 +138,8 @@ class BlockingReceipt(ReceiptBase):
             arrived.acquire(timeout=-1 if timeout is None else min(timeout, most))
 
     def _wake(self) -> None:
-        for arrived in self._waiters:
+        waiters, self._waiters = self._waiters, ()
+        for arrived in waiters:
             arrived.release()
 
 
