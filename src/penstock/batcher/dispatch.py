@@ -20,7 +20,7 @@ from .._core.errors import StoppedError
 from .._core.ledger import Ledger
 from .._core.lineage import Reason
 from .._core.outcome import Outcome
-from .._core.runtime.exits import Exit, exit_later
+from .._core.runtime.exits import Exit, exit_later, is_first_exit
 from .._core.send import send
 from . import log
 from .adaptive.adaptive import Setting
@@ -249,7 +249,13 @@ class Dispatcher(Generic[T]):
         """Write a batch; land it here, unless observers or a batch in a backoff go first."""
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
-        errors = await send(self.setup.sink_for(flight.sealed), flight.batch)
+        try:
+            errors = await send(self.setup.sink_for(flight.sealed), flight.batch)
+        except Exit as error:
+            if is_first_exit():
+                raise
+            flight.exited(error)
+            errors = {}
         # this write may have woken a flight without a slot, which precedes fresh batches
         is_plain = not (errors or self.setup.observers) and len(self.flights) == self.slots.used
         if is_plain and flight.lands_in_task():
@@ -261,8 +267,9 @@ class Dispatcher(Generic[T]):
 
     def _landed(self, flight: Flight[T], task: asyncio.Task[dict[int, BaseException]]) -> None:
         try:
-            flight.exited(task)
             raised = None if task.cancelled() else task.exception()
+            if raised is not None:
+                flight.exited(raised)
             if raised is not None and not isinstance(raised, Exit):
                 self.breaks(raised)  # `send` raises no error of a sink
             self._land(flight, errors_of(task))

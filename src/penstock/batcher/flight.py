@@ -203,9 +203,11 @@ class Flight(Generic[T]):
         if self._verdict is not None:
             self._verdict.cancel()
 
-    def exited(self, task: asyncio.Task[Any]) -> None:
-        """Note the exception that ended the write."""
-        self.cut_cause = self.cut_cause or _exit_of(task)
+    def exited(self, error: BaseException) -> None:
+        """Note the exception that ended the write, which `send` lets pass (an exit)."""
+        if self.cut_cause is None:
+            message = f"the sink raised {type(error).__name__}, which ended the write"
+            self.cut_cause = caused(UnknownOutcomeError(message), error)
 
     def close(self, cause: BaseException) -> None:
         """Give the items of an ended write their verdicts; `cause` is why they have no outcome."""
@@ -339,12 +341,3 @@ class Flight(Generic[T]):
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
         self._host.monitor.retrying(self.batch, kind, items, delay)
-
-
-def _exit_of(task: asyncio.Task[Any]) -> UnknownOutcomeError | None:
-    """Return the error of items whose write ended by an exception that `send` lets pass (an exit)."""
-    raised = None if task.cancelled() else task.exception()
-    if raised is None:
-        return None
-    message = f"the sink raised {type(raised).__name__}, which ended the write"
-    return caused(UnknownOutcomeError(message), raised)
