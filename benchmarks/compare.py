@@ -18,14 +18,16 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .arguments import positive
+from .destination import postgres_server
+from .end_to_end import COMPARED, WITH_POSTGRES, with_server
 from .harness import CaseUnavailableError
 from .revisions import UnknownRevisionError, sources_of
 from .tables import aligned
 from .workers import ROOT, SOURCES, Worker, WorkloadRefusedError
-from .workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -140,13 +142,17 @@ def compare(
 ) -> Iterator[Verdict]:
     """Run the workloads with the library of this checkout and the one in `sources`."""
     with contextlib.ExitStack() as opened:
-        here, there = (opened.enter_context(Worker(each)) for each in (SOURCES, sources))
+        environment: dict[str, str] = {}
+        if not WITH_POSTGRES.keys().isdisjoint(names):
+            environment = with_server(opened.enter_context(postgres_server()))
+        worker = partial(Worker, program="end_to_end", environment=environment)
+        here, there = (opened.enter_context(worker(each)) for each in (SOURCES, sources))
 
         def among_others(name: str) -> Pairs:
             return measure(here, there, name, rounds=rounds, share=share)
 
         def in_new_processes(name: str) -> Pairs:
-            with Worker(SOURCES) as here, Worker(sources) as there:
+            with worker(SOURCES) as here, worker(sources) as there:
                 return measure(here, there, name, rounds=rounds, share=share)
 
         for name in names:
@@ -172,7 +178,7 @@ def row_of(verdict: Verdict, allowed: float) -> list[str]:
 def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int:
     """Compare the selected workloads with a revision of `repository`; return the exit status."""
     options = _parser().parse_args(arguments)
-    names = options.case or [each.name for each in WORKLOADS.values() if each.ours]
+    names = options.case or list(COMPARED)
     verdicts: list[Verdict] = []
     try:
         with sources_of(options.revision, repository) as sources:
@@ -199,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("revision", help="a commit, branch or tag")
     parser.add_argument(
-        "--case", action="append", choices=list(WORKLOADS), help="only this; may be repeated"
+        "--case", action="append", choices=list(COMPARED), help="only this; may be repeated"
     )
     parser.add_argument(
         "--rounds",

@@ -20,7 +20,7 @@ from .harness import CaseUnavailableError
 from .stopwatch import Took
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
@@ -33,7 +33,8 @@ class WorkloadRefusedError(Exception):
 class Worker:
     """A process with the library in `sources`. Use it in a `with` block.
 
-    `program` is the module of `benchmarks.programs` with its workloads, called with `arguments`.
+    `program` is the module of `benchmarks.programs` with its workloads, called with `arguments` and
+    these additional variables of the environment.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Worker:
         executable: str = sys.executable,
         program: str = "workload",
         arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._opened = contextlib.ExitStack()
         folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory()))
@@ -54,7 +56,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 cwd=folder,
-                env=_environment(sources, folder),
+                env=_environment(sources, folder) | dict(environment or {}),
                 text=True,
             )
         self._opened.enter_context(self._process)

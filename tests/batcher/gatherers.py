@@ -128,6 +128,7 @@ class Keyed(OneByOne, KeyedGatherer[T]):
             parking=parking or Parking("skip", 1000),
             wake=self.woke,
             on_error=self.raised_errors.append,
+            breaks=lambda *_: None,
         )
 
     def woke(self, at_once: bool) -> float:
@@ -201,5 +202,6 @@ def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
         wake=lambda _: 0.0,
         time=Moment(),
         on_error=lambda _: None,
+        breaks=lambda *_: None,
     )
     return made, ledger

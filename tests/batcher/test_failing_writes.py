@@ -77,7 +77,7 @@ async def test_a_nonsense_answer_is_unknown_and_says_what_to_return(
 
 
 async def test_crash_stops_everything_for_everyone(fake_clock: FakeClock) -> None:
-    """batcher/B48, B-T31: later adds fail fast, and shutdown returns."""
+    """B-T50: later adds fail fast, and shutdown returns."""
 
     async def write(batch: Batch[int]) -> None:
         raise ValueError("disk on fire")

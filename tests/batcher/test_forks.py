@@ -12,7 +12,7 @@ from process_help import script
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 
 PARENT = """
-    import asyncio, os, sys, warnings
+    import asyncio, ctypes, os, sys, threading, warnings
     from penstock import Batcher, BlockingBatcher, ForkedError, Limits, Openable
 
     warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads running: that is the point
@@ -35,8 +35,11 @@ PARENT = """
 
     parent = os.getpid()
 
-    def in_child(function):
-        child = os.fork()
+    def fork_of_c():
+        return ctypes.PyDLL(None).fork()  # keeps the GIL, as uWSGI does; runs none of Python's hooks
+
+    def in_child(function, fork=os.fork):
+        child = fork()
         if child == 0:
             try:
                 function()
@@ -176,3 +179,116 @@ def test_a_sink_is_opened_again_by_the_child_of_a_threaded_program(start: str) -
         "wrote by the parent before after",
         "closed by the parent",
     ]
+
+
+@pytest.mark.parametrize("fork", ["os.fork", "fork_of_c"])
+@pytest.mark.parametrize("key", ["None", "lambda item: (item,)"])
+def test_a_child_writes_its_own_items_however_it_was_forked(fork: str, key: str) -> None:
+    """batcher/4b.14: also without Python's hooks, and if other threads held every lock at the fork.
+    Each call may be the first one in the child.
+    """
+    out = script(
+        PARENT
+        + f"""
+    from penstock._core.order import keys
+    from penstock._core.runtime import process_fork
+    from penstock.batcher import receipt as receipts
+
+    batcher = BlockingBatcher(Shown(), limits=Limits(max_delay=60.0), key={key})
+    calls = [
+        lambda: batcher.add("mine"),
+        lambda: batcher.add_many(["mine"]),
+        lambda: batcher.try_add("mine") or batcher.add("mine"),
+        lambda: batcher.submit("mine"),
+        lambda: batcher.flush(20.0),
+        lambda: batcher.tally(),
+        lambda: batcher.stats(),
+    ]
+
+    def child(call):
+        call()
+        try:
+            pending.result(20.0)
+        except ForkedError as error:
+            assert "the parent of this forked process" in str(error)
+        else:
+            raise AssertionError
+        mine = batcher.submit("and mine", timeout=20.0)
+        assert batcher.flush(20.0).complete
+        assert mine.result(20.0).value == "delivered"
+        report = batcher.shutdown(20.0)
+        assert report.complete and report.tally.delivered == report.tally.accepted
+
+    held, release = threading.Event(), threading.Event()
+
+    def holds():
+        with batcher._inbox._lock, batcher._changing, receipts._JOINING, keys._lock, process_fork._noticing:
+            held.set()
+            release.wait(20.0)
+
+    with batcher:
+        pending = batcher.submit("before")
+        holder = threading.Thread(target=holds)
+        holder.start()
+        held.wait(20.0)
+        for call in calls:
+            in_child(lambda: child(call), {fork})
+        release.set()
+        holder.join()
+        batcher.add("after")
+    """
+    )
+    written = ["wrote by the child mine and mine"] * 4 + ["wrote by the child and mine"] * 3
+    lines = [line for each in written for line in (each, "closed by the child")]
+    assert out.splitlines() == [*lines, "wrote by the parent before after", "closed by the parent"]
+
+
+def test_a_batcher_in_a_child_without_pythons_hooks_refuses_every_call() -> None:
+    """batcher/4b.14: from the first item of a batch on, and at each wait."""
+    out = script(
+        PARENT
+        + """
+    async def refused(batcher, call):
+        try:
+            await call(batcher)
+        except ForkedError as error:
+            assert "batcher 'audit' was opened by the parent" in str(error)
+            assert batcher.tally().accepted == 0 and batcher.stats().state == "forked"
+        else:
+            raise AssertionError
+
+    calls = [
+        lambda batcher: batcher.add(1),
+        lambda batcher: batcher.add_many([1]),
+        lambda batcher: batcher.submit(1),
+        lambda batcher: batcher.flush(),
+        lambda batcher: batcher.shutdown(),
+        lambda batcher: batcher.__aenter__(),
+    ]
+
+    async def main():
+        async with Batcher(Shown(), name="audit", limits=Limits(max_delay=60.0)) as batcher:
+            for call in calls:
+                in_child(lambda: asyncio.run(refused(batcher, call)), fork_of_c)
+            await batcher.add("after")
+
+    asyncio.run(main())
+    """
+    )
+    assert out.splitlines() == ["wrote by the parent after", "closed by the parent"]
+
+
+def test_a_batcher_for_threads_refuses_gevents() -> None:
+    """Its loop would run in a greenlet of the program's only thread."""
+    out = script("""
+        from gevent import monkey
+        monkey.patch_all()
+        from penstock import BlockingBatcher, ConfigError
+
+        try:
+            BlockingBatcher(print, name="audit").start()
+        except ConfigError as error:
+            print(error)
+    """)
+    assert "BlockingBatcher 'audit' cannot run under gevent" in out
+    assert "gunicorn -k gthread" in out

@@ -107,6 +107,81 @@ def test_a_sink_that_exits_ends_the_loop_and_every_item_is_accounted_for(
     ]
 
 
+PROGRAM = """
+    import asyncio, sys
+    from penstock import Batcher, BlockingBatcher, Limits, Observer, run
+
+    how, where, workers = sys.argv[1:]
+    error = {error}
+
+    class Exiting(Observer):
+        def on_flushed(self, *_):
+            if where == "observer":
+                raise error
+
+    async def write(batch):
+        if where == "sink":
+            raise error
+        if where == "handler":
+            raise ValueError("no")
+
+    def plain(batch):
+        asyncio.run(write(batch))
+
+    def handler(items, error_of_items):
+        raise error
+
+    kind = Batcher if how in {{"run", "asyncio"}} else BlockingBatcher
+    batcher = kind(
+        plain if how == "plain" else write,
+        limits=Limits(max_items=1, workers=int(workers)),
+        observers=[Exiting()],
+        on_failure=handler,
+        shutdown_deadline=10.0,
+    )
+
+    async def main():
+        async with batcher:
+            await batcher.add_many(range(5))
+            await batcher.flush()
+
+    try:
+        if kind is Batcher:
+            {{"run": run, "asyncio": asyncio.run}}[how](main())
+        else:
+            with batcher:
+                batcher.add_many(range(5))
+    finally:
+        batcher.report.verify()
+        print(batcher.report.tally.accepted)
+"""
+
+
+@pytest.mark.parametrize("error", EXITS, ids=repr)
+@pytest.mark.parametrize("where", ["sink", "observer", "handler"])
+@pytest.mark.parametrize("how", ["run", "asyncio", "threads", "plain"])
+def test_an_exit_at_every_batch_ends_the_program_once_and_with_a_report(
+    how: str, where: str, error: BaseException
+) -> None:
+    """The exit code is that of the exit, or on a batcher's own thread that of its report."""
+    program = textwrap.dedent(PROGRAM.format(error=repr(error)))
+    for workers in ("1", "3"):
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", "-c", program, how, where, workers],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout == "5\n", done.stderr
+        for mistake in ("was destroyed but it is pending", "never awaited", "never retrieved"):
+            assert mistake not in done.stderr
+        exits = 3 if isinstance(error, SystemExit) else -2
+        all_written = where == "observer"
+        expected = (0 if all_written else 1) if how in {"threads", "plain"} else exits
+        assert done.returncode == expected, done.stderr
+
+
 class Exiting(Observer):
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -120,7 +120,9 @@ class ClosedError(PenstockError):
 
 
 class BatcherBroken(ClosedError):
-    """The batcher stopped at a failure, with `on_failure="crash"`; the `__cause__` is its error."""
+    """The batcher stopped for good: at an internal failure, or at a failed item with
+    `on_failure="crash"`. The `__cause__` is its error.
+    """
 
 
 class KeyFailedError(PenstockError):

@@ -162,6 +162,15 @@ class Ledger:
     def refuse(self, items: int) -> None:
         self.refused += items
 
+    def recount(self, in_flight: int) -> None:
+        """After a failed step: no item is queued any more, and this many are in flight.
+
+        Items that were counted elsewhere have been lost track of, and end unknown.
+        """
+        lost = self._queued + self.in_flight - in_flight
+        self._open, self._queued, self.in_flight = (), 0, in_flight
+        self.outcomes[Outcome.UNKNOWN] += max(0, lost)
+
     # -- capacity ----------------------------------------------------------------------------------
 
     @property

@@ -11,12 +11,15 @@ if TYPE_CHECKING:
 
 
 class Alarm:
-    """Calls `ring` at the earliest time that was set."""
+    """Calls `ring` at the earliest time that was set, and `on_error` if that raises."""
 
-    __slots__ = ("_at", "_ring", "_timer")
+    __slots__ = ("_at", "_on_error", "_ring", "_timer")
 
-    def __init__(self, ring: Callable[[], object]) -> None:
+    def __init__(
+        self, ring: Callable[[], object], on_error: Callable[[BaseException], object]
+    ) -> None:
         self._ring = ring
+        self._on_error = on_error
         self._timer: TimerHandle | None = None
         self._at = 0.0
 
@@ -37,4 +40,7 @@ class Alarm:
 
     def _rings(self) -> None:
         self._timer = None
-        self._ring()
+        try:
+            self._ring()
+        except BaseException as error:
+            self._on_error(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._core.errors import DeadLetterLimit
@@ -10,6 +11,7 @@ from .._core.outcome import Outcome
 from .._core.runtime.exits import exit_later
 from . import log
 from .gathering.pack import Leftover
+from .receipt import ReceiptBase
 from .resolvable import Doubtful
 
 if TYPE_CHECKING:
@@ -83,9 +85,9 @@ class Bookkeeper(Generic[T]):
             if not left:
                 return
             indices, kept = sorted(left), ()
-        flight.count(outcome, len(indices))
         size = 0 if sealed.sizes is None else sealed.size_of(indices)
         self._ledger.settle(len(indices), size, outcome)
+        flight.outcomes[outcome] = flight.outcomes.get(outcome, 0) + len(indices)
         if kept:
             place = self._from_flights
             self.unsent[place:place] = [flight.batch[i] for i in kept]
@@ -94,8 +96,25 @@ class Bookkeeper(Generic[T]):
             self.unknown.extend(flight.batch[i] for i in indices)
         if sealed.receipts:
             _resolve(flight, indices, outcome, details)
+        flight.unbooked -= len(indices)
         if self._is_observed:
             self.observers.tell(lambda seen: seen.on_outcome(flight.batch, outcome, indices))
+
+    def catch_up(self, flight: Flight[T]) -> None:
+        """Book the outcomes of an ended flight that a failed step has left out."""
+        if not flight.unbooked:
+            return
+        delivery, receipts = flight.batch.delivery, flight.sealed.receipts
+        verdicts = [delivery.verdict(index) for index in range(len(flight.batch))]
+        for outcome, count in Counter(verdicts).items():
+            left = count - flight.outcomes.get(outcome, 0)
+            if left > 0:
+                self._ledger.settle(left, 0, outcome)
+                flight.outcomes[outcome] = count
+        for index, receipt in receipts.items():
+            if isinstance(receipt, ReceiptBase) and receipt.is_missed:
+                receipt.resolve(verdicts[index], flight.cause(index), None)
+        flight.unbooked = 0
 
     def _hold(self, flight: Flight[T], indices: Sequence[int], held: list[Leftover[T]]) -> None:
         sealed, place = flight.sealed, self._from_flights
@@ -105,6 +124,7 @@ class Bookkeeper(Generic[T]):
         ]
         self._from_flights += len(indices)
         self._ledger.hand_back(len(indices), from_flight=True)
+        flight.unbooked -= len(indices)
 
     def stopping(
         self, flight: Flight[T], indices: Sequence[int], outcome: Outcome
@@ -141,9 +161,7 @@ class Bookkeeper(Generic[T]):
         self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
     ) -> None:
         self._ledger.ended(len(items), outcome)
-        for item in items:
-            if item.receipt is not None:
-                item.receipt.resolve(outcome, cause, None)
+        self._resolve_each(items, outcome, cause)
         if items:
             self._fences.count_items([item.number for item in items], outcome)
 
@@ -171,10 +189,21 @@ class Bookkeeper(Generic[T]):
 
     def drop(self, items: Sequence[Leftover[T]]) -> None:
         """Book items dropped for newer ones, or for lack of room."""
+        self._resolve_each(items, Outcome.DROPPED, None)
         self._ledger.ended(len(items), Outcome.DROPPED)
+
+    def _resolve_each(
+        self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
+    ) -> None:
         for item in items:
-            if item.receipt is not None:
-                item.receipt.resolve(Outcome.DROPPED, None, None)
+            receipt = item.receipt
+            try:
+                if receipt is not None:
+                    receipt.resolve(outcome, cause, None)
+            except BaseException as error:  # the others must still be resolved
+                log.not_cleared(self._name, error)
+                if isinstance(receipt, ReceiptBase) and receipt.is_missed:
+                    receipt.resolve(outcome, cause, None)
 
     def tell_dropped(self, items: Sequence[T]) -> None:
         """Notify observers, at the very end of a stretch: they may add items."""

@@ -6,17 +6,21 @@
 3. A flight's items leave the ledger when they are settled; its slot is free when its write has
    ended. A sink that ignores its cancellation keeps its slot: a second, concurrent write would
    break order and concurrency.
+4. An exception in a step (a bug, a failed allocation, a task factory or a clock of the program)
+   breaks the batcher: nothing more is accepted or started, and every waiter is released. No step
+   raises to a sink, a timer or a task, where the exception would be taken for another one.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.errors import StoppedError
 from .._core.ledger import Ledger
 from .._core.lineage import Reason
 from .._core.outcome import Outcome
-from .._core.runtime.exits import exit_later
+from .._core.runtime.exits import Exit, exit_later, is_first_exit
 from .._core.send import send
 from . import log
 from .adaptive.adaptive import Setting
@@ -38,7 +42,7 @@ from .slots import FifoSlots
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from .._core.clock import Clock
     from .._core.observer import Observers
@@ -63,7 +67,7 @@ class Dispatcher(Generic[T]):
         self.ledger = Ledger(setup.limits.ledger_items, setup.limits.max_pending_bytes)
         self.producers = Producers()
         self.slots = FifoSlots(setup.limits.workers)
-        self.flights: Flights[T] = Flights(setup, lambda: self.clock)
+        self.flights: Flights[T] = Flights(setup, lambda: self.clock, self.breaks)
         self.fences = Fences(self.before)
         self.books: Bookkeeper[T] = Bookkeeper(setup, self.ledger, self.fences, self.lifecycle)
         self.monitor = Monitor(self, setup.sink)
@@ -79,8 +83,9 @@ class Dispatcher(Generic[T]):
             wake=self._wake,
             time=self.lifecycle,
             on_error=failed,
+            breaks=self.breaks,
         )
-        self._alarm = Alarm(self.slot_given)
+        self._alarm = Alarm(self.slot_given, self.breaks)
         self._on_room = on_room
         self._resize()
 
@@ -113,28 +118,38 @@ class Dispatcher(Generic[T]):
     # -- in ----------------------------------------------------------------------------------------
 
     def accept(self, group: AddGroup[T]) -> None:
-        """Accept items, in one stretch."""
-        now = self.lifecycle.clock.now()
-        self.window.close()
-        failed = self.gathering.gatherer.offer(group, now)
-        if failed:
-            self.fail(failed)
-        if self.gathering.shape.max_delay or not self.lifecycle.accepting:
-            self.advance(now)
-        else:  # due immediately: at the loop's next step, together with other items added by then
-            self._alarm.set(self.clock, now)
-            self.refresh()
+        """Accept items, in one stretch. If that fails it raises `BatcherBroken`, and accepts none."""
+        is_in = False
+        try:
+            now = self.lifecycle.clock.now()
+            self.window.close()
+            failed = self.gathering.gatherer.offer(group, now)
+            is_in = True
+            if failed:
+                self.fail(failed)
+            if self.gathering.shape.max_delay or not self.lifecycle.accepting:
+                self.advance(now)
+            else:  # due immediately: at the loop's next step, with other items added by then
+                self._alarm.set(self.clock, now)
+                self.refresh()
+        except BaseException as error:
+            self.breaks(error, () if is_in else group.items)
+            if not is_in:
+                raise self.lifecycle.closed_error() from error
 
     def advance(self, now: float) -> None:
         """End a change of state: start ready batches, set the timer, open the window."""
-        if self.window.is_open:
-            self.window.close()
-        self._pump(now)
-        if self.lifecycle.accepting:
-            due = self.gathering.gatherer.due_at()
-            if due is not None and due > now:
-                self._alarm.set(self.clock, due)
-        self.refresh()
+        try:
+            if self.window.is_open:
+                self.window.close()
+            self._pump(now)
+            if self.lifecycle.accepting:
+                due = self.gathering.gatherer.due_at()
+                if due is not None and due > now:
+                    self._alarm.set(self.clock, due)
+            self.refresh()
+        except BaseException as error:
+            self.breaks(error)
 
     def refresh(self) -> None:
         """Open the window of the fast path as far as there is room."""
@@ -158,6 +173,17 @@ class Dispatcher(Generic[T]):
         else:
             self.refresh()
 
+    @contextmanager
+    def step(self) -> Generator[None]:
+        """A caller's change of state. If it fails, raises `BatcherBroken`, like all later calls."""
+        try:
+            yield
+        except BaseException as error:
+            self.breaks(error)
+            if isinstance(error, Exit):
+                raise
+            raise self.lifecycle.closed_error() from error
+
     def slot_given(self) -> None:
         """Advance: a slot may be free, or a batch due."""
         self.advance(self.clock.now())
@@ -176,7 +202,11 @@ class Dispatcher(Generic[T]):
             sealed = self.gathering.gatherer.take(now) or self._take_early(now)
             if sealed is None:
                 return
-            self._launch(sealed, now)
+            try:
+                self._launch(sealed, now)
+            except BaseException as error:
+                self._take_back(sealed, error)
+                raise
 
     def _take_early(self, now: float) -> Sealed[T] | None:
         """Take the open batch early if the batcher closes or a producer waits for room."""
@@ -191,47 +221,90 @@ class Dispatcher(Generic[T]):
     def _launch(self, sealed: Sealed[T], now: float) -> None:
         flight = self.flights.launch(self, sealed, now)
         name, context = f"penstock flush {flight.batch.id}", self.flights.context()
-        task = self.lifecycle.loop.create_task(self._fly(flight), name=name, context=context)
+        write = self._fly(flight)
+        try:
+            task = self.lifecycle.loop.create_task(write, name=name, context=context)
+        except BaseException:
+            write.close()
+            raise
         flight.start(task, self._landed)
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_sealed(flight.batch))
             self.window.close()  # an observer may have added items
 
+    def _take_back(self, sealed: Sealed[T], error: BaseException) -> None:
+        """End a batch whose write was not started: its items are unsent."""
+        self.breaks(error)
+        for flight in self.flights:
+            if flight.sealed is sealed:
+                if flight.task is not None:
+                    flight.task.cancel()
+                self._clear_away(flight, error)
+                return
+        self.ledger.put_back(len(sealed.items), sealed.bytes)
+        self.ledger.left_queue(len(sealed.items), sealed.bytes)
+        self.books.hand_back(sealed.leftovers(), self.lifecycle.closed_error(), 0)
+
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
         """Write a batch; land it here, unless observers or a batch in a backoff go first."""
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
-        errors = await send(self.setup.sink_for(flight.sealed), flight.batch)
+        try:
+            errors = await send(self.setup.sink_for(flight.sealed), flight.batch)
+        except Exit as error:
+            if is_first_exit():
+                raise
+            flight.exited(error)
+            errors = {}
         # this write may have woken a flight without a slot, which precedes fresh batches
         is_plain = not (errors or self.setup.observers) and len(self.flights) == self.slots.used
         if is_plain and flight.lands_in_task():
-            self._land(flight, errors)
+            try:
+                self._land(flight, errors)
+            except BaseException as error:
+                self._clear_away(flight, error)
         return errors
 
     def _landed(self, flight: Flight[T], task: asyncio.Task[dict[int, BaseException]]) -> None:
-        flight.exited(task)
-        self._land(flight, errors_of(task))
+        try:
+            raised = None if task.cancelled() else task.exception()
+            if raised is not None:
+                flight.exited(raised)
+            if raised is not None and not isinstance(raised, Exit):
+                self.breaks(raised)  # `send` raises no error of a sink
+            self._land(flight, errors_of(task))
+        except BaseException as error:
+            self._clear_away(flight, error)
 
     def _land(self, flight: Flight[T], errors: dict[int, BaseException]) -> None:
         """End a flight after its write."""
         flight.ended()
-        try:
-            flight.end_try()
-            failed = book_failures(flight, self._put_back(flight, errors) if errors else errors)
-            self.flights.discard(flight)
-            self.window.close()
-            if rejected := self.gathering.gatherer.done(flight.sealed):
-                self.fail(rejected)
-            if self.fences.pending:
-                self.check_fences()  # returned items may be held now
-            flight.release_slot()
-            if failed or self.setup.observers:
-                self._tell_landed(flight, failed)
-        except BaseException as error:  # a bug in Penstock: stop, and report it to every producer
-            self.break_down(error)
-            exit_later(error)
+        flight.end_try()
+        failed = book_failures(flight, self._put_back(flight, errors) if errors else errors)
+        if flight.unbooked:
+            raise RuntimeError("outcomes of a batch were not booked")
+        self.flights.discard(flight)
+        self.window.close()
+        if rejected := self.gathering.gatherer.done(flight.sealed):
+            self.fail(rejected)
+        if self.fences.pending:
+            self.check_fences()  # returned items may be held now
+        flight.release_slot()
+        if failed or self.setup.observers:
+            self._tell_landed(flight, failed)
         flight.batch.delivery.detach()
         self.window.yielded()
+        self.notify()
+
+    def _clear_away(self, flight: Flight[T], error: BaseException) -> None:
+        """End a flight after a failed step: the rest of its end."""
+        self.breaks(error)
+        flight.ended()
+        flight.close(self.lifecycle.closed_error())
+        self.books.catch_up(flight)
+        self.flights.discard(flight)
+        flight.release_slot()
+        flight.batch.delivery.detach()
         self.notify()
 
     def _tell_landed(self, flight: Flight[T], failed: dict[int, BaseException]) -> None:
@@ -256,6 +329,7 @@ class Dispatcher(Generic[T]):
             flight.batch.delivery.finish(back, Outcome.UNSENT)
         elif back:
             flight.batch.delivery.put_back(back)
+            flight.unbooked -= len(back)
             self.gathering.gatherer.done(flight.sealed, (), back)
             if self.fences.pending and flight.left == 0:
                 self._pass_fences(flight)
@@ -272,29 +346,38 @@ class Dispatcher(Generic[T]):
         details: Mapping[int, object] | None,
     ) -> None:
         """Book an outcome of a flight's items, hold failed keys, grant the freed room."""
-        self.books.settle(flight, indices, outcome, details)
-        holds = self.gathering.holds
-        if holds is not None and (failed := self.books.stopping(flight, indices, outcome)):
-            holds.stop(flight.sealed, failed)
-        self.room_freed()
-        if self.fences.pending and flight.left == 0:
-            self._pass_fences(flight)
+        try:
+            self.books.settle(flight, indices, outcome, details)
+            holds = self.gathering.holds
+            if holds is not None and (failed := self.books.stopping(flight, indices, outcome)):
+                holds.stop(flight.sealed, failed)
+            self.room_freed()
+            if self.fences.pending and flight.left == 0:
+                self._pass_fences(flight)
+        except BaseException as error:
+            self.breaks(error)
 
     def backs_off(self, flight: Flight[T]) -> None:
         """Free the keys of settled items, unless a best-effort branch may still write them."""
-        delivery = flight.batch.delivery
-        if not self.setup.orders_itself or delivery.is_fresh or delivery.has_stragglers:
-            return
-        self.window.close()
-        ended = [index for index in range(len(flight.batch)) if delivery.is_settled(index)]
-        self.fail(self.gathering.gatherer.done(flight.sealed, ended))
-        self.refresh()
+        try:
+            delivery = flight.batch.delivery
+            if not self.setup.orders_itself or delivery.is_fresh or delivery.has_stragglers:
+                return
+            self.window.close()
+            ended = [index for index in range(len(flight.batch)) if delivery.is_settled(index)]
+            self.fail(self.gathering.gatherer.done(flight.sealed, ended))
+            self.refresh()
+        except BaseException as error:
+            self.breaks(error)
 
     def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None:
         """Note the errors of an attempt."""
-        self.monitor.heard(errors)
-        self.books.unlisted.look_at(errors)
-        self.tries.heard(flight.running, errors)
+        try:
+            self.monitor.heard(errors)
+            self.books.unlisted.look_at(errors)
+            self.tries.heard(flight.running, errors)
+        except BaseException as error:
+            self.breaks(error)
 
     def adapt(self) -> None:
         """Apply a setting; queued batches are cut when they are taken."""
@@ -377,23 +460,47 @@ class Dispatcher(Generic[T]):
         self.lifecycle.begin_stop()
         self.advance(now)
 
-    def give_up(self, cause: BaseException) -> None:
-        """Return all queued items: unsent, or kept for the last resort."""
+    def give_up(self, cause: BaseException, refused: Sequence[T] = ()) -> None:
+        """Return all queued items: unsent, or kept for the last resort; without `refused` ones."""
         self.lifecycle.give_up()
         self.window.close()
         parked = self.gathering.held_items
-        self.books.hand_back(self.gathering.gatherer.clear(self.clock.now()), cause, parked)
+        items = self.gathering.gatherer.clear(self.clock.now())
+        for item in reversed(refused):
+            last = next((n for n in range(len(items))[::-1] if items[n].item is item), None)
+            if last is not None:
+                del items[last]
+        self.books.hand_back(items, cause, parked)
         self.check_fences()
         self.refresh()
 
-    def break_down(self, error: BaseException) -> None:
-        """Stop for good: accept and start nothing more, and return queued items."""
+    def breaks(self, error: BaseException, refused: Sequence[T] = ()) -> None:
+        """Break down after a failed step; the `refused` items have not been accepted."""
+        self.break_down(error, refused)
+        exit_later(error)
+
+    def break_down(self, error: BaseException, refused: Sequence[T] = ()) -> None:
+        """Stop for good: accept and start nothing more, return queued items, release all waiters.
+
+        The step that failed may have left any state behind, so each part is done for itself.
+        """
         if self.lifecycle.broken is not None:
             return
         self.lifecycle.breaks(error)
         log.broken(self.name, error)
-        self.stop_accepting()
-        self.give_up(self.lifecycle.closed_error())
-        self.fences.open_all()
-        if self.observers:
-            self.observers.tell(lambda observer: observer.on_state(self.name, "broken"))
+        cause = self.lifecycle.closed_error()
+        parts: tuple[Callable[[], object], ...] = (
+            self.stop_accepting,
+            lambda: self.give_up(cause, refused),
+            lambda: self.ledger.recount(self.ledger.in_flight),
+            self.fences.open_all,
+            lambda: self._pump(self.clock.now()),  # for flights that return from a backoff
+            self.flights.cut_late,
+            lambda: self.observers.tell(lambda seen: seen.on_state(self.name, "broken")),
+            lambda: self.flights.tell_drain(every=True),
+        )
+        for part in parts:
+            try:
+                part()
+            except BaseException as further:
+                log.not_cleared(self.name, further)

@@ -116,34 +116,56 @@ class Drain(Generic[T]):
         self._countdown.hasten(seconds)
 
     async def _run(self) -> ShutdownReport[T]:
-        dispatcher, countdown, spent = self._dispatcher, self._countdown, self._spent
-        flights = dispatcher.flights
+        """Run the phases. One that fails breaks the batcher, and the others follow all the same."""
+        for phase in (self._drained, self._settled, self._answered, self._closed):
+            try:
+                await phase()
+            except Exception as error:
+                self._dispatcher.breaks(error)
+        try:
+            return self._report()
+        except Exception as error:
+            self._dispatcher.breaks(error)
+            return self._report()
+
+    async def _drained(self) -> None:
+        dispatcher = self._dispatcher
         dispatcher.stop_accepting(admit_waiting=self._admit_waiting)
         dispatcher.begin_stop(Reason.SHUTDOWN_REQUEST if self._admit_waiting else Reason.SHUTDOWN)
-        await countdown.until(self._is_drained, part=1)
+        await self._countdown.until(self._is_drained, part=1)
         if (broken := dispatcher.lifecycle.broken) is not None:
             self._ended_by = f"the failure that had broken the batcher: {for_log(broken)}"
         elif not self._is_drained():
             self._ended_by = self._ended_by or "the deadline"
-        spent.on("drain")
+        self._spent.on("drain")
+
+    async def _settled(self) -> None:
+        flights, countdown = self._dispatcher.flights, self._countdown
         self._cut()
         writes = [flight.task for flight in flights if flight.task is not None]
         await countdown.settle([*writes, *self._opener.running])
         await countdown.until(lambda: flights.all_settled, part=0.5)
-        spent.on("cut")
+        self._spent.on("cut")
+
+    async def _answered(self) -> None:
+        flights = self._dispatcher.flights
         await self._give_to_last_resort()
-        spent.on("last_resort")
-        await countdown.until(lambda: not flights, part=0.5)
-        spent.on("cut")
+        self._spent.on("last_resort")
+        await self._countdown.until(lambda: not flights, part=0.5)
+        self._spent.on("cut")
+
+    async def _closed(self) -> None:
+        flights = self._dispatcher.flights
         await self._close()
-        spent.on("close")
-        await countdown.until(lambda: not flights)
-        spent.on("cut")
-        return self._report()
+        self._spent.on("close")
+        await self._countdown.until(lambda: not flights)
+        self._spent.on("cut")
 
     def _is_drained(self) -> bool:
         """Return whether only items of held keys and producers without a grant are left."""
         dispatcher = self._dispatcher
+        if dispatcher.lifecycle.broken is not None:
+            return not dispatcher.flights
         if dispatcher.flights or dispatcher.ledger.queued != dispatcher.gathering.held_items:
             return False
         is_coming = dispatcher.producers.any_granted
@@ -208,6 +230,8 @@ class Drain(Generic[T]):
         left_behind = len(dispatcher.flights)
         if left_behind:
             log.left_behind(dispatcher.name, left_behind)
+        if dispatcher.lifecycle.broken is not None:
+            dispatcher.ledger.recount(0)
         now = dispatcher.clock.now()
         dispatcher.monitor.close()
         dispatcher.flights.close()

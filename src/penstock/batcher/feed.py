@@ -105,16 +105,18 @@ class Feed(Generic[T]):
                 return False
 
         error = WithdrawnError(f"not sent: {WITHDRAWN}")
-        dispatcher.window.close()
-        for submission in tuple(self._submissions):
-            submission.turn_away(matches)
-        dispatcher.window.close()
-        gone = dispatcher.gathering.gatherer.withdraw(matches, dispatcher.clock.now())
-        dispatcher.books.withdraw(gone, error)
-        ended = len(gone) + sum(flight.withdraw(matches, error) for flight in dispatcher.flights)
-        dispatcher.room_freed()
-        dispatcher.check_fences()
-        dispatcher.notify()
+        with dispatcher.step():
+            dispatcher.window.close()
+            for submission in tuple(self._submissions):
+                submission.turn_away(matches)
+            dispatcher.window.close()
+            gone = dispatcher.gathering.gatherer.withdraw(matches, dispatcher.clock.now())
+            dispatcher.books.withdraw(gone, error)
+            ended = len(gone)
+            ended += sum(flight.withdraw(matches, error) for flight in dispatcher.flights)
+            dispatcher.room_freed()
+            dispatcher.check_fences()
+            dispatcher.notify()
         if errors:
             raise errors[0]
         return ended
@@ -153,12 +155,13 @@ class Feed(Generic[T]):
             wrap = dispatcher.flights.doubts.wrap
             doubts = [wrap(each) if i in doubtful else each for i, each in enumerate(given)]
             group = group._replace(receipts=tuple(doubts))
-        now = dispatcher.clock.now()
-        dispatcher.window.close()
-        dispatcher.fail(dispatcher.gathering.gatherer.resubmit(group, now))
-        if dispatcher.gathering.holds is not None and group.keys:
-            dispatcher.gathering.holds.let_go(group.keys[0], now)
-        dispatcher.advance(now)
+        with dispatcher.step():
+            now = dispatcher.clock.now()
+            dispatcher.window.close()
+            dispatcher.fail(dispatcher.gathering.gatherer.resubmit(group, now))
+            if dispatcher.gathering.holds is not None and group.keys:
+                dispatcher.gathering.holds.let_go(group.keys[0], now)
+            dispatcher.advance(now)
 
     def release(self, item: T) -> int:
         """Release the held key of `item`, without the item; return its number of held items.
@@ -171,10 +174,12 @@ class Feed(Generic[T]):
         holds, identity = dispatcher.gathering.holds, dispatcher.gathering.identity
         if holds is None or identity is None or dispatcher.lifecycle.state != "open":
             return 0
-        key, now = identity(item), dispatcher.clock.now()
-        dispatcher.window.close()
-        count = holds.let_go(key, now)
-        dispatcher.advance(now)
+        key = identity(item)
+        with dispatcher.step():
+            now = dispatcher.clock.now()
+            dispatcher.window.close()
+            count = holds.let_go(key, now)
+            dispatcher.advance(now)
         return count
 
     # -- questions ---------------------------------------------------------------------------------

@@ -77,8 +77,8 @@ class Fences:
         """Open the fences without earlier items; `settled` is the number of items with an outcome."""
         for fence in tuple(self.pending):
             if fence.opens(settled, self._before, holding=holding):
-                self.remove(fence)
                 fence.open()
+                self.remove(fence)
 
     def open_all(self) -> None:
         """End all waits: the batcher is broken."""

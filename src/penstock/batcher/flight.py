@@ -59,6 +59,8 @@ class FlightHost(Protocol[T]):
 
     def adapt(self) -> None: ...
 
+    def breaks(self, error: BaseException) -> None: ...
+
 
 class Flight(Generic[T]):
     """A batch from its start to the end of its write: bookkeeping and slot of its delivery."""
@@ -79,6 +81,7 @@ class Flight(Generic[T]):
         "sealed",
         "started_at",
         "task",
+        "unbooked",
     )
 
     def __init__(
@@ -109,7 +112,9 @@ class Flight(Generic[T]):
             id, sealed.reason, name, sealed.oldest_at, sealed.sealed_at, sealed.tenant
         )
         items = tuple(sealed.items)
-        delivery = Delivery(len(items), self, self)
+        size = self.unbooked = len(items)
+        """Number of items whose outcome is not booked, and that do not wait again."""
+        delivery = Delivery(size, self, self)
         if sealed.keeps_prefix:
             delivery.keep_prefix()
         self._ends: dict[object, float] = {delivery.activity: now + stretch}
@@ -117,10 +122,10 @@ class Flight(Generic[T]):
         self.batch = RowBatch(
             items, lineage=lineage, delivery=delivery, keys=sealed.keys, sizes=sealed.sizes
         )
-        host.slots.take()
-        self.running: Running | None = host.tries.begins(len(items), sealed, now)
+        self.running: Running | None = host.tries.begins(size, sealed, now)
         """The current attempt, for adaptive control."""
         timer.set(host.lifecycle.clock, now + stretch)
+        host.slots.take()  # last: nothing would release the slot of a flight that is not complete
 
     def start(
         self, task: asyncio.Task[dict[int, BaseException]], landed: Callable[[Flight[T], Any], None]
@@ -145,9 +150,6 @@ class Flight(Generic[T]):
     @property
     def left(self) -> int:
         return self.batch.delivery.states.left
-
-    def count(self, outcome: Outcome, items: int) -> None:
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + items
 
     def cause(self, index: int) -> BaseException | None:
         return self.batch.delivery.error(index) or self.cut_cause
@@ -201,9 +203,11 @@ class Flight(Generic[T]):
         if self._verdict is not None:
             self._verdict.cancel()
 
-    def exited(self, task: asyncio.Task[Any]) -> None:
-        """Note the exception that ended the write."""
-        self.cut_cause = self.cut_cause or _exit_of(task)
+    def exited(self, error: BaseException) -> None:
+        """Note the exception that ended the write, which `send` lets pass (an exit)."""
+        if self.cut_cause is None:
+            message = f"the sink raised {type(error).__name__}, which ended the write"
+            self.cut_cause = caused(UnknownOutcomeError(message), error)
 
     def close(self, cause: BaseException) -> None:
         """Give the items of an ended write their verdicts; `cause` is why they have no outcome."""
@@ -222,8 +226,8 @@ class Flight(Generic[T]):
 
     def release_slot(self) -> None:
         if self.has_slot:
-            self.has_slot = False
             self._host.slots.give()
+            self.has_slot = False
 
     def withdraw(self, matches: Matches, error: WithdrawnError) -> int:
         """Withdraw the items with matching receipts; return how many end now, as in a backoff.
@@ -275,33 +279,35 @@ class Flight(Generic[T]):
     def give_slot(self) -> None:
         """Release the slot during a backoff, unless total order needs it."""
         self.backing_off = True
-        self.end_try(rests=True)
-        if self.batch.delivery.withdrawn:
-            self._end_withdrawn(WithdrawnError(f"not sent again: {WITHDRAWN}"))
-        self._host.backs_off(self)
-        if self.has_slot and not self._host.keeps_slot:
-            self.release_slot()
-            self._host.slot_given()
+        try:
+            self.end_try(rests=True)
+            if self.batch.delivery.withdrawn:
+                self._end_withdrawn(WithdrawnError(f"not sent again: {WITHDRAWN}"))
+            self._host.backs_off(self)
+            if self.has_slot and not self._host.keeps_slot:
+                self.release_slot()
+                self._host.slot_given()
+        except BaseException as error:
+            self._host.breaks(error)
 
     async def take_slot(self) -> None:
         while not self.has_slot:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._host.slots.queue(waiter)
-            self._host.slot_given()
             try:
+                self._host.slots.queue(waiter)
+                self._host.slot_given()
                 await waiter
-            except asyncio.CancelledError:
-                if waiter.done() and not waiter.cancelled():
-                    self._got_slot()
+            except BaseException as error:
+                if not isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+                    self._host.breaks(error)
                 raise
-            self._got_slot()
+            finally:
+                if waiter.done() and not waiter.cancelled():
+                    if self.has_slot:  # another branch was faster
+                        self._host.slots.give()
+                        self._host.slot_given()
+                    self.has_slot = True
         self._resume()
-
-    def _got_slot(self) -> None:
-        if self.has_slot:  # another branch was faster
-            self._host.slots.give()
-            self._host.slot_given()
-        self.has_slot = True
 
     def force_slot(self) -> None:
         """Take a slot immediately after an exception in a backoff, even over the limit."""
@@ -312,7 +318,10 @@ class Flight(Generic[T]):
 
     def _resume(self) -> None:
         self.backing_off = False
-        self.begin_try()
+        try:
+            self.begin_try()
+        except BaseException as error:
+            self._host.breaks(error)
 
     # -- books -------------------------------------------------------------------------------------
 
@@ -332,12 +341,3 @@ class Flight(Generic[T]):
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
         self._host.monitor.retrying(self.batch, kind, items, delay)
-
-
-def _exit_of(task: asyncio.Task[Any]) -> UnknownOutcomeError | None:
-    """Return the error of items whose write ended by an exception that `send` lets pass (an exit)."""
-    raised = None if task.cancelled() else task.exception()
-    if raised is None:
-        return None
-    message = f"the sink raised {type(raised).__name__}, which ended the write"
-    return caused(UnknownOutcomeError(message), raised)

@@ -29,12 +29,17 @@ T = TypeVar("T")
 class Flights(Generic[T]):
     """The flights of one batcher, their ids, and one timer for their flush timeouts."""
 
-    def __init__(self, setup: Setup[T], clock: Callable[[], Clock]) -> None:
+    def __init__(
+        self,
+        setup: Setup[T],
+        clock: Callable[[], Clock],
+        on_error: Callable[[BaseException], object],
+    ) -> None:
         self._name, self._stretch = setup.name, setup.limits.stretch
         self._is_ordered = setup.is_ordered
         self._clock = clock
         self._flights: dict[Flight[T], None] = {}
-        self._timer = Alarm(self._cut_late)
+        self._timer = Alarm(self.cut_late, on_error)
         self._id = uuid4().hex
         self._serial = itertools.count(1)
         self._context = own_context()
@@ -78,7 +83,7 @@ class Flights(Generic[T]):
         """Stop the timer: every flight has ended, or is left behind."""
         self._timer.cancel()
 
-    def _cut_late(self) -> None:
+    def cut_late(self) -> None:
         """Cut the writes whose stretch is over, and set the timer for the next one."""
         clock = self._clock()
         now = clock.now()

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 def _fence(dispatcher: Dispatcher[Any]) -> Fence:
     """Seal the open batch; return a fence after all items accepted so far."""
-    now = dispatcher.clock.now()
-    dispatcher.window.close()
-    dispatcher.gathering.gatherer.seal(Reason.MANUAL, now)
-    fence = dispatcher.fences.add(dispatcher.numbers.last)
-    dispatcher.check_fences()
-    dispatcher.advance(now)
+    with dispatcher.step():
+        now = dispatcher.clock.now()
+        dispatcher.window.close()
+        dispatcher.gathering.gatherer.seal(Reason.MANUAL, now)
+        fence = dispatcher.fences.add(dispatcher.numbers.last)
+        dispatcher.check_fences()
+        dispatcher.advance(now)
     return fence
 
 

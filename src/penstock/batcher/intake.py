@@ -6,11 +6,13 @@ cancelled `add` has not accepted its item.
 
 from __future__ import annotations
 
+import asyncio
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
-from .._core.errors import AddTimeout, ItemTooLarge, KeyFailedError, LedgerFull
+from .._core.errors import AddTimeout, ItemTooLarge, KeyFailedError, LedgerFull, PenstockError
 from .._core.ledger import Waiter
+from .._core.runtime.exits import Exit
 from .arguments import checked_size
 from .gathering.add_group import AddGroup
 from .gathering.pack import Leftover
@@ -166,18 +168,27 @@ class Intake(Generic[T]):
         reservations = self._reservations(group, tenants)
         if not all(reservation.may_fit for reservation in reservations):
             return False
-        gone = [item for each in reservations for item in self.evict_for(each)]
+        with dispatcher.step():
+            gone = [item for each in reservations for item in self.evict_for(each)]
         dispatcher.accept(group)
-        dispatcher.books.tell_dropped(gone)
+        try:
+            dispatcher.books.tell_dropped(gone)
+        except BaseException as error:
+            dispatcher.breaks(error)
         return True
 
     def evict_for(self, reservation: Reservation) -> list[T]:
         """Evict the oldest queued items until there is room; return them."""
         self._window.close()
         gone: list[Leftover[T]] = []
-        while not reservation.fits and (evicted := reservation.evict()) is not None:
-            gone.append(Leftover(evicted.item, evicted.receipt, 0))
-        self._dispatcher.books.drop(gone)
+        try:
+            while not reservation.fits and (evicted := reservation.evict()) is not None:
+                gone.append(Leftover(evicted.item, evicted.receipt, 0))
+            self._dispatcher.books.drop(gone)
+        except BaseException as error:
+            self._dispatcher.breaks(error)
+            self._dispatcher.books.drop(gone)  # they have left the queue
+            raise
         self._dispatcher.check_fences()
         self._dispatcher.refresh()
         return [leftover.item for leftover in gone]
@@ -185,8 +196,14 @@ class Intake(Generic[T]):
     def drop(self, group: AddGroup[T]) -> None:
         """Accept items and drop them immediately."""
         books = self._dispatcher.books
-        books.drop([Leftover(item, receipt, 0) for item, _, receipt, _ in group.rows()])
-        books.tell_dropped(group.items)
+        try:
+            books.drop([Leftover(item, receipt, 0) for item, _, receipt, _ in group.rows()])
+        except BaseException as error:
+            raise self._broken(error) from None
+        try:
+            books.tell_dropped(group.items)
+        except BaseException as error:
+            self._dispatcher.breaks(error)
 
     def _tenants(self, group: AddGroup[T]) -> Sequence[TenantReservation[T]]:
         if self._setup.tenant is None:
@@ -231,15 +248,27 @@ class Intake(Generic[T]):
             full = joined[-1][0].full
             message = f"batcher {self._setup.name!r}: no room within {seconds:g} s; {full}"
             raise AddTimeout(message, retry_after=self._retry_after()) from None
+        except (PenstockError, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
+            raise self._broken(error) from None
         finally:
-            if not is_in:
-                self._ledger.refuse(len(group.items))
-            if not is_in or len(joined) > 1:
-                for reservation, waiter in joined:
-                    reservation.leave(waiter)
-                dispatcher.notify()
-            else:
-                dispatcher.flights.tell_drain(every=self._lifecycle.gave_up)
+            try:
+                if not is_in:
+                    self._ledger.refuse(len(group.items))
+                if not is_in or len(joined) > 1:
+                    for reservation, waiter in joined:
+                        reservation.leave(waiter)
+                    dispatcher.notify()
+                else:
+                    dispatcher.flights.tell_drain(every=self._lifecycle.gave_up)
+            except BaseException as error:
+                dispatcher.breaks(error)
+
+    def _broken(self, error: BaseException) -> BaseException:
+        """Break the batcher after a failed step; return the error for its producer."""
+        self._dispatcher.breaks(error)
+        return error if isinstance(error, Exit) else self._lifecycle.closed_error()
 
     def fitting(self, group: AddGroup[T], *, first: bool) -> int:
         """Return how many of the first items fit now without overtaking a waiter; `first`: none is
@@ -269,11 +298,18 @@ class Intake(Generic[T]):
             await self._reserve(group, joined)
             self._ledger.leave(joined[-1][1])
             take()
+        except (PenstockError, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
+            raise self._broken(error) from None
         finally:
-            for reservation, waiter in joined:
-                reservation.leave(waiter)
-            joined.clear()
-            dispatcher.notify()
+            try:
+                for reservation, waiter in joined:
+                    reservation.leave(waiter)
+                joined.clear()
+                dispatcher.notify()
+            except BaseException as error:
+                dispatcher.breaks(error)
 
     async def _reserve(self, group: AddGroup[T], joined: list[tuple[Reservation, Waiter]]) -> None:
         """Wait for room, in the whole ledger last; do not suspend after the last grant."""

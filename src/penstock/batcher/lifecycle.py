@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from .._core.causes import caused
 from .._core.clock import LoopClock, Signal, wait_until
 from .._core.errors import BatcherBroken, ClosedError, ConfigError, ForkedError
+from .._core.runtime import process_fork
 from .._core.runtime.loops import running_loop
 from .._core.told import repr_of
 
@@ -75,17 +76,20 @@ class Lifecycle:
 
     def check_here(self) -> None:
         """Raise unless this is the batcher's own process and loop."""
-        if self.state == "forked":
-            raise ForkedError(
-                f"batcher {self.name!r} was opened by the parent of this forked process; make a "
-                "new Batcher here (its sink may be used again)"
-            )
+        if process_fork.check() or self.state == "forked":
+            raise self._forked_error()
         if self.is_running and not self._is_on_its_loop and running_loop() is not self.loop:
             raise ConfigError(
                 f"batcher {self.name!r} is open on another event loop, and may be used only "
                 "there; from another thread, use a BlockingBatcher, or "
                 "asyncio.run_coroutine_threadsafe(batcher.add(item), loop)"
             )
+
+    def _forked_error(self) -> ForkedError:
+        return ForkedError(
+            f"batcher {self.name!r} was opened by the parent of this forked process; make a "
+            "new Batcher here (its sink may be used again)"
+        )
 
     @property
     def _is_on_its_loop(self) -> bool:
@@ -99,6 +103,8 @@ class Lifecycle:
 
     def check_open(self) -> None:
         """Raise unless it accepts items here."""
+        if process_fork.check():
+            raise self._forked_error()
         if self.accepting and self.state == "open" and self._is_on_its_loop:
             return
         self.check_here()

@@ -76,6 +76,12 @@ def broken(name: str, error: BaseException) -> None:
     say(logger, logging.CRITICAL, message, name, for_log(error), error=_traced(error))
 
 
+def not_cleared(name: str, error: BaseException) -> None:
+    """Log a failure while a batcher stops for good."""
+    message = "batcher %r: clearing up after its failure failed: %s"
+    say(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
+
+
 def left_behind(name: str, writes: int) -> None:
     """Log writes that ignored their cancellation."""
     message = "batcher %r: %d writes ignored their cancellation and are still running"

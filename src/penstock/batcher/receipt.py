@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
-from .._core.errors import ItemFailed
+from .._core.errors import ForkedError, ItemFailed
 from .._core.runtime.loops import refuse_in_a_loop
+from .._core.runtime.process_fork import ProcessLock
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -42,6 +44,11 @@ class ReceiptBase:
         self.outcome = outcome  # before the waiters are read: another thread may join meanwhile
         if self._waiters:
             self._wake()
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it is not resolved, or was not completely."""
+        return self.outcome is None or bool(self._waiters)
 
     def _wake(self) -> None:
         """Wake the waiters."""
@@ -95,7 +102,7 @@ class Receipt(ReceiptBase):
         self._waiters = []
 
 
-_JOINING = threading.RLock()
+_JOINING = ProcessLock()
 
 
 class BlockingReceipt(ReceiptBase):
@@ -105,19 +112,29 @@ class BlockingReceipt(ReceiptBase):
     needs.
     """
 
-    __slots__ = ()
+    __slots__ = ("_process",)
     _waiters: tuple[threading.Lock, ...]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process = os.getpid()
 
     def result(self, timeout: float | timedelta | None = None) -> Outcome:
         """Block until the item has its outcome; return a success, or raise a new `ItemFailed`.
 
         `timeout` in seconds (default: none) bounds the wait: the item is not affected by a
         `TimeoutError`. Raises `ConfigError` for a bad timeout, and in a thread with a running
-        loop if it would have to wait.
+        loop if it would have to wait; `ForkedError` in a forked child, since the item is its
+        parent's.
         """
         seconds = checks.optional_seconds("timeout", timeout, zero=True)
         if self.outcome is None:
             refuse_in_a_loop("result()", "await a Batcher's receipt")
+            if self._process != os.getpid():
+                raise ForkedError(
+                    "the item was added by the parent of this forked process, which writes it; its "
+                    "outcome is known only there"
+                )
             self._wait(seconds)
         if self.outcome is None:
             raise TimeoutError(f"the item has no outcome after {seconds:g} s; it is still pending")
@@ -133,7 +150,8 @@ class BlockingReceipt(ReceiptBase):
             arrived.acquire(timeout=-1 if timeout is None else min(timeout, most))
 
     def _wake(self) -> None:
-        for arrived in self._waiters:
+        waiters, self._waiters = self._waiters, ()
+        for arrived in waiters:
             arrived.release()
 
 

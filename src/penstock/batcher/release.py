@@ -28,10 +28,11 @@ def release(
     holds = dispatcher.gathering.holds
     if holds is None or dispatcher.lifecycle.state != "open":
         return 0
-    now = dispatcher.clock.now()
-    dispatcher.window.close()
-    count = holds.let_go(known, now)
-    dispatcher.advance(now)
+    with dispatcher.step():
+        now = dispatcher.clock.now()
+        dispatcher.window.close()
+        count = holds.let_go(known, now)
+        dispatcher.advance(now)
     return count
 
 

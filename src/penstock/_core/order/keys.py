@@ -20,8 +20,6 @@ only look alike must not share a lane.
 from __future__ import annotations
 
 import ast
-import os
-import threading
 from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -29,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from ..runtime.process_fork import ProcessLock
 from ..text import repr_of
 
 if TYPE_CHECKING:
@@ -88,16 +87,7 @@ class _Probe:
 
 
 _odd: WeakValueDictionary[_Probe, Odd] = WeakValueDictionary()
-_lock = threading.RLock()
-
-
-def _in_child() -> None:
-    global _lock  # noqa: PLW0603  # another thread of the parent may have held it
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_in_child)
+_lock = ProcessLock()
 
 
 def identity(key: object, what: str = "key") -> Hashable:

@@ -115,6 +115,7 @@ class Eras(Generic[T]):
     ) -> None:
         """Begin a key's turn with the items of its lane that have the same era and fit."""
         group, size = [entry], entry.size
+        self._ready.setdefault(entry.era, deque()).append(group)
         while len(group) < max_items:
             behind = lanes.first(entry.lane_key)
             if behind is None or behind.era != entry.era:
@@ -124,13 +125,7 @@ class Eras(Generic[T]):
                 break
             lanes.next(entry.lane_key)
             group.append(behind)
-        self.add(group)
-
-    def add(self, group: list[Waiting[T]]) -> None:
-        """Make a key's turn ready: items of one era."""
-        era = group[0].era
-        self.left_lane(era, len(group))
-        self._ready.setdefault(era, deque()).append(group)
+        self.left_lane(entry.era, len(group))
 
     def take(self, max_items: int, max_bytes: int | None) -> list[Waiting[T]]:
         """Take ready items of the earliest era, as many as fit; a key's items stay together."""

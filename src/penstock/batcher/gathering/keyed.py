@@ -25,7 +25,7 @@ from .key_holds import LEFT, KeyHolds
 from .key_names import KeyNames
 from .keyed_evictions import Evictions
 from .keyed_open_batch import KeyedPack
-from .pack import Queue, oldest_of
+from .pack import Queue, Sealed, oldest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .add_group import AddGroup
     from .gatherer import Shape, Wake
     from .numbers import Numbers
-    from .pack import Evicted, Leftover, Matches, Sealed
+    from .pack import Evicted, Leftover, Matches
     from .scale import Scale
     from .window import AddWindow
 
@@ -63,6 +63,7 @@ class KeyedGatherer(Generic[T]):
         parking: Parking,
         wake: Wake,
         on_error: Callable[[BaseException], object],
+        breaks: Callable[[BaseException, Sequence[T]], object],
         scale: Scale[T] | None = None,
         odd_keys: bool = False,
     ) -> None:
@@ -78,8 +79,11 @@ class KeyedGatherer(Generic[T]):
         self._window = window
         self._wake = wake
         self._on_error = on_error
+        self.breaks = breaks
         self._now = 0.0
         self._queue: Queue[T] = Queue()
+        self._moving: Sealed[T] | Sequence[Waiting[T]] = ()
+        """Items on their way from one place to another, in case a step fails meanwhile."""
         self.pack: KeyedPack[T] = KeyedPack(self, sized=shape.sized, scale=scale)
 
     # -- keys --------------------------------------------------------------------------------------
@@ -136,17 +140,20 @@ class KeyedGatherer(Generic[T]):
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
         """Accept items, and seal full batches. The keys are those of `identity`."""
         self._now = now
-        self._ledger.entered(len(group.items), group.bytes)
         if self._shape.max_bytes is None:
             self._offer_together(group, now)
-            return self.holds.failed()
+        else:
+            self._offer_each(group, now)
+        self._ledger.entered(len(group.items), group.bytes)
+        return self.holds.failed()
+
+    def _offer_each(self, group: AddGroup[T], now: float) -> None:
         for item, size, receipt, key in group.rows():
             if self._has_place(key, size):
                 self._join(item, size, receipt, now, key)
                 continue
             era = self._numbers.last + 1
             self.holds.wait([Waiting(key, item, size, receipt, at=now, era=era)])
-        return self.holds.failed()
 
     def _offer_together(self, group: AddGroup[T], now: float) -> None:
         most, rows = self._shape.max_items, group.rows()
@@ -185,6 +192,7 @@ class KeyedGatherer(Generic[T]):
         most = self._shape.max_items
         if self.repeats:
             entries = self._lanes.with_followers(entries, most - len(self.pack.items), most)
+            self._moving = entries
         while entries:
             place = most - len(self.pack.items)
             self.pack.join_all(entries[:place])
@@ -198,8 +206,8 @@ class KeyedGatherer(Generic[T]):
         opened = self.pack.opened
         if opened and (reason is not Reason.SIZE or len(opened) >= self._shape.max_items):
             sealed = self.pack.seal(reason, era, now)
+            self._queue.batches.append(sealed)
             sealed.keyed(opened.keys, self.names.given(opened.keys), keeps_prefix=self.repeats)
-            self._queue.add(sealed)
         if reason in FENCES:
             self._eras.end(self._numbers.next(), reason, self._lanes.waiting)
 
@@ -216,7 +224,9 @@ class KeyedGatherer(Generic[T]):
         if taken is None:
             taken = self._take_late() if self._eras.is_ready else self._take_sealed()
         if taken is not None:
+            self._moving = taken
             self._ledger.taken(len(taken.items), taken.bytes)
+            self._moving = ()
         return taken
 
     def _take_sealed(self) -> Sealed[T] | None:
@@ -226,19 +236,22 @@ class KeyedGatherer(Generic[T]):
                 self.seal(Reason.TIME, self._now)
         if not self._queue:
             return None
-        taken, most = self._queue.batches.popleft(), self._shape.max_items
+        self._moving = taken = self._queue.batches.popleft()
+        most = self._shape.max_items
         return taken if len(taken.items) <= most else self._cut(taken, most)
 
     def _take_spilled(self) -> Sealed[T] | None:
         entries = self.holds.take_spilled(self._shape.max_items)
         if not entries:
             return None
+        self._moving = entries
         spilled = self._sealed_from(entries, keeps_prefix=False)
         spilled.spill()
         return spilled
 
     def _take_late(self) -> Sealed[T]:
         entries = self._eras.take(self._shape.max_items, self._shape.max_bytes)
+        self._moving = entries
         return self._sealed_from(entries, keeps_prefix=self.repeats)
 
     def _sealed_from(self, entries: list[Waiting[T]], *, keeps_prefix: bool) -> Sealed[T]:
@@ -288,11 +301,13 @@ class KeyedGatherer(Generic[T]):
 
     def _land(self, batch: Sealed[T]) -> None:
         entries, held = self._lanes.leave_all(batch.lanes)
+        self._moving = entries
         if self._shape.max_bytes is not None or self._eras.is_behind:
             for entry in entries:
                 self._go(entry)
         else:
             self._go_all(entries)
+        self._moving = ()
         for key in held:
             self.holds.look_at(key)
         batch.lanes[:] = [LEFT] * len(batch.lanes)
@@ -300,14 +315,19 @@ class KeyedGatherer(Generic[T]):
     def _release(self, key: Hashable) -> None:
         entry = self._lanes.leave(key)
         if entry is not None:
-            self._go(entry)
+            self._move(entry)
         elif self._lanes.held and self._lanes.is_held(key):
             self.holds.look_at(key)
 
     def _begin(self, entry: Waiting[T] | None, now: float) -> None:
         self._now = now
         if entry is not None:
-            self._go(entry)
+            self._move(entry)
+
+    def _move(self, entry: Waiting[T]) -> None:
+        self._moving = (entry,)
+        self._go(entry)
+        self._moving = ()
 
     def _go(self, entry: Waiting[T]) -> None:
         """Begin a turn of this item's key."""
@@ -358,6 +378,7 @@ class KeyedGatherer(Generic[T]):
     def clear(self, now: float) -> list[Leftover[T]]:
         """Evict all queued items, in order per key."""
         late, waiting = self._eras.clear(), self._lanes.clear()
+        moving, self._moving = self._moving, ()
         self.seal(Reason.SHUTDOWN, now)
         size = sum(entry.size for entry in (*late, *waiting))
         size += sum(batch.bytes for batch in self._queue.batches)
@@ -366,8 +387,19 @@ class KeyedGatherer(Generic[T]):
             self._lanes.leave(key)
         gone = [entry.leftover for entry in late] + self._queue.clear()
         gone += [entry.leftover for entry in waiting]
+        if moving:
+            gone += self._lost(moving, gone)
         self._ledger.left_queue(len(gone), size)
         return gone
+
+    @staticmethod
+    def _lost(
+        moving: Sealed[T] | Sequence[Waiting[T]], found: Sequence[Leftover[T]]
+    ) -> list[Leftover[T]]:
+        """Return the items that a failed step has left between two places."""
+        known = {(id(each.item), id(each.receipt)) for each in found}
+        given = moving.leftovers() if isinstance(moving, Sealed) else [e.leftover for e in moving]
+        return [each for each in given if (id(each.item), id(each.receipt)) not in known]
 
     # -- state -------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from ..._core.order.keys import PLAIN
 from .pack import Pack, matching, others
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from ..resolvable import Resolvable
     from .eras import Waiting
@@ -32,6 +32,9 @@ class FastPath(Protocol[T]):
     """Keys with items in batches or lanes, or held."""
     repeats: bool
     """Whether a batch may have several items of one key."""
+
+    breaks: Callable[[BaseException, Sequence[T]], object]
+    """Breaks the batcher after a failed step; the items were not accepted."""
 
     def raised(self, place: int, error: BaseException) -> None:
         """Report an error of the key function; the item with this index was not accepted."""
@@ -73,18 +76,22 @@ class KeyedOpenBatch(list[T]):
         except BaseException as error:
             self._gatherer.raised(len(self), error)
             raise
-        if key in self._active:
-            if key not in self.open_keys:
-                self._gatherer.pass_by(item, key)
-                return
-        else:
-            self._active.add(key)
-            if self._repeats:
-                self.open_keys.add(key)
-        if not self:
-            self._gatherer.begins()
-        self.keys.append(key)
-        self.join(item)
+        try:
+            if key in self._active:
+                if key not in self.open_keys:
+                    self._gatherer.pass_by(item, key)
+                    return
+            else:
+                self._active.add(key)
+                if self._repeats:
+                    self.open_keys.add(key)
+            if not self:
+                self._gatherer.begins()
+            self.keys.append(key)
+            self.join(item)
+        except BaseException as error:
+            self._gatherer.breaks(error, (item,))
+            raise
 
     def join_free(
         self, rows: Iterator[Row[T]], most: int, receipts: Receipts, sizes: list[int] | None
@@ -135,7 +142,11 @@ class SizedKeyedOpenBatch(KeyedOpenBatch[T]):
             self._scale.take_back(size)
             raise
         if len(self) > filled:
-            self._pack.weigh(size)
+            try:
+                self._pack.weigh(size)
+            except BaseException as error:
+                self._gatherer.breaks(error, (item,))
+                raise
 
 
 class KeyedPack(Pack[T]):

@@ -18,7 +18,7 @@ from .tenant_keyed import TenantKeyedGatherer
 from .tenants import TenantGatherer, TenantRules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..._core.ledger import Ledger
     from ..setup import Setup
@@ -38,8 +38,13 @@ def gathering_for(
     wake: Wake,
     time: HasClock,
     on_error: Callable[[BaseException], object],
+    breaks: Callable[[BaseException, Sequence[T]], object],
 ) -> Gathering[T]:
-    """Build a plain gatherer, a keyed one, or one of these per tenant."""
+    """Build a plain gatherer, a keyed one, or one of these per tenant.
+
+    `on_error` receives errors of an item's functions, `breaks` those of a failed step, with the
+    item that was not accepted.
+    """
     limits, key, tenant, tenants = setup.limits, setup.key, setup.tenant, setup.tenants
     shape = Shape(limits.max_items, limits.max_bytes, limits.delay, setup.sized)
     evicts = setup.overflow == "drop_oldest"
@@ -50,7 +55,9 @@ def gathering_for(
     def scale_of(ledger: Ledger, window: AddWindow) -> Scale[T] | None:
         if setup.measure is None or tenant is not None:  # tenants' sizes are booked twice
             return None
-        return Scale(setup.measure, shape.max_bytes, ledger, window, on_error)
+        return Scale(
+            setup.measure, shape.max_bytes, ledger, window, on_error=on_error, breaks=breaks
+        )
 
     def one(ledger: Ledger, window: AddWindow) -> Gathering[T]:
         if key is None:
@@ -71,6 +78,7 @@ def gathering_for(
             parking=Parking(setup.on_key_failure, setup.max_parked_items),
             wake=wake if tenant is None else now,
             on_error=on_error,
+            breaks=breaks,
             scale=scale_of(ledger, window),
             odd_keys=tenant is not None,  # a tenant's first key is looked up earlier
         )

@@ -217,8 +217,9 @@ class Pack(Generic[T]):
     def seal(self, reason: Reason, number: int, now: float) -> Sealed[T]:
         """Empty the pack into a sealed batch."""
         items, receipts, sizes, size = self.items, self.receipts, self.sizes, self.bytes
+        sealed = Sealed(items, reason, number, self.oldest_at, now, receipts, sizes, size)
         self._renew()
-        return Sealed(items, reason, number, self.oldest_at, now, receipts, sizes, size)
+        return sealed
 
     def withdraw(self, matches: Matches, number: int) -> Sealed[T] | None:
         """Remove the items with matching receipts; return them as a batch, or `None` if there are
@@ -260,10 +261,6 @@ class Queue(Generic[T]):
     def oldest_at(self) -> float | None:
         """The time at which the first item of the first batch was accepted."""
         return self.batches[0].oldest_at if self.batches else None
-
-    def add(self, batch: Sealed[T]) -> None:
-        """Put a batch at the end."""
-        self.batches.append(batch)
 
     def until(self, number: int) -> int:
         """Count the items in batches up to this number."""

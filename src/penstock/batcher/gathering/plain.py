@@ -78,7 +78,7 @@ class PlainGatherer(Generic[T]):
     def seal(self, reason: Reason, now: float) -> None:
         filled = len(self._pack.items)
         if filled and (reason is not Reason.SIZE or filled >= self._shape.max_items):
-            self._queue.add(self._pack.seal(reason, self._numbers.next(), now))
+            self._queue.batches.append(self._pack.seal(reason, self._numbers.next(), now))
 
     @property
     def spare(self) -> int:
@@ -96,12 +96,13 @@ class PlainGatherer(Generic[T]):
             if due is None or now < due:
                 return None
             self.seal(Reason.TIME, now)
-        taken = batches.popleft()
+        taken = batches[0]
         if len(taken.items) > most:
-            batches.appendleft(taken.pick(range(most, len(taken.items))))
-            taken = taken.pick(range(most))
+            taken, rest = taken.pick(range(most)), taken.pick(range(most, len(taken.items)))
+            batches[0] = rest
+            batches.appendleft(taken)
         self._ledger.taken(len(taken.items), taken.bytes)
-        return taken
+        return batches.popleft()  # at last: a step that fails leaves it in the queue
 
     def done(
         self, batch: Sealed[T], ended: Sequence[int] | None = None, back: Sequence[int] = ()

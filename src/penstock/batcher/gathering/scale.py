@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from .window import Known, NeedsSlowPath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..._core.ledger import Ledger
     from .window import AddWindow
@@ -22,7 +22,7 @@ class Scale(Generic[T]):
     `max_bytes`.
     """
 
-    __slots__ = ("_ledger", "_max_bytes", "_measure", "_on_error", "_room", "_window")
+    __slots__ = ("_ledger", "_max_bytes", "_measure", "_on_error", "_room", "_window", "breaks")
 
     def __init__(
         self,
@@ -30,8 +30,11 @@ class Scale(Generic[T]):
         max_bytes: int | None,
         ledger: Ledger,
         window: AddWindow,
+        *,
         on_error: Callable[[BaseException], object],
+        breaks: Callable[[BaseException, Sequence[T]], object],
     ) -> None:
+        self.breaks = breaks
         self._measure = measure
         self._max_bytes = max_bytes
         self._ledger = ledger
@@ -69,7 +72,11 @@ class Scale(Generic[T]):
         if receipt is not None:
             receipts[len(opened)] = receipt
         self._room -= size
-        self._ledger.entered(0, size)  # the item itself is counted by the window
+        try:
+            self._ledger.entered(0, size)  # the item itself is counted by the window
+        except BaseException as error:
+            self.breaks(error, (item,))
+            raise
         return size
 
     def take_back(self, size: int) -> None:

@@ -26,8 +26,12 @@ class SizedOpenBatch(list[T]):
     def append(self, item: T, /) -> None:
         """Append an item. Raises like `Scale.weigh`."""
         size = self._scale.weigh(item, self)
-        self.join(item)
-        self._pack.weigh(size)
+        try:
+            self.join(item)
+            self._pack.weigh(size)
+        except BaseException as error:
+            self._scale.breaks(error, (item,))
+            raise
 
 
 class SizedPack(Pack[T]):

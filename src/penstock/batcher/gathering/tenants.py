@@ -101,6 +101,8 @@ class TenantGatherer(Generic[T]):
         self._now = 0.0
         self._clock = now
         self._failed: list[Leftover[T]] = []
+        self._moving: Sealed[T] | None = None
+        """The batch that is being taken, in case that fails."""
         self._is_stopping = False
 
     @property
@@ -240,21 +242,27 @@ class TenantGatherer(Generic[T]):
         self._give_due_turns(now)
         quantum = self._quantum
         while (queue := self._turns.first(quantum)) is not None:
-            batch = None if self._is_busy(queue) else self._take_of(queue)
+            batch = None if self._is_busy(queue) else queue.change().take(now)
             if batch is None:
                 self._turns.lose(queue)
+                self._reopen(queue)
                 continue
-            batch.belongs_to(shown(queue.tenant), queue)
-            queue.took()
-            self._turns.charge(queue, max(batch.bytes, len(batch.items)))
+            self._moving = batch
+            self._charge(queue, batch)
+            self._moving = None
             return batch
         return None
 
-    def _take_of(self, queue: TenantQueue[T]) -> Sealed[T] | None:
-        batch = queue.change().take(self._now)
+    def _charge(self, queue: TenantQueue[T], batch: Sealed[T]) -> None:
+        """Note the batch that a tenant has in flight from now on."""
+        self._reopen(queue)
+        batch.belongs_to(shown(queue.tenant), queue)
+        queue.took()
+        self._turns.charge(queue, max(batch.bytes, len(batch.items)))
+
+    def _reopen(self, queue: TenantQueue[T]) -> None:
         if not self._shape.sized:
             queue.changed()
-        return batch
 
     @property
     def _quantum(self) -> float:
@@ -325,6 +333,11 @@ class TenantGatherer(Generic[T]):
         """Evict all queued items."""
         self._now = now
         gone: list[Leftover[T]] = []
+        if self._moving is not None:
+            (moving, self._moving), whole = (self._moving, None), self._ledger
+            whole.put_back(len(moving.items), moving.bytes)
+            whole.left_queue(len(moving.items), moving.bytes)
+            gone += moving.leftovers()
         for queue in self.queues():
             items = queue.change().clear(now)
             gone += [item._replace(tenant=shown(queue.tenant)) for item in items]

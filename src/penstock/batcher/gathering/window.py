@@ -93,11 +93,11 @@ class AddWindow:
     def close(self) -> None:
         """Close the fast path and book its items; every change of state begins with this."""
         if self.is_open:
-            self.is_open = False
             self.limit = self.try_limit = 0
             fresh = len(self.items) - self._base
-            self._unyielded += fresh
             self._ledger.close_window(fresh)
+            self.is_open = False
+            self._unyielded += fresh
 
     def open(self, pack: Pack[Any], spare: int) -> None:
         """Open the fast path for at most `spare` items; every change of state ends with this."""

@@ -7,6 +7,7 @@ policies and errors. Later threads do not overtake producers that wait there.
 
 from __future__ import annotations
 
+import sys
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -121,9 +122,11 @@ class BlockingBatcher(Generic[T]):
 
         Blocks until the sink is open, unless it is opened lazily. The interpreter's exit shuts the
         batcher down at the latest. If the opening fails, raises its error, and nothing runs; raises
-        `ConfigError` if the batcher is already open.
+        `ConfigError` if the batcher is already open, and in a process that gevent has patched.
         """
+        process_fork.check()
         refuse_in_a_loop("start()", "use a Batcher there")
+        _refuse_gevent(self.name)
         with self._changing:
             if self._is_open and self._run.has_thread:  # in a forked child no thread runs
                 message = f"batcher {self.name!r} is open; start it once, and share the object"
@@ -173,6 +176,7 @@ class BlockingBatcher(Generic[T]):
         ended. Raises `BatcherBroken` if the loop has not responded 2 s after the deadline because a
         sink blocks it.
         """
+        process_fork.check()
         default = self._run.batcher.deadline
         seconds = default if deadline is None else checks.seconds("deadline", deadline, zero=True)
         if self.report is not None:
@@ -190,6 +194,7 @@ class BlockingBatcher(Generic[T]):
 
     def end_at_exit(self) -> None:
         """Shut down within the default deadline; called at the interpreter's exit."""
+        process_fork.check()
         if self._run.has_thread and self._is_open:
             self.shutdown()
 
@@ -207,6 +212,7 @@ class BlockingBatcher(Generic[T]):
         `ClosedError` once the batcher is closed, `ItemTooLarge` for an item that can never fit; in
         each case, and if the wait is interrupted, the item was not accepted.
         """
+        process_fork.check()
         if running_loop() is not None:
             refuse_in_a_loop("add()", INSTEAD)
         if self._needs_entries or not self._inbox.put(item):
@@ -220,6 +226,7 @@ class BlockingBatcher(Generic[T]):
         `"drop_oldest"` it replaces older ones. It waits neither for room nor for the loop, so a
         signal handler or a finalizer may call it.
         """
+        process_fork.check()
         if not self._needs_entries and self._inbox.put(item):
             return True
         return self._try_again(item)
@@ -241,6 +248,7 @@ class BlockingBatcher(Generic[T]):
 
     def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
         """Accept all `items` in order, or none; block while they do not fit. Raises like `add`."""
+        process_fork.check()
         refuse_in_a_loop("add_many()", INSTEAD)
         together = tuple(several(items))
         if together:
@@ -248,6 +256,7 @@ class BlockingBatcher(Generic[T]):
 
     def submit(self, item: T, *, timeout: float | timedelta | None = None) -> BlockingReceipt:
         """Like `add`; return a receipt: `result()` waits for the outcome, or raises `ItemFailed`."""
+        process_fork.check()
         refuse_in_a_loop("submit()", INSTEAD)
         receipt = BlockingReceipt()
         self._accept((item,), (receipt,), timeout)
@@ -288,6 +297,7 @@ class BlockingBatcher(Generic[T]):
         remaining items. On a closed batcher it returns immediately. Raises `BatcherBroken` on a
         broken batcher, and `ClosedError` on one that was never open.
         """
+        process_fork.check()
         refuse_in_a_loop("flush()", "use a Batcher there")
         if self.report is not None:
             return FlushReport(remaining=0, outcomes={})
@@ -296,16 +306,19 @@ class BlockingBatcher(Generic[T]):
 
     def resume(self, key: object, *, tenant: object = ...) -> int:
         """Release a key that is paused or has failed; see `Batcher.resume`."""
+        process_fork.check()
         run = self._run
         return run.ask(lambda: run.batcher.resume(key, tenant=tenant))
 
     def unpark(self, key: object, *, tenant: object = ...) -> int:
         """Release a parked key; see `Batcher.unpark`."""
+        process_fork.check()
         run = self._run
         return run.ask(lambda: run.batcher.unpark(key, tenant=tenant))
 
     def tally(self) -> Tally:
         """Return the counts of all outcomes and of the items inside, at one moment."""
+        process_fork.check()
         run = self._run
         return run.ask(run.batcher.full_tally)
 
@@ -313,6 +326,7 @@ class BlockingBatcher(Generic[T]):
         """Return a snapshot, also before opening and after closing. Blocks for one turn of the
         loop.
         """
+        process_fork.check()
         run = self._run
         return run.ask(run.batcher.full_stats)
 
@@ -329,3 +343,14 @@ class BlockingBatcher(Generic[T]):
     def __repr__(self) -> str:
         state = "open" if self._is_open else "new" if self.report is None else "closed"
         return f"BlockingBatcher(name={self.name!r}, state={state!r})"
+
+
+def _refuse_gevent(name: str) -> None:
+    """Raise `ConfigError` if gevent has replaced threads by greenlets of one thread."""
+    patcher = sys.modules.get("gevent.monkey")
+    if patcher is not None and patcher.is_module_patched("threading"):
+        raise ConfigError(
+            f"BlockingBatcher {name!r} cannot run under gevent: monkey.patch_all() has replaced "
+            "threads by greenlets, and its event loop would block all of them; use workers with "
+            "threads (gunicorn -k gthread, celery --pool threads or prefork)"
+        )

@@ -140,7 +140,12 @@ class Inbox(Generic[T]):
         if not self._has_entries:
             return items, []
         entry = InboxEntry
-        return [], [item if type(item) is entry else entry(item, 0, None) for item in items]
+        try:
+            return [], [item if type(item) is entry else entry(item, 0, None) for item in items]
+        except BaseException:
+            with self._lock:
+                self._items[:0] = items
+            raise
 
     def take_refused(self) -> int:
         """Return the number of items refused since the last call."""

@@ -17,6 +17,7 @@ from ..._core.errors import ItemTooLarge, KeyFailedError
 from ..batcher import Batcher
 from ..dispatch import Dispatcher
 from ..gathering.add_group import AddGroup
+from ..gathering.pack import Leftover
 from .inbox import Inbox, InboxEntry
 
 if TYPE_CHECKING:
@@ -91,13 +92,24 @@ class InboxBatcher(Batcher[T]):
 
     def take_in(self) -> None:
         """Take over the items of the inbox."""
+        try:
+            self._take_in()
+        except BaseException as error:
+            self._dispatcher.breaks(error)
+            self._take_in()  # the rest: no later call would
+
+    def _take_in(self) -> None:
         dispatcher = self._dispatcher
         dispatcher.ledger.refuse(self.inbox.take_refused())
         plain, entries = self.inbox.take()
-        if plain:
-            dispatcher.accept(AddGroup(tuple(plain)))
-        elif entries:
-            dispatcher.accept(AddGroup(*zip(*entries, strict=True)))
+        if plain or entries:
+            group = AddGroup(tuple(plain)) if plain else AddGroup(*zip(*entries, strict=True))
+            try:
+                dispatcher.accept(group)
+            except BaseException as error:  # they have been accepted by the inbox
+                dispatcher.breaks(error)
+                items = [Leftover(item, receipt, 0) for item, _, receipt, _ in group.rows()]
+                dispatcher.books.hand_back(items, self._lifecycle.closed_error(), 0)
         announced = self.inbox.take_announced()
         if announced:
             self._take_late(announced)
