@@ -92,8 +92,8 @@ async def test_rows_behind_a_lost_connection_were_not_tried(postgres: SqlTable, 
     )
     async with postgres.sink() as sink:
         errors = await written(sink, [(1, "w"), (2, "w"), (3, "end"), (4, "w")])
-        lost = "TransientError" if at == "the statement" else "UnknownOutcomeError"
-        assert names(errors) == {1: "PermanentError", 2: lost, 3: "TransientError"}
+        lost = "UnavailableError" if at == "the statement" else "UnknownOutcomeError"
+        assert names(errors) == {1: "PermanentError", 2: lost, 3: "UnavailableError"}
     assert await postgres.looked() == [(1, "w")]
     postgres.run("DROP TABLE words, known; DROP FUNCTION end_it")
 

@@ -111,7 +111,7 @@ _NOT_THERE = frozenset(
 )
 _LOST = frozenset({"08000", "08003", "08006", "57P01", "57P02", "57P04", "57P05", "25P03", "25P04"})
 
-_TOO_LONG = frozenset({"25P03", "25P04", "57P05"})
+SESSION_TIMEOUTS = frozenset({"25P03", "25P04", "57P05"})
 """The server has ended the session because it took too long: the server itself is available."""
 
 
@@ -313,7 +313,7 @@ def for_write(error: Exception, *, sealed: bool) -> Exception:
                 error,
             )
         text = "the connection was lost before all rows were handed over, so nothing is stored"
-        if sqlstate(error) in _TOO_LONG:
+        if sqlstate(error) in SESSION_TIMEOUTS:
             return _made(TransientError, text, error)
         return _made(partial(UnavailableError, perhaps_of_item=True), text, error)
     if sealed and type(error).__name__ == "OutdatedSchemaCacheError":

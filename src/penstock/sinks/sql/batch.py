@@ -40,13 +40,10 @@ class SqlBatch:
     def commits_alone(self) -> bool:
         """Whether one statement, which commits by itself, can write all rows."""
         plan = self._plan
-        if len(self.latest) > 1:
+        if len(self.latest) > 1 or plan.returned.names:  # reading a returned row may fail
             return False
         is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self.rows)
-        most = plan.most_rows
-        if plan.returned.names:
-            most = 1  # returned rows may not be attributable to several items
-        return is_plain and 0 < len(self.rows) <= most and self._largest is None
+        return is_plain and 0 < len(self.rows) <= plan.most_rows and self._largest is None
 
     def alone(self) -> tuple[str, tuple[Any, ...]]:
         """The statement for all rows, with its parameters."""
@@ -154,18 +151,20 @@ class SqlBatch:
         """All rows in order; if rows are replaced, divided so that each part has a key only once."""
         if self._plan.target.mode != "update":
             return [rows]
-        found: list[list[SqlRow]] = [[]]
+        found: list[Sequence[SqlRow]] = []
+        part: list[SqlRow] = []
         keys: set[tuple[Any, ...]] = set()
         for row in rows:
             if row.index in self.answer.errors:
                 continue
             key = self._key_of(row)
             if key in keys:
-                found.append([])
+                found.append(part)
+                part = []
                 keys.clear()
             keys.add(key)
-            found[-1].append(row)
-        return found
+            part.append(row)
+        return [*found, part]
 
     def forget_replaced(self, rows: Sequence[SqlRow]) -> None:
         """Drop the returned columns of rows that a later row of the same key has replaced."""

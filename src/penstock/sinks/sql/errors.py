@@ -15,7 +15,12 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from ..._clients.postgres.errors import NO_PRIVILEGE, checks_privileges, classify_postgres
+from ..._clients.postgres.errors import (
+    NO_PRIVILEGE,
+    SESSION_TIMEOUTS,
+    checks_privileges,
+    classify_postgres,
+)
 from ..._clients.postgres.pooler import POOLER, class_of_pooler, was_not_sent
 from ..._core.causes import caused, causes
 from ..._core.classify import classified, classified_by_cause
@@ -125,7 +130,7 @@ _REFUSED = ("password authentication failed", "no pg_hba.conf entry", 'database 
 """Connection errors of psycopg have no SQLSTATE."""
 _MISSING = ("no such table", "no such column", "has no column named")
 POSTGRES_TWICE = "23505"
-_UNANSWERED = frozenset({"25P03", "25P04", "40003", "57P01", "57P02", "57P04", "57P05"})
+_UNANSWERED = SESSION_TIMEOUTS | {"40003", "57P01", "57P02", "57P04"}
 """States of a session that ends, or of a statement whose result is unknown; besides family 08."""
 _BEFORE_SENDING = frozenset(
     {"DataError", "InterfaceError", "NotSupportedError", "ProgrammingError"}
@@ -158,6 +163,14 @@ def is_lost(error: BaseException) -> bool:
     not arrive in time.
     """
     return not isinstance(error, PenstockError) and not is_refusal(error)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether the driver or the server has ended the session because it took too long."""
+    return any(
+        isinstance(link, TimeoutError) or _state(_original(link)) in SESSION_TIMEOUTS
+        for link in causes(error)
+    )
 
 
 def for_connecting(error: Exception) -> Exception:

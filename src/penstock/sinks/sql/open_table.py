@@ -94,8 +94,6 @@ class OpenSqlTable:
         writer = SqlWriter(self.plan, rows)
         if not rows.commits_alone:
             await self.engine.run(writer.write)
-        elif self.plan.returned.names:
-            await self.engine.run(writer.write_alone)
         else:
             await self.engine.execute(*rows.alone(), writer.write_alone)
 

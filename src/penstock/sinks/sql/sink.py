@@ -130,13 +130,17 @@ class SqlSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many concurrent writes as connections; idempotent unless a conflict is an error.
+        """As many concurrent writes as connections; idempotent unless a conflict is an error. An
+        open sink is then repeatable if the table has a unique key among the columns: rows of an
+        earlier attempt are found by it.
 
         `key_prefix_safe`: in a batch with keys, no row is written after a refused row of the same
         key.
         """
+        has_key = self._table is not None and self._table.plan.key is not None
         return Capabilities(
             idempotent=self._target.mode != "error",
+            repeatable="item" if has_key else None,
             key_prefix_safe=True,
             max_concurrency=self._engine.size,
         )

@@ -21,11 +21,12 @@ from ..._core.errors import (
     ErrorClass,
     PermanentError,
     TransientError,
+    UnavailableError,
     UnknownOutcomeError,
     UnverifiableError,
 )
 from ..._core.outcome import Outcome
-from .errors import classify_sql, for_connecting, is_lost, is_twice
+from .errors import classify_sql, for_connecting, is_lost, is_timeout, is_twice
 from .rows import all_values
 from .stored import StoredRow, stored_rows
 
@@ -294,7 +295,11 @@ def _is_by_rows(error: Exception) -> bool:
 
 
 def _lost(error: Exception) -> TransientError:
-    return TransientError(f"the connection was lost before anything was stored: {error}")
+    """An outage that one row may cause; a timeout is transient, since the server is available."""
+    text = f"the connection was lost before anything was stored: {error}"
+    if is_timeout(error):
+        return TransientError(text)
+    return UnavailableError(text, perhaps_of_item=True)
 
 
 def _lost_with_commit(error: Exception) -> UnknownOutcomeError:
