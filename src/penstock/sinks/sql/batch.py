@@ -171,7 +171,7 @@ class SqlBatch:
                 keys.clear()
             keys.add(key)
             found[-1].append(row)
-        return found
+        return [*found]
 
     def forget_replaced(self, rows: Sequence[SqlRow]) -> None:
         """Drop the returned columns of rows that a later row of the same key has replaced."""

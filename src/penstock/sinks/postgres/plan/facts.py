@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
 from ..rows.changed import column_check
+from ..rows.order import key_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..rows.changed import ColumnCheck
+    from ..rows.order import KeyKind
     from .table import Table
 
 _CUT = frozenset({"character varying", "character", "bpchar", "bit", "bit varying"})
@@ -137,10 +139,18 @@ class PlanFacts:
             f"given({', '.join(self.staged(names))}, o) ORDER BY {self.order}"
         )
 
-    @property
+    @cached_property
     def key_places(self) -> tuple[int, ...]:
         """The places of the key's values in a row."""
         return tuple(self.columns.index(name) for name in self.key or ())
+
+    @cached_property
+    def key_kinds(self) -> list[KeyKind] | None:
+        """The kinds of the key's values by which Python can sort rows; `None` if only the server
+        can, also because a user's codec may store other values.
+        """
+        found = [self.table.column(name) for name in self.key or ()]
+        return key_kinds(found, self.key_places) if self.reads_text else None
 
     @cached_property
     def packed_types(self) -> tuple[str, ...]:
