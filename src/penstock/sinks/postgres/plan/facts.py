@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
 from ..rows.changed import column_check
-from ..rows.order import key_kinds
+from ..rows.order import key_kinds, sorted_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..rows.changed import ColumnCheck
+    from ..rows.lazy import Row
     from ..rows.order import KeyKind
     from .table import Table
 
@@ -151,6 +152,15 @@ class PlanFacts:
         """
         found = [self.table.column(name) for name in self.key or ()]
         return key_kinds(found, self.key_places) if self.reads_text else None
+
+    def sent_places(self, rows: Sequence[Row]) -> Sequence[int] | None:
+        """The places of the rows in the order in which they are sent as parameters; `None` if only
+        the server can sort them.
+        """
+        if len(rows) < 2 or self.keeps_arrival:
+            return range(len(rows))
+        kinds = self.key_kinds
+        return None if kinds is None else sorted_places(kinds, rows)
 
     @cached_property
     def packed_types(self) -> tuple[str, ...]:

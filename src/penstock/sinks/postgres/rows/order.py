@@ -25,7 +25,6 @@ from uuid import UUID
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..plan.plan import TablePlan
     from ..plan.table import TableColumn
     from .lazy import Row
 
@@ -46,23 +45,15 @@ _TYPES: dict[str, type] = {
 _MOMENTS: frozenset[type] = frozenset({datetime})
 
 
-def in_key_order(plan: TablePlan, rows: Sequence[Row]) -> Sequence[int] | None:
-    """The places of the rows in the order in which they are sent; `None` if only the server can
-    sort them.
-    """
-    places = range(len(rows))
-    if len(rows) < 2 or plan.keeps_arrival:
-        return places
-    kinds = plan.key_kinds
-    if kinds is None:
-        return None
+def sorted_places(kinds: Sequence[KeyKind], rows: Sequence[Row]) -> list[int] | None:
+    """The places of the rows in the order of their key; `None` if only the server can sort them."""
     keys: list[Any] = []
     for kind in kinds:
         values = [row[kind.place] for row in rows]
         if not kind.has(values):
             return None
         keys = [*zip(keys, values, strict=True)] if keys else values
-    return sorted(places, key=keys.__getitem__)
+    return sorted(range(len(rows)), key=keys.__getitem__)
 
 
 def arranged(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
