@@ -107,7 +107,7 @@ class PlanFacts:
 
     def compared(self, name: str) -> str:
         """A staged column's value, as SQL that compares like the column of the table."""
-        return f"{self._stored(name)}{_collated(self.table.column(name).collation)}"
+        return f"{self._stored(name)}{_collated(self.table.column(name).collated_by)}"
 
     def _sorted(self, name: str) -> str:
         if not self.table.column(name).is_bytewise:
@@ -245,7 +245,7 @@ class PlanFacts:
         """The types of loose staging, with the columns' collations."""
         found = zip(map(self.table.column, self.columns), self.casts, strict=True)
         return [
-            "text" if cast else f"{column.loose}{_collated(column.collation)}"
+            "text" if cast else f"{column.loose}{_collated(column.collated_by)}"
             for column, cast in found
         ]
 
@@ -257,7 +257,7 @@ class PlanFacts:
     def exact_type(self, name: str) -> str:
         """A column's declared type and collation."""
         column = self.table.column(name)
-        return f"{column.exact}{_collated(column.collation)}"
+        return f"{column.exact}{_collated(column.collated_by)}"
 
     @property
     def casts(self) -> list[str]:
