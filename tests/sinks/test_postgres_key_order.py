@@ -91,7 +91,8 @@ def server(
 ) -> EmbeddedPostgres:
     """The server for a type of column."""
     if kind in ICU:
-        return request.getfixturevalue("icu")
+        found: EmbeddedPostgres = request.getfixturevalue("icu")
+        return found
     asyncio.run(run(embedded_postgres.dsn, MOOD))
     return embedded_postgres
 
@@ -248,7 +249,7 @@ async def test_returned_rows_belong_to_their_items_in_any_order(
 ) -> None:
     for statement in ("values", "insert", "unnest", "copy"):
         async with database(embedded_postgres.dsn, "k int PRIMARY KEY, v int") as db:
-            options = {"statement": statement, "returning": ("k", "v")}
+            options: dict[str, Any] = {"statement": statement, "returning": ("k", "v")}
             async with db.sink(("k", "v"), on_conflict="update", **options) as sink:
                 answer = await sink.write(RowBatch([(key, 2 * key) for key in (3, 1, 2)]))
                 assert answer is not None

@@ -86,7 +86,10 @@ class SqlOrder:
 
 def order_of(kind: TypeEngine[Any], dialect: str, collation: str | None) -> SqlOrder | None:
     """The values of a column that can be sorted here; `None` if there are none."""
-    name, length = type(kind).__name__, getattr(kind, "length", None)
+    from sqlalchemy import DateTime, String
+    from sqlalchemy.dialects.postgresql import TIMESTAMP
+
+    name, length = type(kind).__name__, kind.length if isinstance(kind, String) else None
     if dialect == "mysql":
         if collation is not None:
             is_known = _BY_LETTERS.fullmatch(collation) is not None
@@ -95,11 +98,11 @@ def order_of(kind: TypeEngine[Any], dialect: str, collation: str | None) -> SqlO
     elif dialect == "sqlite":
         found = None  # a column may have any collation, which is not reported
     else:
-        own = getattr(kind, "collation", None)
-        is_cut = name == "TIMESTAMP" and getattr(kind, "precision", None) is not None
+        own = kind.collation if isinstance(kind, String) else None
+        is_cut = isinstance(kind, TIMESTAMP) and kind.precision is not None
         found = None if is_cut or own not in _BY_BYTES else _OF_POSTGRES.get(name)
     python = found or _TYPES.get(name)
     if python is None:
         return None
-    zone = UTC if getattr(kind, "timezone", False) else None
+    zone = UTC if isinstance(kind, DateTime) and kind.timezone else None
     return SqlOrder(python, most=length if python is str else None, zone=zone)

@@ -314,13 +314,18 @@ def _orders(
 
 
 def _keeps_arrival(table: Table, target: RowTarget, dialect: SqlDialect) -> bool:
+    from sqlalchemy import DefaultClause
+
     return (
         target.mode == "error"
         or dialect.is_single_writer
         or any(
             column.identity is not None
             or column.autoincrement is True
-            or "nextval(" in str(getattr(column.server_default, "arg", ""))
+            or (
+                isinstance(column.server_default, DefaultClause)
+                and "nextval(" in str(column.server_default.arg)
+            )
             for column in table.columns
             if column.name not in target.columns
         )

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
 from ..rows.changed import column_check
+from ..rows.order import key_kinds, sorted_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..rows.changed import ColumnCheck
+    from ..rows.lazy import Row
+    from ..rows.order import KeyKind
     from .table import Table
 
 _CUT = frozenset({"character varying", "character", "bpchar", "bit", "bit varying"})
@@ -104,7 +107,7 @@ class PlanFacts:
 
     def compared(self, name: str) -> str:
         """A staged column's value, as SQL that compares like the column of the table."""
-        return f"{self._stored(name)}{_collated(self.table.column(name).collation)}"
+        return f"{self._stored(name)}{_collated(self.table.column(name).collated_by)}"
 
     def _sorted(self, name: str) -> str:
         if not self.table.column(name).is_bytewise:
@@ -137,10 +140,27 @@ class PlanFacts:
             f"given({', '.join(self.staged(names))}, o) ORDER BY {self.order}"
         )
 
-    @property
+    @cached_property
     def key_places(self) -> tuple[int, ...]:
         """The places of the key's values in a row."""
         return tuple(self.columns.index(name) for name in self.key or ())
+
+    @cached_property
+    def key_kinds(self) -> list[KeyKind] | None:
+        """The kinds of the key's values by which Python can sort rows; `None` if only the server
+        can, also because a user's codec may store other values.
+        """
+        found = [self.table.column(name) for name in self.key or ()]
+        return key_kinds(found, self.key_places) if self.reads_text else None
+
+    def sent_places(self, rows: Sequence[Row]) -> Sequence[int] | None:
+        """The places of the rows in the order in which they are sent as parameters; `None` if only
+        the server can sort them.
+        """
+        if len(rows) < 2 or self.keeps_arrival:
+            return range(len(rows))
+        kinds = self.key_kinds
+        return None if kinds is None else sorted_places(kinds, rows)
 
     @cached_property
     def packed_types(self) -> tuple[str, ...]:
@@ -225,7 +245,7 @@ class PlanFacts:
         """The types of loose staging, with the columns' collations."""
         found = zip(map(self.table.column, self.columns), self.casts, strict=True)
         return [
-            "text" if cast else f"{column.loose}{_collated(column.collation)}"
+            "text" if cast else f"{column.loose}{_collated(column.collated_by)}"
             for column, cast in found
         ]
 
@@ -237,7 +257,7 @@ class PlanFacts:
     def exact_type(self, name: str) -> str:
         """A column's declared type and collation."""
         column = self.table.column(name)
-        return f"{column.exact}{_collated(column.collation)}"
+        return f"{column.exact}{_collated(column.collated_by)}"
 
     @property
     def casts(self) -> list[str]:

@@ -43,7 +43,7 @@ _COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.att
            a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull || ',' || a.attcollation AS mark,
            CASE WHEN base.has_parts THEN a.atttypid::int8 END AS kind,
            CASE WHEN a.attcollation NOT IN (0, 100) THEN (SELECT quote_ident(n.nspname) || '.' || quote_ident(c.collname)
-               FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation) END AS collation,
+               FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation) END AS collated_by,
            base.is_text AND pg_catalog.getdatabaseencoding() = 'UTF8' AND EXISTS (
                SELECT FROM pg_catalog.pg_collation c WHERE c.oid = a.attcollation AND c.collisdeterministic) AS is_bytewise,
            a.attidentity <> '' OR EXISTS (SELECT FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -119,7 +119,7 @@ class TableColumn:
     """Changes with the column's type, the type's length, its nullability, or its collation."""
     kind: PostgresType | None = None
     """The type, if it contains others."""
-    collation: str | None = None
+    collated_by: str | None = None
     """The collation as SQL; `None` if it is the database's, or if there is none."""
     is_bytewise: bool = False
     """Whether its values are text that is equal only if its bytes are: UTF-8 with a deterministic

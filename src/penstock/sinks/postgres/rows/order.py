@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..plan.plan import TablePlan
+    from ..plan.table import TableColumn
     from .lazy import Row
 
 _TEXT = re.compile(r"text|character varying(?:\((\d+)\))?")
@@ -43,22 +42,18 @@ _TYPES: dict[str, type] = {
     _AWARE: datetime,
 }
 """The types of PostgreSQL whose values have the order of this type of Python."""
+_MOMENTS: frozenset[type] = frozenset({datetime})
 
 
-def in_key_order(plan: TablePlan, rows: Sequence[Row]) -> Sequence[int] | None:
-    """The places of the rows in the order in which they are sent; `None` if only the server can
-    sort them.
-    """
-    places = range(len(rows))
-    if len(rows) < 2 or plan.keeps_arrival:
-        return places
-    if not plan.reads_text:  # a codec of the user may store other values
-        return None
-    for place in plan.key_places:
-        if not _has_order(plan, place, [row[place] for row in rows]):
+def sorted_places(kinds: Sequence[KeyKind], rows: Sequence[Row]) -> list[int] | None:
+    """The places of the rows in the order of their key; `None` if only the server can sort them."""
+    keys: list[Any] = []
+    for kind in kinds:
+        values = [row[kind.place] for row in rows]
+        if not kind.has(values):
             return None
-    keys: list[Any] = [*map(itemgetter(*plan.key_places), rows)]
-    return sorted(places, key=keys.__getitem__)
+        keys = [*zip(keys, values, strict=True)] if keys else values
+    return sorted(range(len(rows)), key=keys.__getitem__)
 
 
 def arranged(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
@@ -66,17 +61,37 @@ def arranged(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
     return rows if isinstance(places, range) else [rows[place] for place in places]
 
 
-def _has_order(plan: TablePlan, place: int, values: Sequence[Any]) -> bool:
-    """Whether Python and the server sort these values of a column in the same order."""
-    column, kinds = plan.table.column(plan.columns[place]), {*map(type, values)}
-    if column.is_bytewise:
-        found = _TEXT.fullmatch(column.exact)
-        if found is None or kinds != {str}:
+class KeyKind(NamedTuple):
+    """The values of a column of the key that Python and the server sort in the same order."""
+
+    place: int
+    kinds: frozenset[type]
+    most: int | None
+    """Maximum length of text: the server may cut spaces off longer text."""
+    zone: Any
+
+    def has(self, values: Sequence[Any]) -> bool:
+        """Whether all values are of this kind."""
+        if not self.kinds.issuperset(map(type, values)):
             return False
-        return found[1] is None or max(map(len, values)) <= int(found[1])  # spaces would be cut off
-    if kinds != {_TYPES.get(column.exact)}:
-        return False
-    if column.exact in {_NAIVE, _AWARE}:
-        zone = UTC if column.exact == _AWARE else None
-        return all(value.tzinfo is zone for value in values)
-    return True
+        if self.most is not None:
+            return max(map(len, values)) <= self.most
+        if self.kinds is _MOMENTS:
+            return all(value.tzinfo is self.zone for value in values)
+        return True
+
+
+def key_kinds(columns: Sequence[TableColumn], places: Sequence[int]) -> list[KeyKind] | None:
+    """The kinds of a key's columns, with their places in a row; `None` if only the server can sort
+    them.
+    """
+    found: list[KeyKind] = []
+    for column, place in zip(columns, places, strict=True):
+        text = _TEXT.fullmatch(column.exact) if column.is_bytewise else None
+        kind = str if text is not None else _TYPES.get(column.exact)
+        if kind is None:
+            return None
+        most = None if text is None or text[1] is None else int(text[1])
+        kinds = _MOMENTS if kind is datetime else frozenset({kind})
+        found.append(KeyKind(place, kinds, most, UTC if column.exact == _AWARE else None))
+    return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...._clients.postgres.copying.fields import Declined
 from ..plan.temporary import EXACT, SCHEMA
 from ..rows.lazy import LazyRows
-from ..rows.order import arranged, in_key_order
+from ..rows.order import arranged
 from .encodable import staged_columns
 from .guard import Guard
 from .packing import speaks_utf8
@@ -115,7 +115,7 @@ class Sender:
     async def insert_rows(self) -> None:
         """Send one `INSERT` per row, in a pipeline."""
         rows = self.remaining.rows
-        places = in_key_order(self.plan, rows)
+        places = self.plan.sent_places(rows)
         if places is None:
             places = await self._sorted_places()
         if not self.plan.returning:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ..rows.order import arranged, in_key_order
+from ..rows.order import arranged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def statement_for_values(
     count, places = len(rows), None
     ranks = plan.mode == "update" and (may_repeat or _repeats(plan, rows))
     if not ranks and (plan.returns_all or not plan.returning):
-        places = in_key_order(plan, rows)
+        places = plan.sent_places(rows)
     if places is not None:
         return plan.values(count), places
     if plan.returning and _has_unmatched(plan, rows):
