@@ -67,7 +67,7 @@ def _into_postgres(size: int, mode: Literal["error", "update"]) -> Callable[[ran
     return prepare
 
 
-async def _send(sink: PostgresSink[Any], batch: tuple[Any, ...]) -> None:
+async def _send(sink: PostgresSink, batch: tuple[Any, ...]) -> None:
     if errors := await penstock.send(sink, RowBatch(batch)):
         raise AssertionError(f"rows failed: {errors}")
 

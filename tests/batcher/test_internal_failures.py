@@ -151,7 +151,8 @@ class Story:
         try:
             produced = [asyncio.create_task(self.produce(n)) for n in range(3)]
             flushing = asyncio.create_task(self.attempt(self.batcher.flush(30.0)))
-            await asyncio.gather(*produced, flushing)
+            await asyncio.gather(*produced)
+            await flushing
             await self.clock.sleep(0.1)
             try:
                 await self.shutdown()
@@ -229,15 +230,16 @@ class Story:
 class ThreadStory(Story):
     """Items come through the inbox of a `BlockingBatcher`, without its thread."""
 
-    batcher: InboxBatcher[int]
-
     def make(self, *args: Any, **options: Any) -> Batcher[int]:
         setup = checked_setup(BlockingBatcher, *args, **options)
-        return InboxBatcher(setup, lambda: self.clock.loop.call_soon(self.batcher.take_in))
+        self.inner: InboxBatcher[int] = InboxBatcher(
+            setup, lambda: self.clock.loop.call_soon(self.inner.take_in)
+        )
+        return self.inner
 
     async def run(self, tracer: Tracer) -> None:
-        self.open = self.batcher.open  # type: ignore[assignment]
-        self.shutdown = lambda: self.batcher.shut_down(20.0, admit_waiting=False)  # type: ignore[assignment]
+        self.open = self.inner.open  # type: ignore[assignment]
+        self.shutdown = lambda: self.inner.shut_down(20.0, admit_waiting=False)  # type: ignore[assignment,misc]
         await super().run(tracer)
 
     async def produce(self, number: int) -> None:
@@ -249,9 +251,9 @@ class ThreadStory(Story):
                 await self.outcome_of(receipt)
 
     async def put(self, item: int, receipt: Receipt) -> None:
-        entries = self.batcher.entries((item,), (receipt,))
-        if entries is None or not self.batcher.inbox.put_all(entries):
-            await self.batcher.let_in((item,), (receipt,), None)
+        entries = self.inner.entries((item,), (receipt,))
+        if entries is None or not self.inner.inbox.put_all(entries):
+            await self.inner.let_in((item,), (receipt,), None)
 
 
 STORIES: dict[str, type[Story]] = {"threads": ThreadStory}

@@ -11,7 +11,7 @@ from .._core.outcome import Outcome
 from .._core.runtime.exits import exit_later
 from . import log
 from .gathering.pack import Leftover
-from .receipt import ReceiptBase
+from .receipt import ReceiptBase, is_missed
 from .resolvable import Doubtful
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Bookkeeper(Generic[T]):
             self.unknown.extend(flight.batch[i] for i in indices)
         if sealed.receipts:
             _resolve(flight, indices, outcome, details)
-        flight.unbooked -= len(indices)
+        flight.book(len(indices))
         if self._is_observed:
             self.observers.tell(lambda seen: seen.on_outcome(flight.batch, outcome, indices))
 
@@ -112,9 +112,9 @@ class Bookkeeper(Generic[T]):
                 self._ledger.settle(left, 0, outcome)
                 flight.outcomes[outcome] = count
         for index, receipt in receipts.items():
-            if isinstance(receipt, ReceiptBase) and receipt.is_missed:
+            if isinstance(receipt, ReceiptBase) and is_missed(receipt):
                 receipt.resolve(verdicts[index], flight.cause(index), None)
-        flight.unbooked = 0
+        flight.book(flight.unbooked)
 
     def _hold(self, flight: Flight[T], indices: Sequence[int], held: list[Leftover[T]]) -> None:
         sealed, place = flight.sealed, self._from_flights
@@ -124,7 +124,7 @@ class Bookkeeper(Generic[T]):
         ]
         self._from_flights += len(indices)
         self._ledger.hand_back(len(indices), from_flight=True)
-        flight.unbooked -= len(indices)
+        flight.book(len(indices))
 
     def stopping(
         self, flight: Flight[T], indices: Sequence[int], outcome: Outcome
@@ -202,7 +202,7 @@ class Bookkeeper(Generic[T]):
                     receipt.resolve(outcome, cause, None)
             except BaseException as error:  # the others must still be resolved
                 log.not_cleared(self._name, error)
-                if isinstance(receipt, ReceiptBase) and receipt.is_missed:
+                if isinstance(receipt, ReceiptBase) and is_missed(receipt):
                     receipt.resolve(outcome, cause, None)
 
     def tell_dropped(self, items: Sequence[T]) -> None:

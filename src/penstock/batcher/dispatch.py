@@ -329,7 +329,7 @@ class Dispatcher(Generic[T]):
             flight.batch.delivery.finish(back, Outcome.UNSENT)
         elif back:
             flight.batch.delivery.put_back(back)
-            flight.unbooked -= len(back)
+            flight.book(len(back))
             self.gathering.gatherer.done(flight.sealed, (), back)
             if self.fences.pending and flight.left == 0:
                 self._pass_fences(flight)

@@ -151,6 +151,10 @@ class Flight(Generic[T]):
     def left(self) -> int:
         return self.batch.delivery.states.left
 
+    def book(self, items: int) -> None:
+        """Note items that have their outcome in all books, or that wait again."""
+        self.unbooked -= items
+
     def cause(self, index: int) -> BaseException | None:
         return self.batch.delivery.error(index) or self.cut_cause
 

@@ -45,11 +45,6 @@ class ReceiptBase:
         if self._waiters:
             self._wake()
 
-    @property
-    def is_missed(self) -> bool:
-        """Whether it is not resolved, or was not completely."""
-        return self.outcome is None or bool(self._waiters)
-
     def _wake(self) -> None:
         """Wake the waiters."""
 
@@ -153,6 +148,11 @@ class BlockingReceipt(ReceiptBase):
         waiters, self._waiters = self._waiters, ()
         for arrived in waiters:
             arrived.release()
+
+
+def is_missed(receipt: ReceiptBase) -> bool:
+    """Return whether a receipt is not resolved, or was not completely."""
+    return receipt.outcome is None or bool(receipt._waiters)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:
