@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
+from ...._clients.postgres.value_checks import GEOMETRIC
 from ..rows.changed import column_check
 
 if TYPE_CHECKING:
@@ -35,19 +36,34 @@ class PlanFacts:
     version: str | None
     reads_text: bool
     """Whether JSON, XML and enums are sent as text, which a user's codec may change."""
-    copies: bool = True
-    """Whether asyncpg can `COPY` every column's type; a user's text codec may prevent it."""
+    uncopied: tuple[str, ...] = ()
+    """The columns that asyncpg cannot `COPY`, because a user's codec may encode them as text."""
     json_types: frozenset[str] = JSON_TYPES
     """The types whose values are encoded as JSON text here, not by a user's codec."""
     returning: tuple[str, ...] = ()
     """The columns of the stored row for its item's receipt."""
 
     @property
+    def copies(self) -> bool:
+        """Whether asyncpg can `COPY` the rows, at least into staging."""
+        return not self.uncopied
+
+    @property
     def answers(self) -> bool:
         """Whether a plain `COPY` into the table is not possible: conflicts are handled, rows are
-        returned, or the table does not allow `COPY`.
+        returned, the table does not allow `COPY`, or values are sent as text.
         """
-        return self.mode != "error" or bool(self.returning) or not self.table.takes_copy
+        return (
+            self.mode != "error"
+            or bool(self.returning)
+            or not self.table.takes_copy
+            or bool(self.texts)
+        )
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """The columns whose values are sent as text, since asyncpg has no binary encoder."""
+        return tuple(name for name in self.columns if self.table.column(name).as_text)
 
     @property
     def returns_all(self) -> bool:
@@ -70,7 +86,7 @@ class PlanFacts:
     def packed_types(self) -> tuple[str, ...]:
         """The columns' types for packing rows for `COPY`; empty if a user's codec may encode them."""
         found = (self.table.column(name) for name in self.columns)
-        types = tuple("text" if column.is_enum else column.loose for column in found)
+        types = tuple(column.sent_as for column in found)
         return types if self.reads_text else ()
 
     @cached_property
@@ -80,7 +96,7 @@ class PlanFacts:
         return tuple(
             place
             for place, column in enumerate(found)
-            if self.reads_text and "numeric" in {column.loose, column.element}
+            if self.reads_text and "numeric" in {column.identity, column.element}
         )
 
     @cached_property
@@ -99,15 +115,16 @@ class PlanFacts:
     @cached_property
     def rounded_places(self) -> tuple[int, ...]:
         """The places of real columns' values in a row, whose excess digits asyncpg drops."""
-        kinds = [self.table.column(name).loose for name in self.columns]
+        kinds = [self.table.column(name).identity for name in self.columns]
         return tuple(place for place, kind in enumerate(kinds) if kind == "real")
 
     @cached_property
-    def has_times(self) -> bool:
-        """Whether asyncpg may change dates and times: of the exact types of Python, too."""
-        return any(
-            check.kind.startswith(("date", "time")) for check in self.checked_places.values()
-        )
+    def checks_exact(self) -> bool:
+        """Whether asyncpg may change values of the exact types of Python: dates and times, and
+        bytes as coordinates.
+        """
+        checked = (check.kind for check in self.checked_places.values())
+        return any(kind.startswith(("date", "time")) or kind in GEOMETRIC for kind in checked)
 
     @cached_property
     def is_converted(self) -> bool:
@@ -123,7 +140,7 @@ class PlanFacts:
         return {
             place: column.element is not None
             for place, column in enumerate(found)
-            if (column.element or column.loose) in self.json_types
+            if (column.element or column.identity) in self.json_types
         }
 
     @property
@@ -147,9 +164,10 @@ class PlanFacts:
     @property
     def loose_types(self) -> list[str]:
         """The types of loose staging."""
+        found = (self.table.column(name) for name in self.columns)
         return [
-            "text" if cast else self.table.column(name).loose
-            for name, cast in zip(self.columns, self.casts, strict=True)
+            "pg_catalog.text" if cast and not column.as_text else column.given
+            for column, cast in zip(found, self.casts, strict=True)
         ]
 
     @property
@@ -157,7 +175,12 @@ class PlanFacts:
         """For each column, the cast from loose staging to its type; empty if none is needed."""
         found = (self.table.column(name) for name in self.columns)
         return [
-            f"::{column.exact}" if self.reads_text and (column.is_read or column.is_enum) else ""
+            column.typed("")
+            or (
+                f"::{column.exact}"
+                if self.reads_text and (column.is_read or column.is_enum)
+                else ""
+            )
             for column in found
         ]
 

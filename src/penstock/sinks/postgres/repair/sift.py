@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...._clients.postgres.errors import (
     NOT_NULL,
+    for_item,
     for_write,
     is_about_items,
     is_lost,
@@ -21,7 +22,7 @@ from ...._clients.postgres.errors import (
 from ...._core.errors import SinkError
 from ..plan.temporary import LOOSE
 from ..rows.lazy import LazyRows
-from ..writing.encodable import refused_rows
+from ..writing.encodable import refused_rows, unread_rows
 from .resend import note_stored
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Sifting:
         sender = self._sender
         verdict = await sender.con.fetch(sender.plan.verdict)
         refused: dict[int, tuple[Exception, bool]] = {
-            row["o"]: (_server_error(row), row["again"])
+            row["o"]: (_error_of(row), bool(row["again"]))
             for row in verdict
             if row["code"] is not None
         }
@@ -145,16 +146,30 @@ class Sifting:
                 await sender.con.execute("ROLLBACK TO SAVEPOINT penstock")
                 sender.as_tuples()
                 if not await self._blame.drop_named(error):
-                    refused = await refused_rows(sender.con, sender.plan, self._remaining.rows)
+                    refused = await self._refused_rows()
                     if not refused:
                         raise
                     self._remaining.drop(refused)
         return None
 
+    async def _refused_rows(self) -> dict[int, Exception]:
+        """The error of each row that cannot be staged, by its place."""
+        sender, rows = self._sender, self._remaining.rows
+        refused = await refused_rows(sender.con, sender.plan, rows)
+        if refused or sender.plan.copies:
+            return refused
+        return await unread_rows(sender.con, sender.plan, rows)
+
 
 def _by_other_rows(error: Exception) -> bool:
     """Whether the error may depend on the other inserted rows."""
     return sqlstate(error) in _BY_OTHER_ROWS
+
+
+def _error_of(row: Record) -> Exception:
+    """The server's error; that of the item if the server could not read one of its values."""
+    error = _server_error(row)
+    return for_item(error) if row["is_unread"] else error
 
 
 def _server_error(row: Record) -> Exception:

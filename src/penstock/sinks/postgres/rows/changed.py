@@ -15,7 +15,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.changed_values import DECIMAL_DIGITS, ChangedValue
-from ...._clients.postgres.value_checks import SCALARS, check_of
+from ...._clients.postgres.value_checks import GEOMETRIC, SCALARS, check_of
 from ...._core.errors import PermanentError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _are_durations(values: Iterable[Any]) -> bool:
 
 def _are_points(values: Iterable[Any]) -> bool:
     found: list[Any] = [*filter(None, values)]
-    return {2}.issuperset(map(len, found))
+    return _PAIRS.issuperset(map(type, found)) and {2}.issuperset(map(len, found))
 
 
 def _are_in_range(values: Iterable[Any]) -> bool:
@@ -72,6 +72,7 @@ def _are_in_range(values: Iterable[Any]) -> bool:
     return max(map(Decimal.adjusted, found), default=0) < DECIMAL_DIGITS
 
 
+_PAIRS = frozenset({list, tuple})
 _DECIMALS = frozenset({Decimal})
 _NUMBERS = frozenset({bool, int, float, Decimal})
 _DURATIONS = frozenset({NoneType, timedelta})
@@ -98,6 +99,7 @@ _QUICK: Mapping[str, Callable[[Iterable[Any]], bool]] = {
     "time with time zone": _are_times,
     "interval": _are_durations,
     "numeric": _are_in_range,
+    **dict.fromkeys(GEOMETRIC, _are_null),
     "point": _are_points,
 }
 
@@ -105,15 +107,15 @@ _QUICK: Mapping[str, Callable[[Iterable[Any]], bool]] = {
 def column_check(column: TableColumn) -> ColumnCheck | None:
     """The check of a column; `None` if asyncpg would change none of its values."""
     kind = column.kind
-    check = SCALARS.get(column.loose) if kind is None else check_of(kind)
+    check = SCALARS.get(column.sent_as) if kind is None else check_of(kind)
     if check is None:
         return None
     quick: Callable[[Iterable[Any]], bool] = _are_null
     if kind is None:
-        quick = _QUICK.get(column.loose, _are_whole)
+        quick = _QUICK.get(column.identity, _are_whole)
     elif kind.element is not None:
         quick = _of_arrays(_QUICK.get(kind.element, _are_whole))
-    return ColumnCheck(column.loose, quick, check)
+    return ColumnCheck(column.identity, quick, check)
 
 
 def _of_arrays(

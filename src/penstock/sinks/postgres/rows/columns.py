@@ -85,7 +85,7 @@ class ColumnRows(LazyRows):
 
     def tells_apart(self, key: Sequence[str]) -> bool:
         """Whether values of these columns that differ in Arrow also differ on the server."""
-        kinds = {column.name: column.loose for column in self._columns}
+        kinds = {column.name: column.sent_as for column in self._columns}
         return all(are_distinct(kinds[name], self._values.column(name).type) for name in key)
 
     def latest(self, key: Sequence[str], version: str | None) -> ColumnRows:
@@ -119,7 +119,7 @@ class ColumnRows(LazyRows):
         if self._fitted is None:
             zone = _zone_of(self._batch)
             made = [
-                fitted(self._batch.column(column.name), column.loose, zone)
+                fitted(self._batch.column(column.name), column.sent_as, zone)
                 for column in self._columns
             ]
             self._fitted = pa.RecordBatch.from_arrays(
@@ -131,7 +131,7 @@ class ColumnRows(LazyRows):
         if self._rows is None:
             columns: list[list[Any]] = []
             for column in self._columns:
-                values, unreadable = objects(self._values.column(column.name), column.loose)
+                values, unreadable = objects(self._values.column(column.name), column.sent_as)
                 columns.append(values)
                 for index, why in unreadable.items():
                     self._unreadable.setdefault(index, refusal(column.name, why))
@@ -149,7 +149,7 @@ def encoded(batch: Any, columns: Sequence[TableColumn], places: Any = None) -> I
         values = batch.column(column.name)
         if not takes(column, values.type):  # the bytes of a number may also be a valid date
             raise NoEncoder(column.name)
-        fields.append((values, column.loose))
+        fields.append((values, column.sent_as))
     return binary_copy(fields)
 
 
@@ -166,7 +166,7 @@ def refused(batch: Any, columns: Sequence[TableColumn]) -> dict[int, PermanentEr
                 "is NULL, but the column is NOT NULL",
                 pc.is_null(values).to_numpy(zero_copy_only=False),
             )
-        for why, mask in faults(values, column.loose, column.exact, zone):
+        for why, mask in faults(values, column.sent_as, column.exact, zone):
             _note(found, column.name, why, mask)
     return found
 

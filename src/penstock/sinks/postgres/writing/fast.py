@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sized
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from types import NoneType
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from ...._clients.changed_values import NO_ARRAYS
 from ..plan.temporary import EXACT
 from ..rows.lazy import LazyRows
 from .values import insert_values
@@ -14,6 +20,13 @@ if TYPE_CHECKING:
 
 STAGED_FROM = 2
 """Number of lost prepared statements after which a write prepares none."""
+
+_SINGLE = frozenset(
+    {
+        NoneType, bool, bytes, date, datetime, Decimal, dict, float, int, str, time, timedelta, UUID
+    }
+)  # fmt: skip
+"""The usual types of single values."""
 
 
 async def send(sender: Sender, chooser: Chooser) -> None:
@@ -35,7 +48,9 @@ async def send(sender: Sender, chooser: Chooser) -> None:
     if statement == "insert":
         return await sender.insert_rows()
     if statement == "unnest" and plan.merge_arrays is not None:
-        columns = zip(*remaining.rows, strict=True)
+        columns = list(zip(*remaining.rows, strict=True))
+        if any(map(_has_sequence, columns)):
+            return await sender.insert_rows()
         return await sender.insert_at_once(plan.merge_arrays, *columns)
     if statement == "copy":
         return await sender.copy_rows()
@@ -43,6 +58,19 @@ async def send(sender: Sender, chooser: Chooser) -> None:
     await sender.stage(EXACT)
     await sender.merge(plan.merge)
     return await sender.commit()
+
+
+def _has_sequence(values: Iterable[object]) -> bool:
+    """Whether asyncpg would take a value in an array for a further dimension, which `unnest` would
+    split; alone it is refused, or stored as bytes, for example.
+    """
+    return any(map(_is_sequence, set(map(type, values)) - _SINGLE))
+
+
+def _is_sequence(kind: type) -> bool:
+    return (
+        issubclass(kind, Iterable) and issubclass(kind, Sized) and not issubclass(kind, NO_ARRAYS)
+    )
 
 
 def statement_for(sender: Sender, chooser: Chooser) -> str:

@@ -243,7 +243,7 @@ class Sender:
         if not speaks_utf8(self.con):
             return False
         plan = self.plan
-        staged = plan.mode != "error" or not plan.table.takes_copy
+        staged = plan.answers
         key = plan.target if plan.mode == "update" and plan.target else ()
         sent = rows.latest(key, plan.version) if key else rows
         pieces = sent.encoded(places=staged)
