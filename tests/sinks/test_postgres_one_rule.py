@@ -152,11 +152,12 @@ async def _check(
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("arrays", [False, True], ids=["single", "arrays"])
+@pytest.mark.parametrize("name", [*NAMES, *(f"{name}[]" for name in ARRAYS)])
 async def test_a_value_gives_in_every_statement_what_it_gives_alone(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, *, arrays: bool
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, name: str
 ) -> None:
-    names = ARRAYS if arrays else NAMES
+    arrays = name.endswith("[]")
+    names = {name.removesuffix("[]")}
     await _check(embedded_postgres.dsn, names, arrays=arrays, some=2 if arrays else 6)
 
 
@@ -180,7 +181,7 @@ TWICE = [*ADDRESSES, *(each.replace(":", "-") for each in ADDRESSES)]
 """10,000 rows, two of each key, which differ as text."""
 
 
-@pytest.mark.parametrize("size", [3, 100, 5000])
+@pytest.mark.parametrize("size", [3, 100, pytest.param(5000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
 @pytest.mark.parametrize("is_bad", [False, True], ids=["all good", "with a bad row"])
 async def test_keys_that_are_sent_as_text_are_compared_by_their_type(
