@@ -96,6 +96,8 @@ def column_of(kind: str, name: str = "word") -> TableColumn:
         name,
         kind,
         kind,
+        kind,
+        0,
         is_read=False,
         is_enum=False,
         is_nested=False,

@@ -27,6 +27,18 @@ if TYPE_CHECKING:
 
 
 CHANGES: dict[str, tuple[str, str, Any, Any]] = {
+    "to a type that is sent as text": (
+        "id int, word text",
+        "ALTER COLUMN word TYPE macaddr USING NULL",
+        "any",
+        "08:00:2b:01:02:03",
+    ),
+    "from a type that is sent as text": (
+        "id int, word money",
+        "ALTER COLUMN word TYPE int USING 0",
+        "1.50",
+        7,
+    ),
     "wider": (
         "id int, word varchar(5)",
         "ALTER COLUMN word TYPE varchar(500), ALTER COLUMN id TYPE bigint",

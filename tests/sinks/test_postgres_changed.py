@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("asyncpg")
 import numpy as np  # noqa: E402
-from asyncpg import Range  # noqa: E402
+from asyncpg import BitString, Range  # noqa: E402
 from tests.sinks.postgres_help import database, written  # noqa: E402
 
 from penstock import ArrowBatch, PermanentError, send  # noqa: E402
@@ -38,6 +39,7 @@ class RelativeDelta:
 
 
 TOKYO = dt.timezone(dt.timedelta(hours=9))
+ID = "12345678-1234-5678-1234-567812345678"
 DAY = dt.date(2026, 1, 2)
 AT = dt.datetime(2026, 1, 2, 3, 4)
 HOUR = dt.time(3, 4)
@@ -135,7 +137,22 @@ async def test_a_value_that_would_be_changed_fails_alone(
         ("daterange[]", [[Range(AT)]], [[Range(DAY)]], ['{"[2026-01-02,)"}']),
         ("time[]", [[AT], [ZONED]], [[HOUR, None]], ["{03:04:00,NULL}"]),
         ("numeric[]", [[1, Decimal("1e200000")]], [[Decimal("1.0"), None]], ["{1.0,NULL}"]),
-        ("point", [(1, 2, 3)], [(1, 2), [3, 4], None], ["(1,2)", "(3,4)", None]),
+        (
+            "point",
+            [(1, 2, 3), b"ab", BitString.frombytes(b"\x80", 2)],
+            [(1, 2), [3, 4], None],
+            ["(1,2)", "(3,4)", None],
+        ),
+        (
+            "lseg",
+            [((1, 2), (3, 4), (5, 6)), ((1, 2, 3), (4, 5))],
+            [((1, 2), (3, 4))],
+            ["[(1,2),(3,4)]"],
+        ),
+        ("circle", [((1, 2), 3, 4), ((1, 2, 9), 3)], [((1, 2), 3)], ["<(1,2),3>"]),
+        ("line", [(1, 2, 3, 4), b"abc"], [(1, 2, 3)], ["{1,2,3}"]),
+        ("polygon", [((1, 2, 3),), [b"ab"]], [((1, 2), (3, 4)), None], ["((1,2),(3,4))", None]),
+        ("uuid", [BitString.frombytes(b"\x80", 2)], [ID, UUID(ID), None], [ID, ID, None]),
     ],
 )
 @pytest.mark.parametrize("way", ["parameters", "COPY", "staging"])

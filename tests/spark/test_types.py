@@ -53,6 +53,8 @@ COLUMNS: dict[str, tuple[str, str, Any]] = {
         dt.timedelta(days=1, hours=2, minutes=3, seconds=4),
     ),
     "ui": ("uuid", f"'{ID}'", ID),
+    "tv": ("tsvector", "'a b'", "'a' 'b'"),
+    "ma": ("macaddr[]", "array('08:00:2b:01:02:03', null)", ["08:00:2b:01:02:03", None]),
     "js": ("jsonb", "to_json(named_struct('a', array(1, null)))", '{"a": [1, null]}'),
     "ai": ("integer[]", "array(1, null, 3)", [1, None, 3]),
     "at": ("text[]", "array('a', '')", ["a", ""]),

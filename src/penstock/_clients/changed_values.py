@@ -6,7 +6,8 @@
    databases read the part that they need, and drop the other without an error.
 4. An interval takes no object with months or hours of its own, such as a `relativedelta`: drivers
    read the days, the seconds and the microseconds of any object.
-5. A point takes two coordinates.
+5. A point takes two coordinates, and any other geometric value as many parts as it has: asyncpg
+   reads the first ones of any sequence, also of bytes.
 6. A number for a column of decimals is in the range of PostgreSQL: asyncpg sends 1e200000 as 0.
 7. An array is checked by its elements, in any number of dimensions.
 """
@@ -33,7 +34,8 @@ _LOST = ("years", "months", "hours", "minutes")
 _COORDINATES = 2
 DECIMAL_DIGITS = 131_072
 """Digits before the decimal point of a numeric of PostgreSQL."""
-_NO_ARRAYS = (str, bytes, bytearray, memoryview, Mapping)
+NO_ARRAYS = (str, bytes, bytearray, memoryview, Mapping)
+"""Sized collections that drivers do not take for arrays."""
 
 
 class ChangedValue(ValueError):
@@ -114,9 +116,35 @@ def decimal(value: Any) -> Any:
 
 def point(value: Any) -> Any:
     """Check a value for a column of points."""
-    if is_array(value) and len(value) != _COORDINATES:
+    if value is None:
+        return value
+    if not is_array(value):
+        raise ChangedValue(f"a {type(value).__name__} for a point; pass two coordinates")
+    if len(value) != _COORDINATES:
         raise ChangedValue(f"a point of {len(value)} coordinates for a column with two")
     return value
+
+
+def geometric(name: str, *, size: int | None, points: int | None) -> Check:
+    """The check of a type of `size` parts, if that is fixed, of which the first `points`, or all,
+    are points.
+    """
+
+    def checked(value: Any) -> Any:
+        if value is None:
+            return value
+        if not is_array(value):
+            raise ChangedValue(
+                f"a {type(value).__name__} for a {name}; pass a sequence of its parts"
+            )
+        parts = [*cast("Iterable[Any]", value)]
+        if size is not None and len(parts) != size:
+            raise ChangedValue(f"{len(parts)} parts for a {name}, which has {size}")
+        for each in parts[:points]:
+            point(each)
+        return value
+
+    return checked
 
 
 def is_array(value: object) -> bool:
@@ -124,7 +152,7 @@ def is_array(value: object) -> bool:
     return (
         isinstance(value, Iterable)
         and isinstance(value, Sized)
-        and not isinstance(value, _NO_ARRAYS)
+        and not isinstance(value, NO_ARRAYS)
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .._clients.postgres.names import qualified
+from .._clients.postgres.types import identity
 from .connection import LetterConnection
 from .store import StoreError
 from .table import FoundColumn, additions, creation, differences
@@ -17,8 +18,9 @@ _FIND = """
 SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name, c.relkind::text
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)
 """
-_DESCRIBE = """
-SELECT attname::text AS name, format_type(atttypid, atttypmod) AS type, attnotnull AS is_required,
+_DESCRIBE = f"""
+SELECT attname::text AS name, CASE atttypmod WHEN -1 THEN {identity("atttypid")}
+    ELSE format_type(atttypid, atttypmod) END AS type, attnotnull AS is_required,
     atthasdef OR attidentity <> '' AS fills_itself
 FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """

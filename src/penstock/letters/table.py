@@ -25,7 +25,7 @@ class Column:
 
     name: str
     types: tuple[str, ...]
-    """The accepted types, as `format_type` spells them. The first one is created."""
+    """The accepted types, as PostgreSQL's documentation spells them. The first one is created."""
     rest: str = ""
     """Constraints and default."""
 

@@ -256,6 +256,8 @@ def is_about_items(error: BaseException) -> bool:
         return True  # asyncpg could not encode a row: the only remaining cause on the client
     if state == NO_PRIVILEGE:
         return not _lacks_privilege(error)
+    if state == POOLER:  # a value that the driver encoded with too few bytes
+        return not _is_fatal(error)
     return state not in OF_ALL and state[:2] not in OF_ALL_FAMILIES
 
 
@@ -289,6 +291,16 @@ def copy_row(error: BaseException, table: str, rows: int) -> int | None:
         return None
     row = int(found[1]) - 1
     return row if 0 <= row < rows else None
+
+
+def names_column(error: BaseException, table: str) -> bool:
+    """Return whether the server's context names a column (`COPY events, line 2, column at`), whose
+    value it could not read; constraints and triggers concern a whole row.
+    """
+    context = getattr(error, "context", None)
+    return isinstance(context, str) and bool(
+        re.search(rf"^COPY {re.escape(table)}, \D*\d+, ", context, re.MULTILINE)
+    )
 
 
 def for_write(error: Exception, *, sealed: bool) -> Exception:

@@ -1,6 +1,11 @@
-"""Types of PostgreSQL that contain others: arrays, composites, ranges.
+"""The identity of PostgreSQL's types, and types that contain others: arrays, composites, ranges.
 
-A domain is the type that it is over, in any depth.
+1. A type is identified by its OID and its name in the catalog, never by `format_type`, whose text
+   depends on the session: `quote_all_identifiers` quotes it, and a type of the user with the name of
+   a built-in type, in a schema that is searched first, gets its place.
+2. A built-in type has the name that the documentation uses, such as `bigint`. Any other type has a
+   name with a dot: its extension or, if it belongs to none, its schema comes first.
+3. A domain is the type that it is over, in any depth.
 """
 
 from __future__ import annotations
@@ -11,9 +16,45 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-TYPES = """WITH RECURSIVE reached(oid) AS (
+_SPELLED = {
+    "bool": "boolean",
+    "bpchar": "character",
+    "float4": "real",
+    "float8": "double precision",
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "time": "time without time zone",
+    "timestamp": "timestamp without time zone",
+    "timestamptz": "timestamp with time zone",
+    "timetz": "time with time zone",
+    "varbit": "bit varying",
+    "varchar": "character varying",
+}
+"""The built-in types whose name in the catalog is not the one in the documentation."""
+_FIRST_OWN = 16_384
+"""The first OID that a server assigns; smaller ones are the same on every server."""
+
+
+def identity(oid: str) -> str:
+    """SQL for the identity of the type with this OID, given as SQL."""
+    return f"""(SELECT CASE
+            WHEN i.oid >= {_FIRST_OWN} THEN COALESCE((SELECT x.extname FROM pg_catalog.pg_depend d
+                JOIN pg_catalog.pg_extension x ON x.oid = d.refobjid
+                WHERE d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND d.objid = i.oid AND d.deptype = 'e'
+                    AND d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass), h.nspname) || '.' || i.typname
+            {" ".join(f"WHEN i.typname = '{name}' THEN '{spelled}'" for name, spelled in _SPELLED.items())}
+            ELSE i.typname END || CASE WHEN i.oid = own.oid THEN '' ELSE '[]' END
+        FROM pg_catalog.pg_type own
+        JOIN pg_catalog.pg_type i ON i.oid = CASE WHEN EXISTS (
+            SELECT FROM pg_catalog.pg_type e WHERE e.oid = own.typelem AND e.typarray = own.oid) THEN own.typelem ELSE own.oid END
+        JOIN pg_catalog.pg_namespace h ON h.oid = i.typnamespace
+        WHERE own.oid = {oid})"""  # noqa: S608  # the text of a column
+
+
+TYPES = f"""WITH RECURSIVE reached(oid) AS (
         SELECT a.atttypid FROM pg_catalog.pg_attribute a
-        WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped
+        WHERE a.attrelid = {{table}} AND a.attnum > 0 AND NOT a.attisdropped
         UNION
         SELECT part.oid FROM reached JOIN pg_catalog.pg_type t ON t.oid = reached.oid, LATERAL (
             SELECT t.typbasetype WHERE t.typtype = 'd'
@@ -25,7 +66,7 @@ TYPES = """WITH RECURSIVE reached(oid) AS (
             WHERE t.typtype = 'm' AND (pg_catalog.to_jsonb(r)->>'rngmultitypid')::oid = t.oid
         ) part(oid)
     )
-    SELECT t.oid::int8 AS oid, pg_catalog.format_type(t.oid, -1) AS name, CASE
+    SELECT t.oid::int8 AS oid, {identity("t.oid")} AS name, CASE
             WHEN t.typtype <> 'b' THEN t.typtype::text
             WHEN t.typelem <> 0 AND t.typcategory = 'A' THEN 'a' ELSE 'b' END AS kind,
         CASE t.typtype WHEN 'd' THEN ARRAY[t.typbasetype::int8]
@@ -38,8 +79,8 @@ TYPES = """WITH RECURSIVE reached(oid) AS (
         ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid
             AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum) AS fields
     FROM reached JOIN pg_catalog.pg_type t ON t.oid = reached.oid
-"""
-"""The types of a table's columns and all types that they contain, by `{table}`, its oid.
+"""  # noqa: S608  # text of this module
+"""The types of a table's columns and all types that they contain, by `{table}`, its OID.
 
 Before version 14 there are no multiranges, and no column `rngmultitypid`.
 """
@@ -50,6 +91,7 @@ class PostgresType:
     """A type, without domains."""
 
     name: str
+    """Its identity."""
     kind: str
     """`a`: array, `c`: composite, `r`: range, `m`: multirange; others contain no types."""
     parts: tuple[PostgresType, ...] = ()

@@ -17,6 +17,7 @@ from ..changed_values import (
     day,
     decimal,
     duration,
+    geometric,
     is_array,
     point,
     time_of_day,
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
 
     from .types import PostgresType
 
+GEOMETRIC: Mapping[str, Check] = {
+    "box": geometric("box", size=2, points=2),
+    "circle": geometric("circle", size=2, points=1),
+    "line": geometric("line", size=3, points=0),
+    "lseg": geometric("line segment", size=2, points=2),
+    "path": geometric("path", size=None, points=None),
+    "point": point,
+    "polygon": geometric("polygon", size=None, points=None),
+}
 SCALARS: Mapping[str, Check] = {
     **dict.fromkeys(("smallint", "integer", "bigint", "oid", "xid", "xid8"), whole),
     "date": day,
@@ -35,7 +45,7 @@ SCALARS: Mapping[str, Check] = {
     "time with time zone": dateless,
     "interval": duration,
     "numeric": decimal,
-    "point": point,
+    **GEOMETRIC,
 }
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._clients.postgres.names import qualified
+from ..._clients.postgres.types import identity
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, PositionLost, RefusedError
@@ -49,11 +50,11 @@ _KEY = ("consumer_group", "topic", "partition", "key")
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _RIGHTS_TO_POSITIONS = ("SELECT", "INSERT", "UPDATE")
 _THESE = "WHERE consumer_group = $1 AND topic = $2 AND partition = $3 AND key = ANY($4::text[])"
-_FACTS = """
+_FACTS = f"""
 SELECT c.oid::int8 AS oid, c.relkind::text AS kind, n.nspname AS home,
     row_security_active(c.oid) AS hides,
     ARRAY(SELECT r FROM unnest($2::text[]) AS r WHERE NOT has_table_privilege(c.oid, r)) AS lacking,
-    ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, NULL) FROM pg_attribute a
+    ARRAY(SELECT a.attname || ' ' || {identity("a.atttypid")} FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
     ARRAY(SELECT a.attname::text FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(n, at),
         pg_attribute a WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid

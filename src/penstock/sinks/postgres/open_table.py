@@ -17,7 +17,7 @@ from .plan.table import read_table
 from .transactions.attempt import attempted
 from .transactions.position_owner import PositionOwner, PositionTransaction
 from .transactions.transaction import PostgresTransaction
-from .writing.encodable import by_codecs
+from .writing.encodable import by_codecs, json_by_codecs
 from .writing.scope import ALONE, SWITCHING, Block, StatementLost
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class OpenTable:
             async with connections.opening() as con:
                 async with connections.statements.block(con):
                     table = await read_table(con, target.table, target.schema, target.columns)
-                plan = target.plan(table, reads_text=reads_text)
-                plan = plan if reads_text else await by_codecs(con, plan)
+                    plan = await by_codecs(con, target.plan(table, reads_text=reads_text))
+                plan = plan if reads_text else await json_by_codecs(con, plan)
                 target.strategy.check(plan)
         except ConfigError:
             raise

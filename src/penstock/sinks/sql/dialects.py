@@ -5,6 +5,7 @@ Each class is stateless.
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._clients.postgres.names import qualified
@@ -15,7 +16,8 @@ from ..._core.errors import ConfigError
 from .pooled import check_pooler, set_up_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
 
@@ -91,6 +93,11 @@ class SqlDialect:
         """Whether the session's time zone is UTC, if it matters."""
         del con
         return True
+
+    def plain_names(self, con: Connection) -> AbstractContextManager[None]:
+        """Print names of types as SQLAlchemy recognises them."""
+        del con
+        return nullcontext()
 
     def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
         """The table's columns and their types, for comparison; a single fast query."""
@@ -196,10 +203,23 @@ class PostgreSql(SqlDialect):
             )
             raise bad("on_conflict", target.mode, rule)
 
+    @contextmanager
+    def plain_names(self, con: Connection) -> Iterator[None]:
+        """Print names of types without quotes, whatever the session's setting."""
+        shown = con.exec_driver_sql("SHOW quote_all_identifiers").scalar()
+        if shown != "on":
+            yield
+            return
+        con.exec_driver_sql("SET quote_all_identifiers = off")
+        try:
+            yield
+        finally:
+            con.exec_driver_sql("SET quote_all_identifiers = on")
+
     def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
         """The columns of the catalog."""
         found = con.exec_driver_sql(
-            "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull, attgenerated::text "  # noqa: S608  # a parameter
+            "SELECT attname::text, atttypid::int8, atttypmod, attnotnull, attgenerated::text "  # noqa: S608  # a parameter
             f"FROM pg_attribute WHERE attrelid = {_relation(con)} "
             "AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
             (qualified(schema, table),),

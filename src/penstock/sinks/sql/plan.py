@@ -201,9 +201,10 @@ def _reflected(
     from sqlalchemy.exc import NoSuchTableError
 
     try:
-        table = Table(
-            target.table, MetaData(), schema=target.schema, autoload_with=con, resolve_fks=False
-        )
+        with dialect.plain_names(con):
+            table = Table(
+                target.table, MetaData(), schema=target.schema, autoload_with=con, resolve_fks=False
+            )
     except NoSuchTableError:
         where = "" if target.schema is None else f" in the schema {target.schema!r}"
         raise bad("table", target.table, f"does not exist{where}") from None

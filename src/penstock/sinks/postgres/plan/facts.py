@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
+from ...._clients.postgres.value_checks import GEOMETRIC
 from ..rows.changed import column_check
 from ..rows.order import key_kinds, sorted_places
 
@@ -42,19 +43,34 @@ class PlanFacts:
     version: str | None
     reads_text: bool
     """Whether JSON, XML and enums are sent as text, which a user's codec may change."""
-    copies: bool = True
-    """Whether asyncpg can `COPY` every column's type; a user's text codec may prevent it."""
+    uncopied: tuple[str, ...] = ()
+    """The columns that asyncpg cannot `COPY`, because a user's codec may encode them as text."""
     json_types: frozenset[str] = JSON_TYPES
     """The types whose values are encoded as JSON text here, not by a user's codec."""
     returning: tuple[str, ...] = ()
     """The columns of the stored row for its item's receipt."""
 
     @property
+    def copies(self) -> bool:
+        """Whether asyncpg can `COPY` the rows, at least into staging."""
+        return not self.uncopied
+
+    @property
     def answers(self) -> bool:
         """Whether a plain `COPY` into the table is not possible: conflicts are handled, rows are
-        returned, or the table does not allow `COPY`.
+        returned, the table does not allow `COPY`, or values are sent as text.
         """
-        return self.mode != "error" or bool(self.returning) or not self.table.takes_copy
+        return (
+            self.mode != "error"
+            or bool(self.returning)
+            or not self.table.takes_copy
+            or bool(self.texts)
+        )
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """The columns whose values are sent as text, since asyncpg has no binary encoder."""
+        return tuple(name for name in self.columns if self.table.column(name).as_text)
 
     @property
     def replaces(self) -> bool:
@@ -118,9 +134,9 @@ class PlanFacts:
         """The value as the column stores it: rounded, for example, or without excess spaces."""
         column, (value,) = self.table.column(name), self.staged((name,))
         made = f"{value}::{column.exact}"
-        if column.loose.removesuffix("[]") not in _CUT:
+        if column.identity.removesuffix("[]") not in _CUT:
             return made
-        if column.loose != "character varying" or column.exact == column.loose:
+        if column.identity != "character varying" or column.plain_type:
             return value
         whole = f"rtrim({value}) COLLATE {BYTES} = rtrim({made}) COLLATE {BYTES}"
         return f"(CASE WHEN {whole} THEN {made} ELSE {value} END)"
@@ -134,10 +150,14 @@ class PlanFacts:
         found = [self.table.column(name) for name in names]
         if any(column.is_nested for column in found):
             return None
-        arrays = ", ".join(f"${place}::{column.loose}[]" for place, column in enumerate(found, 1))
+        arrays = ", ".join(f"${place}::{column.given}[]" for place, column in enumerate(found, 1))
+        keys = self.staged(names)
+        typed = ", ".join(
+            f"{column.typed(key)} AS {key}" for column, key in zip(found, keys, strict=True)
+        )
         return (
-            f"SELECT (o - 1)::int4 FROM unnest({arrays}) WITH ORDINALITY AS "  # noqa: S608  # names are quoted
-            f"given({', '.join(self.staged(names))}, o) ORDER BY {self.order}"
+            f"SELECT (o - 1)::int4 FROM (SELECT o, {typed} FROM unnest({arrays}) "  # noqa: S608  # names are quoted
+            f"WITH ORDINALITY AS given({', '.join(keys)}, o)) AS given ORDER BY {self.order}"
         )
 
     @cached_property
@@ -166,7 +186,7 @@ class PlanFacts:
     def packed_types(self) -> tuple[str, ...]:
         """The columns' types for packing rows for `COPY`; empty if a user's codec may encode them."""
         found = (self.table.column(name) for name in self.columns)
-        types = tuple("text" if column.is_enum else column.loose for column in found)
+        types = tuple(column.sent_as for column in found)
         return types if self.reads_text else ()
 
     @cached_property
@@ -176,7 +196,7 @@ class PlanFacts:
         return tuple(
             place
             for place, column in enumerate(found)
-            if self.reads_text and "numeric" in {column.loose, column.element}
+            if self.reads_text and "numeric" in {column.identity, column.element}
         )
 
     @cached_property
@@ -195,15 +215,16 @@ class PlanFacts:
     @cached_property
     def rounded_places(self) -> tuple[int, ...]:
         """The places of real columns' values in a row, whose excess digits asyncpg drops."""
-        kinds = [self.table.column(name).loose for name in self.columns]
+        kinds = [self.table.column(name).identity for name in self.columns]
         return tuple(place for place, kind in enumerate(kinds) if kind == "real")
 
     @cached_property
-    def has_times(self) -> bool:
-        """Whether asyncpg may change dates and times: of the exact types of Python, too."""
-        return any(
-            check.kind.startswith(("date", "time")) for check in self.checked_places.values()
-        )
+    def checks_exact(self) -> bool:
+        """Whether asyncpg may change values of the exact types of Python: dates and times, and
+        bytes as coordinates.
+        """
+        checked = (check.kind for check in self.checked_places.values())
+        return any(kind.startswith(("date", "time")) or kind in GEOMETRIC for kind in checked)
 
     @cached_property
     def is_converted(self) -> bool:
@@ -219,7 +240,7 @@ class PlanFacts:
         return {
             place: column.element is not None
             for place, column in enumerate(found)
-            if (column.element or column.loose) in self.json_types
+            if (column.element or column.identity) in self.json_types
         }
 
     @property
@@ -245,14 +266,19 @@ class PlanFacts:
         """The types of loose staging, with the columns' collations."""
         found = zip(map(self.table.column, self.columns), self.casts, strict=True)
         return [
-            "text" if cast else f"{column.loose}{_collated(column.collated_by)}"
+            "pg_catalog.text"
+            if cast and not column.as_text
+            else f"{column.given}{_collated(column.collated_by)}"
             for column, cast in found
         ]
 
     @property
     def exact_types(self) -> list[str]:
         """The types of exact staging, with the columns' collations."""
-        return [*map(self.exact_type, self.columns)]
+        return [
+            column.given if column.as_text else self.exact_type(column.name)
+            for column in map(self.table.column, self.columns)
+        ]
 
     def exact_type(self, name: str) -> str:
         """A column's declared type and collation."""
@@ -264,7 +290,12 @@ class PlanFacts:
         """For each column, the cast from loose staging to its type; empty if none is needed."""
         found = (self.table.column(name) for name in self.columns)
         return [
-            f"::{column.exact}" if self.reads_text and (column.is_read or column.is_enum) else ""
+            column.typed("")
+            or (
+                f"::{column.exact}"
+                if self.reads_text and (column.is_read or column.is_enum)
+                else ""
+            )
             for column in found
         ]
 

@@ -44,12 +44,12 @@ class TablePlan(PlanFacts):
 
         If columns are returned, the row's place is an additional parameter.
         """
-        values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
         back = (
             f" RETURNING ${len(self.columns) + 1}::int4 AS o, {self.values_of()}"
             if self.returning
             else ""
         )
+        values = ", ".join(f"${place}{cast}" for place, cast in enumerate(self._parameter_casts, 1))
         return f"{self.into} VALUES ({values}){self.on_conflict}{back}"
 
     @cached_property
@@ -59,7 +59,14 @@ class TablePlan(PlanFacts):
 
     def _values(self, rows: int) -> str:
         back = f" RETURNING {self.values_of()}" if self.returning else ""
-        return f"{self.into} VALUES {_parameters([''] * len(self.columns), rows)}{self.on_conflict}{back}"
+        given = _parameters(self._parameter_casts, rows)
+        return f"{self.into} VALUES {given}{self.on_conflict}{back}"
+
+    @cached_property
+    def _parameter_casts(self) -> list[str]:
+        """For each column, the casts of a parameter; empty if it has the column's own type."""
+        found = (self.table.column(name) for name in self.columns)
+        return [column.typed(f"::{column.given}") if column.as_text else "" for column in found]
 
     @cached_property
     def merge_values(self) -> Callable[[int], str]:
@@ -69,7 +76,8 @@ class TablePlan(PlanFacts):
         return lru_cache(TEXTS)(self._merge_values)
 
     def _merge_values(self, rows: int) -> str:
-        casts = [f"::{self.table.column(name).loose}" for name in self.columns]
+        found = (self.table.column(name) for name in self.columns)
+        casts = [column.typed(f"::{column.given}") for column in found]
         given = _parameters(casts, rows, numbered=True)
         return self._merge_from(f"(VALUES {given}) AS given({self.all_staged}, o)")
 
@@ -81,6 +89,19 @@ class TablePlan(PlanFacts):
     def staging(self, *, again: bool = False) -> str:
         """Create empty exact staging in the open transaction; with `again` it may already exist."""
         return staging_table(EXACT, self.exact_types, again=again)
+
+    def _typed(self, source: str) -> str:
+        """Rows of a source, with values that were sent as text in their columns' types."""
+        if not self.texts:
+            return source
+        found = enumerate(self.table.column(name) for name in self.columns)
+        values = ", ".join(f"{column.typed(f'c{place}')} AS c{place}" for place, column in found)
+        return f"(SELECT o, {values} FROM {source}) AS given"
+
+    @property
+    def _staged(self) -> str:
+        """The rows of exact staging."""
+        return self._typed(f"{SCHEMA}.{EXACT}")
 
     @cached_property
     def same_types(self) -> str:
@@ -99,12 +120,12 @@ class TablePlan(PlanFacts):
     @cached_property
     def merge(self) -> str:
         """Insert from exact staging, with the mode's conflict clause."""
-        return self._merge_from(f"{SCHEMA}.{EXACT}")
+        return self._merge_from(self._staged)
 
     @cached_property
     def merge_distinct(self) -> str:
         """Like `merge`, for rows with distinct keys."""
-        return self._plainly(f"{SCHEMA}.{EXACT}")
+        return self._plainly(self._staged)
 
     @cached_property
     def merge_arrays(self) -> str | None:
@@ -116,10 +137,9 @@ class TablePlan(PlanFacts):
         found = [self.table.column(name) for name in self.columns]
         if any(column.is_nested for column in found):
             return None
-        arrays = ", ".join(f"${place}::{column.loose}[]" for place, column in enumerate(found, 1))
-        return self._merge_from(
-            f"unnest({arrays}) WITH ORDINALITY AS given({self.all_staged}, o)", first=1
-        )
+        arrays = ", ".join(f"${place}::{column.given}[]" for place, column in enumerate(found, 1))
+        rows = f"unnest({arrays}) WITH ORDINALITY AS given({self.all_staged}, o)"
+        return self._merge_from(self._typed(rows), first=1)
 
     def _merge_from(self, source: str, *, first: int = 0) -> str:
         if not self.returning:
@@ -223,11 +243,11 @@ class TablePlan(PlanFacts):
             stored = f" LEFT JOIN {self.table.qualified} t ON {self.same_key}"
             equal = f", {self.same_values} AS same"
         return (
-            f"WITH d({given}) AS ({self.into} SELECT {self.all_staged} FROM {SCHEMA}.{EXACT} ORDER "
+            f"WITH d({given}) AS ({self.into} SELECT {self.all_staged} FROM {self._staged} ORDER "
             f"BY {self.order} ON CONFLICT{only} DO NOTHING"
             f" RETURNING {names}), s AS (SELECT *, row_number() OVER "
             f"(PARTITION BY {', '.join(keys)} ORDER BY o) AS r"
-            f" FROM {SCHEMA}.{EXACT} WHERE {whole})"
+            f" FROM {self._staged} WHERE {whole})"
             f" SELECT s.o, s.r > 1 AS again{equal} FROM s LEFT JOIN d ON {same}{stored} WHERE "
             "d.k0 IS NULL OR s.r > 1"
         )
@@ -249,8 +269,15 @@ class TablePlan(PlanFacts):
     @cached_property
     def encode(self) -> str:
         """Takes a row and one more value; never executed with values (see `refused_rows`)."""
-        types = [*(self.table.column(name).exact for name in self.columns), "int4"]
+        found = (self.table.column(name) for name in self.columns)
+        types = [*(c.given if c.as_text else c.exact for c in found), "int4"]
         return "SELECT " + ", ".join(f"${place}::{kind}" for place, kind in enumerate(types, 1))
+
+    @cached_property
+    def read(self) -> str:
+        """Takes a row, and compares its values with NULL."""
+        found = enumerate((self.table.column(name) for name in self.columns), 1)
+        return "SELECT " + ", ".join(f"${place}::{each.given} IS NULL" for place, each in found)
 
 
 def _parameters(casts: Sequence[str], rows: int, *, numbered: bool = False) -> str:

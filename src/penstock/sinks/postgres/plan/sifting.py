@@ -18,7 +18,9 @@ _NO_PARENT = "23503"
 """A foreign key was violated."""
 TAKEN = ("23505", "23P01")
 """A unique key or an exclusion was violated."""
-_VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text, field text)"
+_VERDICT_COLUMNS = (
+    "(o int4, code text, message text, detail text, rule text, field text, is_unread bool)"
+)
 
 
 def sifting(facts: PlanFacts, *, again: bool = False) -> str:
@@ -46,21 +48,30 @@ def sift(facts: PlanFacts) -> str:
     of all rows would accept, is inserted after it. Rows are inserted in the order of the batch, on
     which the results depend, so the existing rows that they replace are first locked in the order of
     the key.
+
+    Values that were staged as text are read first: an error there is the row's own, whatever its
+    code. The input of a type may raise the codes of missing tables (regclass) and of syntax
+    (jsonpath).
     """
-    values = ", ".join(f"r.c{place}{cast}" for place, cast in enumerate(facts.casts))
+    values = ", ".join(f"{'v' if cast else 'r'}.c{place}" for place, cast in enumerate(facts.casts))
+    read = ", ".join(
+        f"r.c{place}{cast} AS c{place}" for place, cast in enumerate(facts.casts) if cast
+    )
+    read = f"is_unread = true; SELECT {read} INTO v; is_unread = false;" if read else ""
     of_all = f"SQLSTATE IN ({_texts(OF_ALL)}) OR left(SQLSTATE, 2) IN ({_texts(OF_ALL_FAMILIES)})"
     unprivileged = f"SQLSTATE = '{NO_PRIVILEGE}' AND EXISTS ({lacking(facts)})"
     insert = f"{facts.into} VALUES ({values}){facts.on_conflict}"
     if facts.returning:
         stored = f"{insert} RETURNING r.o AS o, {facts.values_of()}"
         insert = f"WITH stored AS ({stored}) INSERT INTO {SCHEMA}.{RETURNED} SELECT * FROM stored"
-    store = f"""{insert};
+    store = f"""{read}
+            {insert};
             GET DIAGNOSTICS n = ROW_COUNT;
             IF n = 0 THEN INSERT INTO {SCHEMA}.{VERDICT} (o) VALUES (r.o); END IF"""
     body = f"""
 #variable_conflict use_column
 DECLARE
-    r record; n bigint; again boolean; p_message text; p_detail text; p_rule text; p_field text;
+    r record; v record; n bigint; again boolean; is_unread boolean = false; p_message text; p_detail text; p_rule text; p_field text;
 BEGIN
     {_lock(facts)}FOR r IN SELECT * FROM {SCHEMA}.{LOOSE} ORDER BY o LOOP
         BEGIN
@@ -70,7 +81,8 @@ BEGIN
             IF {unprivileged} THEN RAISE; END IF;
             GET STACKED DIAGNOSTICS p_message = MESSAGE_TEXT, p_detail = PG_EXCEPTION_DETAIL, p_rule = CONSTRAINT_NAME,
                 p_field = COLUMN_NAME;
-            INSERT INTO {SCHEMA}.{VERDICT} VALUES (r.o, SQLSTATE, p_message, p_detail, p_rule, p_field);
+            INSERT INTO {SCHEMA}.{VERDICT} VALUES (r.o, SQLSTATE, p_message, p_detail, p_rule, p_field, is_unread);
+            is_unread = false;
         END;
     END LOOP;
     SELECT EXISTS (SELECT FROM {SCHEMA}.{LOOSE} s WHERE NOT EXISTS (SELECT FROM {SCHEMA}.{VERDICT} v WHERE v.o = s.o)
@@ -113,8 +125,29 @@ def _without_later(facts: PlanFacts) -> str:
     """A condition for rows that may be inserted after later ones: none of them has the same key."""
     if facts.mode != "update":
         return ""
-    same = " AND ".join(f"e.{key} = s.{key}" for key in facts.staged(facts.target or ()))
-    return f" AND NOT EXISTS (SELECT FROM {SCHEMA}.{LOOSE} e WHERE e.o > s.o AND {same})"
+    rows, keys = _keyed(facts, facts.target or ())
+    same = " AND ".join(f"e.{key} = k.{key}" for key in keys)
+    return (
+        f" AND NOT EXISTS (SELECT FROM {rows} k, {rows} e WHERE k.o = s.o AND e.o > k.o AND {same})"
+    )
+
+
+def _keyed(facts: PlanFacts, key: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The staged rows with the values of a key in its types, NULL if they could not be read, and
+    their columns.
+    """
+    columns, casts = (
+        facts.staged(key),
+        dict(zip(facts.all_staged.split(", "), facts.casts, strict=True)),
+    )
+    if not any(casts[column] for column in columns):
+        return f"{SCHEMA}.{LOOSE}", columns
+    values = ", ".join(
+        f"CASE WHEN f.o IS NULL THEN l.{column}{casts[column]} END AS {column}"
+        for column in columns
+    )
+    rows = f"{SCHEMA}.{LOOSE} l LEFT JOIN {SCHEMA}.{VERDICT} f ON f.o = l.o AND f.is_unread"
+    return f"(SELECT l.o, {values} FROM {rows})", columns
 
 
 def conflicts(facts: PlanFacts) -> str:

@@ -77,11 +77,13 @@ class WriteStrategy:
                 self.statement,
                 f"unnest would split the values of these columns: {', '.join(nested)}",
             )
-        if self.statement == "copy" and not plan.copies:
+        if self.statement == "copy" and (uncopied := plan.uncopied or plan.texts):
             raise bad(
                 "statement",
                 self.statement,
-                "a codec in text format prevents asyncpg from sending one of the columns by COPY",
+                "asyncpg encodes the values of these columns only as text, which a binary COPY does "
+                f"not accept: {', '.join(uncopied)}; choose another statement, or set a codec in "
+                "binary format for their types",
             )
 
 

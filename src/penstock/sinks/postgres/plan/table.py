@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.names import qualified
-from ...._clients.postgres.types import TYPES, PostgresType, types_of
+from ...._clients.postgres.types import TYPES, PostgresType, identity, types_of
 from ...._core.checks import bad
 from ....letters.table import upgrade
 
@@ -21,6 +21,10 @@ SHOWN = 20
 READ = 1000
 """Maximum number of names searched for similar ones."""
 
+_READ = (114, 3802, 142, 4072)
+"""The OIDs of json, jsonb, xml and jsonpath, the same on every server."""
+_TEXTS = (25, 1043)
+"""The OIDs of text and varchar."""
 _TABLE = """SELECT c.oid, c.relname, n.nspname,
            c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AND NOT (c.relhasrules AND EXISTS (
                SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3')) AS takes_copy,
@@ -37,11 +41,11 @@ _TABLES = """SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 _SCHEMAS = (
     "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(toast|temp)' ORDER BY 1"
 )
-_COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.is_read,
+_COLUMNS = f"""SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.identity, base.oid, base.is_read,
            base.is_enum, base.is_nested, a.attnotnull AS not_null,
            a.attgenerated <> '' OR a.attidentity = 'a' AS generated,
            a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull || ',' || a.attcollation AS mark,
-           CASE WHEN base.has_parts THEN a.atttypid::int8 END AS kind,
+           CASE WHEN base.has_parts THEN a.atttypid::pg_catalog.int8 END AS kind,
            CASE WHEN a.attcollation NOT IN (0, 100) THEN (SELECT quote_ident(n.nspname) || '.' || quote_ident(c.collname)
                FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation) END AS collated_by,
            base.is_text AND pg_catalog.getdatabaseencoding() = 'UTF8' AND EXISTS (
@@ -53,14 +57,14 @@ _COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.att
             SELECT a.atttypid
             UNION ALL SELECT t.typbasetype FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype = 'd'
         )
-        SELECT pg_catalog.format_type(t.oid, -1) AS loose, t.typtype = 'e' AS is_enum, t.typcategory IN ('A', 'C', 'G', 'R') AS is_nested,
+        SELECT pg_catalog.format_type(t.oid, -1) AS loose, {identity("t.oid")} AS identity, t.oid::pg_catalog.int8 AS oid, t.typtype = 'e' AS is_enum, t.typcategory IN ('A', 'C', 'G', 'R') AS is_nested,
                t.typcategory IN ('A', 'C', 'R') AS has_parts,
-               t.oid IN ('json'::regtype, 'jsonb'::regtype, 'xml'::regtype) AS is_read,
-               t.oid IN ('text'::regtype, 'varchar'::regtype) AS is_text
+               t.oid IN ({", ".join(map(str, _READ))}) AS is_read,
+               t.oid IN ({", ".join(map(str, _TEXTS))}) AS is_text
         FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype <> 'd'
     ) base
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-"""
+"""  # noqa: S608  # text of this package
 _KEYS = """SELECT array_agg(a.attname::text ORDER BY k.place) AS names
     FROM pg_catalog.pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place), pg_catalog.pg_attribute a
     WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -104,12 +108,17 @@ class TableColumn:
 
     name: str
     exact: str
-    """The declared type."""
+    """The declared type, as SQL."""
     loose: str
-    """The base type without length, precision or domain; accepts every value sent for the column.
+    """The base type without length, precision or domain, as SQL; accepts every value sent for the
+    column.
     """
+    identity: str
+    """The identity of the base type, whatever the session's settings."""
+    oid: int
+    """The OID of the base type."""
     is_read: bool
-    """Only the server can parse its values, from text: JSON, XML."""
+    """Only the server can parse its values, from text: JSON, XML, JSON paths."""
     is_enum: bool
     is_nested: bool
     """Its values may be lists, which `unnest` would split."""
@@ -128,10 +137,35 @@ class TableColumn:
     is_numbered: bool = False
     """Whether a row without a value takes the next number of a sequence."""
 
+    as_text: str = ""
+    """`text`, or `text[]` for an array, if the driver cannot send its values in binary form."""
+
+    @property
+    def plain_type(self) -> str:
+        """The identity of the type if it has no length, precision or domain; otherwise empty."""
+        return self.identity if self.exact == self.loose else ""
+
     @property
     def is_spelled_once(self) -> bool:
         """Whether equal values are identical, unlike 1.0 and 1.00."""
-        return self.is_bytewise or self.exact in _SPELLED_ONCE
+        return self.is_bytewise or self.plain_type in _SPELLED_ONCE
+
+    @property
+    def sent_as(self) -> str:
+        """The identity of the type whose binary form the values have when they are sent."""
+        return self.as_text or ("text" if self.is_enum else self.identity)
+
+    @property
+    def given(self) -> str:
+        """The type of parameters and arrays for the column, as SQL."""
+        return f"pg_catalog.{self.as_text}" if self.as_text else self.loose
+
+    def typed(self, value: str) -> str:
+        """SQL for a value of type `given` as one of the base type.
+
+        A cast to a declared length would truncate the value silently; the insertion refuses it.
+        """
+        return f"{value}::{self.loose}" if self.as_text else value
 
     @property
     def element(self) -> str | None:

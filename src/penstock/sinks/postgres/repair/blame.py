@@ -16,9 +16,11 @@ from ...._clients.postgres.errors import (
     is_gone,
     is_lost,
     is_stale,
+    names_column,
     sqlstate,
 )
-from ...._core.errors import UnknownOutcomeError
+from ...._core.errors import PermanentError, UnknownOutcomeError
+from ..plan.temporary import LOOSE
 from ..rows.lazy import LazyRows
 from ..writing.encodable import refused_rows
 from ..writing.fast import STAGED_FROM
@@ -124,7 +126,9 @@ class Blame:
                 raise error
             remaining.drop(refused)
             return True
-        if sender.copying is None or not self.is_row(error):
+        if sender.copying is None:
+            return False
+        if not (self.is_row(error) or (sender.copying == LOOSE and names_column(error, LOOSE))):
             return False
         line = copy_row(error, sender.copying, len(remaining.rows))
         if line is None:
@@ -134,6 +138,6 @@ class Blame:
 
     def is_row(self, error: Exception) -> bool:
         """Whether the error alone proves that a row is at fault."""
-        return blames_row(
+        return isinstance(error, PermanentError) or blames_row(
             sqlstate(error) or "", getattr(error, "column_name", None), self._sender.plan.columns
         )

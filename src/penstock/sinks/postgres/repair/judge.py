@@ -27,6 +27,7 @@ from ...._core.errors import ConfigError, RefusedError, UnavailableError
 from ...._core.told import for_log
 from ..plan.rights import asked
 from ..plan.table import read_table
+from ..writing.encodable import by_codecs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -75,7 +76,8 @@ class Judge:
                 cure = "drop the rule" if table.has_rules else "restore the unique key"
                 repair = f"{cure} of {self._where(plan)} ({second})"
             else:
-                return replace(found, copies=plan.copies, json_types=plan.json_types)
+                found = replace(found, json_types=plan.json_types)
+                return await asked_again(con, partial(by_codecs, con, found))
         raise refusal(error, self._what(plan), repair) from error
 
     async def _table(

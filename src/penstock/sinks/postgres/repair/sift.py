@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ...._clients.key_conflicts import KeyConflicts
 from ...._clients.postgres.errors import (
     NOT_NULL,
+    for_item,
     for_write,
     is_about_items,
     is_lost,
@@ -26,7 +27,7 @@ from ...._core.errors import SinkError
 from ..plan.sifting import TAKEN
 from ..plan.temporary import LOOSE
 from ..rows.lazy import LazyRows
-from ..writing.encodable import refused_rows
+from ..writing.encodable import refused_rows, unread_rows
 from .resend import note_stored
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Sifting:
         """
         sender = self._sender
         verdict = await sender.con.fetch(sender.plan.verdict)
-        refused = {row["o"]: _server_error(row) for row in verdict if row["code"] is not None}
+        refused = {row["o"]: _error_of(row) for row in verdict if row["code"] is not None}
         if len(refused) == len(self._remaining.rows):
             for error in refused.values():
                 if not self._blame.is_row(error) and (
@@ -169,16 +170,30 @@ class Sifting:
                 await sender.con.execute("ROLLBACK TO SAVEPOINT penstock")
                 sender.as_tuples()
                 if not await self._blame.drop_named(error):
-                    refused = await refused_rows(sender.con, sender.plan, self._remaining.rows)
+                    refused = await self._refused_rows()
                     if not refused:
                         raise
                     self._remaining.drop(refused)
         return None
 
+    async def _refused_rows(self) -> dict[int, Exception]:
+        """The error of each row that cannot be staged, by its place."""
+        sender, rows = self._sender, self._remaining.rows
+        refused = await refused_rows(sender.con, sender.plan, rows)
+        if refused or sender.plan.copies:
+            return refused
+        return await unread_rows(sender.con, sender.plan, rows)
+
 
 def _by_other_rows(error: Exception) -> bool:
     """Whether the error may depend on the other inserted rows."""
     return sqlstate(error.__cause__ or error) in _BY_OTHER_ROWS
+
+
+def _error_of(row: Record) -> Exception:
+    """The server's error; that of the item if the server could not read one of its values."""
+    error = _server_error(row)
+    return for_item(error) if row["is_unread"] else error
 
 
 def _server_error(row: Record) -> Exception:

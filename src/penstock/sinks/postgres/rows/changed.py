@@ -6,20 +6,22 @@ date and the zone of a time of day, and more (`changed_values`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
 from operator import attrgetter, itemgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from ...._clients.changed_values import DECIMAL_DIGITS, ChangedValue
-from ...._clients.postgres.value_checks import SCALARS, check_of
+from ...._clients.changed_values import DECIMAL_DIGITS, NO_ARRAYS, ChangedValue
+from ...._clients.postgres.value_checks import GEOMETRIC, SCALARS, check_of
 from ...._core.errors import PermanentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ...._clients.changed_values import Check
     from ..plan.table import TableColumn
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 512
 """Number of rows whose columns fit into the processor's cache."""
+_SINGLE = frozenset(
+    {
+        NoneType, bool, bytes, date, datetime, Decimal, dict, float, int, str, time, timedelta, UUID
+    }
+)  # fmt: skip
+"""The usual types of single values."""
 
 
 def _are_whole(values: Iterable[Any]) -> bool:
@@ -59,7 +67,7 @@ def _are_durations(values: Iterable[Any]) -> bool:
 
 def _are_points(values: Iterable[Any]) -> bool:
     found: list[Any] = [*filter(None, values)]
-    return {2}.issuperset(map(len, found))
+    return _PAIRS.issuperset(map(type, found)) and {2}.issuperset(map(len, found))
 
 
 def _are_in_range(values: Iterable[Any]) -> bool:
@@ -72,6 +80,7 @@ def _are_in_range(values: Iterable[Any]) -> bool:
     return max(map(Decimal.adjusted, found), default=0) < DECIMAL_DIGITS
 
 
+_PAIRS = frozenset({list, tuple})
 _DECIMALS = frozenset({Decimal})
 _NUMBERS = frozenset({bool, int, float, Decimal})
 _DURATIONS = frozenset({NoneType, timedelta})
@@ -98,6 +107,7 @@ _QUICK: Mapping[str, Callable[[Iterable[Any]], bool]] = {
     "time with time zone": _are_times,
     "interval": _are_durations,
     "numeric": _are_in_range,
+    **dict.fromkeys(GEOMETRIC, _are_null),
     "point": _are_points,
 }
 
@@ -105,15 +115,15 @@ _QUICK: Mapping[str, Callable[[Iterable[Any]], bool]] = {
 def column_check(column: TableColumn) -> ColumnCheck | None:
     """The check of a column; `None` if asyncpg would change none of its values."""
     kind = column.kind
-    check = SCALARS.get(column.loose) if kind is None else check_of(kind)
+    check = SCALARS.get(column.sent_as) if kind is None else check_of(kind)
     if check is None:
         return None
     quick: Callable[[Iterable[Any]], bool] = _are_null
     if kind is None:
-        quick = _QUICK.get(column.loose, _are_whole)
+        quick = _QUICK.get(column.identity, _are_whole)
     elif kind.element is not None:
         quick = _of_arrays(_QUICK.get(kind.element, _are_whole))
-    return ColumnCheck(column.loose, quick, check)
+    return ColumnCheck(column.identity, quick, check)
 
 
 def _of_arrays(
@@ -179,3 +189,16 @@ def changed(
 def are_rounded(rows: Sequence[Row], places: Sequence[int]) -> bool:
     """Whether a value of these columns is a float."""
     return any(float in set(map(type, map(itemgetter(place), rows))) for place in places)
+
+
+def has_sequence(values: Iterable[object]) -> bool:
+    """Whether asyncpg would take a value in an array for a further dimension, which `unnest` would
+    split; alone it is refused, or stored as bytes, for example.
+    """
+    return any(map(_is_sequence, set(map(type, values)) - _SINGLE))
+
+
+def _is_sequence(kind: type) -> bool:
+    return (
+        issubclass(kind, Iterable) and issubclass(kind, Sized) and not issubclass(kind, NO_ARRAYS)
+    )

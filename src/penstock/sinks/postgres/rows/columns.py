@@ -89,7 +89,7 @@ class ColumnRows(LazyRows):
 
     def _are_whole(self, names: Sequence[str]) -> bool:
         """Whether values of these columns are equal, or in order, in Arrow as on the server."""
-        kinds = {column.name: column.exact for column in self._columns}
+        kinds = {column.name: column.plain_type for column in self._columns}
         return all(are_whole(kinds[name], self._values.column(name).type) for name in names)
 
     def latest(self, key: Sequence[str], version: str | None) -> ColumnRows:
@@ -127,7 +127,7 @@ class ColumnRows(LazyRows):
         if self._fitted is None:
             zone = _zone_of(self._batch)
             made = [
-                fitted(self._batch.column(column.name), column.loose, zone)
+                fitted(self._batch.column(column.name), column.sent_as, zone)
                 for column in self._columns
             ]
             self._fitted = pa.RecordBatch.from_arrays(
@@ -139,7 +139,7 @@ class ColumnRows(LazyRows):
         if self._rows is None:
             columns: list[list[Any]] = []
             for column in self._columns:
-                values, unreadable = objects(self._values.column(column.name), column.loose)
+                values, unreadable = objects(self._values.column(column.name), column.sent_as)
                 columns.append(values)
                 for index, why in unreadable.items():
                     self._unreadable.setdefault(index, refusal(column.name, why))
@@ -157,7 +157,7 @@ def encoded(batch: Any, columns: Sequence[TableColumn], places: Any = None) -> I
         values = batch.column(column.name)
         if not takes(column, values.type):  # the bytes of a number may also be a valid date
             raise NoEncoder(column.name)
-        fields.append((values, column.loose))
+        fields.append((values, column.sent_as))
     return binary_copy(fields)
 
 
@@ -174,7 +174,7 @@ def refused(batch: Any, columns: Sequence[TableColumn]) -> dict[int, PermanentEr
                 "is NULL, but the column is NOT NULL",
                 pc.is_null(values).to_numpy(zero_copy_only=False),
             )
-        for why, mask in faults(values, column.loose, column.exact, zone):
+        for why, mask in faults(values, column.sent_as, column.exact, zone):
             _note(found, column.name, why, mask)
     return found
 

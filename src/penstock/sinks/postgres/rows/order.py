@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..plan.table import TableColumn
     from .lazy import Row
 
-_TEXT = re.compile(r"text|character varying(?:\((\d+)\))?")
+_LENGTH = re.compile(r"\((\d+)\)")
 _NAIVE, _AWARE = "timestamp without time zone", "timestamp with time zone"
 _TYPES: dict[str, type] = {
     "smallint": int,
@@ -87,11 +87,14 @@ def key_kinds(columns: Sequence[TableColumn], places: Sequence[int]) -> list[Key
     """
     found: list[KeyKind] = []
     for column, place in zip(columns, places, strict=True):
-        text = _TEXT.fullmatch(column.exact) if column.is_bytewise else None
-        kind = str if text is not None else _TYPES.get(column.exact)
+        kind, most = _TYPES.get(column.plain_type), None
+        if column.is_bytewise:
+            length = _LENGTH.fullmatch(column.exact.removeprefix(column.loose))
+            kind, most = str, length and int(length[1])
+            if length is None and not column.plain_type:  # a domain
+                return None
         if kind is None:
             return None
-        most = None if text is None or text[1] is None else int(text[1])
         kinds = _MOMENTS if kind is datetime else frozenset({kind})
-        found.append(KeyKind(place, kinds, most, UTC if column.exact == _AWARE else None))
+        found.append(KeyKind(place, kinds, most, UTC if column.identity == _AWARE else None))
     return found

@@ -71,14 +71,13 @@ def _refusal(name: str, kind: Any, column: TableColumn | None) -> str | None:
     if column is None or pa.types.is_null(flat):
         return None
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        if not column.loose.endswith("[]"):
+        if not column.sent_as.endswith("[]"):
             return f"an array does not fit into {column.exact}" + (
-                f"; write to_json({name})" if column.loose in _TEXTS else ""
+                f"; write to_json({name})" if column.sent_as in _TEXTS else ""
             )
-        fits = _fits(flat, column.loose.removesuffix("[]"))
+        fits = _fits(flat, column.sent_as.removesuffix("[]"))
         return None if fits else f"its elements do not fit into {column.exact}; cast them first"
-    taken = _fits(flat, "text" if column.is_enum else column.loose)
-    if taken:
+    if _fits(flat, column.sent_as):
         return None
     return f"does not fit into {column.exact}; {_instead(name, flat, column)}"
 
@@ -124,7 +123,7 @@ def _taken(kind: Any) -> frozenset[str]:
 
 
 def _instead(name: str, kind: Any, column: TableColumn) -> str:
-    if column.loose in _TEXTS or column.is_enum:
+    if column.sent_as in _TEXTS:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return f"write hex({name})"
         return f"write cast({name} AS string)"
@@ -135,7 +134,7 @@ def _instead(name: str, kind: Any, column: TableColumn) -> str:
         "timestamp with time zone": "timestamp",
     }
     known = {"smallint", "integer", "bigint", "boolean", "date"}
-    to = casts.get(column.loose) or (column.loose if column.loose in known else None)
+    to = casts.get(column.identity) or (column.identity if column.identity in known else None)
     return (
         f"write cast({name} AS {to})"
         if to is not None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 _EXACT = frozenset({NoneType, UUID, bool, bytes, date, datetime, int, str, time, timedelta})
-"""Types whose values are stored unchanged, except in columns of dates and of times of a day."""
+"""Types whose values are stored unchanged, except in columns of dates, of times of a day, and of geometric types."""
 
 
 async def write_directly(
@@ -51,7 +51,7 @@ async def write_directly(
     ):
         return False
     values = list(chain.from_iterable(rows))
-    if plan.has_times or not _EXACT.issuperset(map(type, values)):
+    if plan.checks_exact or not _EXACT.issuperset(map(type, values)):
         if not are_kept(rows, plan.checked_places) or are_rounded(rows, plan.rounded_places):
             return False
         rows = shortest(rows, plan.numeric_places)

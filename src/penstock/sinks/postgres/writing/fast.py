@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..plan.temporary import EXACT
+from ..rows.changed import has_sequence
 from ..rows.lazy import LazyRows
 from .values import insert_values
 
@@ -35,7 +36,9 @@ async def send(sender: Sender, chooser: Chooser) -> None:
     if statement == "insert":
         return await sender.insert_rows()
     if statement == "unnest" and plan.merge_arrays is not None:
-        columns = zip(*remaining.rows, strict=True)
+        columns = list(zip(*remaining.rows, strict=True))
+        if any(map(has_sequence, columns)):
+            return await sender.insert_rows()
         return await sender.insert_at_once(plan.merge_arrays, *columns)
     if statement == "copy":
         return await sender.copy_rows()

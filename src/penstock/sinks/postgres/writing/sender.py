@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.copying.fields import Declined
 from ..plan.temporary import EXACT, SCHEMA
+from ..rows.changed import has_sequence
 from ..rows.lazy import LazyRows
 from ..rows.order import arranged
 from .encodable import staged_columns
@@ -129,12 +130,10 @@ class Sender:
     async def _sorted_places(self) -> Sequence[int]:
         """The places of the rows in the order of their key, by the server."""
         statement, rows = self.plan.sorting, self.remaining.rows
-        if statement is None:
+        keys = [[row[place] for row in rows] for place in self.plan.key_places]
+        if statement is None or any(map(has_sequence, keys)):
             return range(len(rows))
-        keys = ([row[place] for row in rows] for place in self.plan.key_places)
-        places = [row[0] for row in await self.con.fetch(statement, *keys)]
-        # a value that is a sequence is split, and then refused with its row
-        return places if len(places) == len(rows) else range(len(rows))
+        return [row[0] for row in await self.con.fetch(statement, *keys)]
 
     async def insert_at_once(
         self, statement: str, *arguments: object, places: Sequence[int] | None = None
@@ -263,7 +262,7 @@ class Sender:
         if not speaks_utf8(self.con):
             return False
         plan = self.plan
-        staged = plan.mode != "error" or not plan.table.takes_copy
+        staged = plan.answers
         key = plan.target if plan.replaces and plan.target and not plan.first_columns else ()
         sent = rows.latest(key, plan.version) if key else rows
         pieces = sent.encoded(places=staged)
