@@ -189,7 +189,7 @@ async def test_a_deadlock_uses_no_attempt_and_halves_the_batch_until_an_item_is_
 ) -> None:
     """From the third deadlock in a row; the order of the items stays."""
     deadlock = KindError(ErrorClass.DEADLOCK)
-    every = dict.fromkeys(range(4), deadlock)
+    every: dict[int, BaseException] = dict.fromkeys(range(4), deadlock)
     failing = Failing(every, every, every, every, every, {}, {}, every)
     batch = RowBatch(range(4))
     errors = await send_to(no_waits(classify=kind_of, attempts=2)(failing), batch)

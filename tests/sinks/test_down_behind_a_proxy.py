@@ -239,7 +239,7 @@ _NUMBERS = itertools.count()
 def servers() -> Iterator[dict[str, Any]]:
     """The servers of this module that no fixture of the suite starts, by name."""
     with contextlib.ExitStack() as opened:
-        kinds = {"redis": redis_server, "s3": s3_server, "clickhouse": _engine}
+        kinds: dict[str, Any] = {"redis": redis_server, "s3": s3_server, "clickhouse": _engine}
 
         class Servers(dict[str, Any]):
             def __missing__(self, name: str) -> Any:

@@ -281,7 +281,7 @@ def clock(value: Any) -> timedelta:
 
 
 def duration(value: Any) -> timedelta:
-    if not isinstance(value, timedelta) or (isinstance(value, pd.Timedelta) and value.nanoseconds):
+    if not isinstance(value, timedelta) or getattr(value, "nanoseconds", 0):
         raise TypeError(value)
     return value
 
