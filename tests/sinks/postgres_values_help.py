@@ -164,7 +164,9 @@ async def column_types(con: Any) -> list[tuple[str, str]]:
         """SELECT quote_ident(n.nspname) || '.' || quote_ident(t.typname) AS path,
             CASE WHEN n.nspname = 'own' AND t.typname = 'date' THEN 'own.date' ELSE t.typname END AS name
         FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_class c ON c.oid = t.typrelid
-        WHERE n.nspname IN ('pg_catalog', 'public', 'own') AND t.typtype IN ('b', 'r', 'm', 'd', 'e', 'c')
+        WHERE (n.nspname IN ('pg_catalog', 'own') OR EXISTS (SELECT FROM pg_depend d
+                WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'))
+            AND t.typtype IN ('b', 'r', 'm', 'd', 'e', 'c')
             AND (t.typrelid = 0 OR c.relkind = 'c') AND NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
         ORDER BY 1"""
     )
