@@ -1,6 +1,7 @@
 """Reads rows of Parquet as `dict` of Python values. Blocks.
 
-Rows are numbered across all row groups. Row groups before the first row are not read.
+Rows are numbered across all row groups. Row groups before the first row are not read. A row with a
+value that Python does not have, such as a date before the year 1, is an `UndecodableRow`.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from .chunks import RowChunk
+from .chunks import RowChunk, UndecodableRow
 from .errors import BrokenFile
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class ParquetReader:
         rows = self._rows_at_once()
         for batch in self._parquet.iter_batches(rows, row_groups=[*range(first, groups)]):
             if left_out < batch.num_rows:
-                yield batch.slice(left_out).to_pylist()
+                yield _values(batch.slice(left_out))
             left_out = max(0, left_out - batch.num_rows)
 
     def _rows_at_once(self) -> int:
@@ -90,3 +91,15 @@ class ParquetReader:
         """Close the file."""
         self._parquet.close()
         self._file.close()
+
+
+def _values(batch: Any) -> list[Any]:
+    """Convert the rows of a batch; one by one if one of them cannot be converted."""
+    try:
+        values: list[Any] = batch.to_pylist()
+    except Exception as error:
+        if batch.num_rows == 1:
+            return [UndecodableRow(error)]
+        singles = [batch.slice(at, 1) for at in range(batch.num_rows)]
+        return [value for single in singles for value in _values(single)]
+    return values
