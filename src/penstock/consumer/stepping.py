@@ -67,10 +67,15 @@ class Sifted(NamedTuple):
     """The results of the other messages, except those behind one that was not acknowledged."""
 
 
-def refused(message: Message) -> Terminate | None:
-    """Return the result of a message whose record could not be decoded; `None` for any other."""
+def refused(message: Message) -> Terminate | ToDeadLetter | None:
+    """Return the result of a message whose record could not be decoded; `None` for any other.
+
+    It is poison. From the park store, where no handler can repair it, it goes to the dead letters.
+    """
     error = error_of_decoding(message.record)
-    return None if error is None else Terminate(error=error)
+    if error is None:
+        return None
+    return ToDeadLetter(error=error) if message.is_unparked else Terminate(error=error)
 
 
 def error_of_decoding(record: SourceRecord) -> UndecodableError | None:

@@ -149,6 +149,9 @@ def _no_key(_: object) -> None:
 
 
 def _field(line: bytes, name: str) -> object:
-    """Return a field of a line of JSON; `None` without it. Raises for an invalid line."""
-    found: object = json.loads(line)
+    """Return a field of a line of JSON; `None` for invalid lines, which the decoder reports."""
+    try:
+        found: object = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
     return cast("dict[str, object]", found).get(name) if isinstance(found, dict) else None
