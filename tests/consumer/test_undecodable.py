@@ -40,8 +40,9 @@ def mixed() -> MemoryLog:
     log.produce("t", b"raw", undecodable=error)
     log.produce("t", b"1")
     log.append(UndecodableRecord("t", 0, 7, error=error, has_key=False))
-    for key in ("b", None, "a"):
-        log.produce("t", b"1", key=key)
+    later: tuple[str | None, ...] = ("b", None, "a")
+    for each in later:
+        log.produce("t", b"1", key=each)
     return log
 
 

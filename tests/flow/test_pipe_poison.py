@@ -78,7 +78,7 @@ async def test_records_that_their_source_cannot_decode_have_no_rows(
         return plain(message)
 
     transform = {"none": None, "plain": plain, "async": later}[kind]
-    options = {"on_rejected": "skip", "dead_letters": letters}
+    options: dict[str, Any] = {"on_rejected": "skip", "dead_letters": letters}
     await piped(log, sink, fake_clock, transform=transform, **options).run()
     intact = [at for at in range(12) if at not in bad]
     assert sorted(sink.offsets) == intact

@@ -48,8 +48,13 @@ _NAMES = {
 }
 
 
-_Batch: Any = default_records._DefaultRecordBatchPy
-_Batches: Any = memory_records._MemoryRecordsPy
+_OTHER = 'this version of aiokafka has no {}; pip install "penstock[kafka]" installs one that has'
+try:
+    _Batch: Any = default_records._DefaultRecordBatchPy
+    _Record: Any = default_records._DefaultRecordPy
+    _Batches: Any = memory_records._MemoryRecordsPy
+except AttributeError as error:
+    raise MissingExtra(_OTHER.format(error.name)) from error
 
 
 class _SingleRecords(_Batch):  # type: ignore[misc]
@@ -85,7 +90,7 @@ class _SingleRecords(_Batch):  # type: ignore[misc]
         stamp = self.first_timestamp + age if is_own else self.max_timestamp
         offset = self.base_offset + place
         self._errors[offset] = error
-        return default_records._DefaultRecordPy(offset, stamp, self.timestamp_type, *fields, [])
+        return _Record(offset, stamp, self.timestamp_type, *fields, [])
 
 
 class _SingleBatches(_Batches):  # type: ignore[misc]
@@ -124,10 +129,7 @@ class Insides:
         for part, names in _NAMES.items():
             for name in names:
                 if not hasattr(getattr(consumer, part, None), name):
-                    raise MissingExtra(
-                        f"this version of aiokafka has no AIOKafkaConsumer.{part}.{name}; "
-                        'pip install "penstock[kafka]" installs one that has'
-                    )
+                    raise MissingExtra(_OTHER.format(f"AIOKafkaConsumer.{part}.{name}"))
         self._coordinator = consumer._coordinator
         self._fetcher = consumer._fetcher
         self._subscription = consumer._subscription

@@ -41,6 +41,13 @@ class RawHeaders(dict[str, str]):
             self.entries, self.error = [("headers", raw)], error
 
 
+class _EscapedSubject(bytes):
+    """A subject that is not UTF-8."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> str:
+        return super().decode(encoding, errors)
+
+
 class PatientClient(Client):
     """nats-py's client, with a `flush` that is reliable and can be cancelled.
 
@@ -75,9 +82,7 @@ class PatientClient(Client):
         try:
             return build(sid, subject, *rest)
         except UnicodeDecodeError:
-            message = build(sid, b"", *rest)
-            message.subject = subject.decode(errors="surrogateescape")
-            return message
+            return build(sid, _EscapedSubject(subject), *rest)
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         made = asyncio.get_running_loop().create_future() if future is None else future

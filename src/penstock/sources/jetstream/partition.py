@@ -165,7 +165,7 @@ class StreamPartition:
             subject=subject,
             key=self._key(subject, headers),
             value=message.data,
-            headers=[entry for entry in headers.entries if entry[0] != PIN],
+            headers=_own(headers),
             reply=message.reply,
             error=error,
         )
@@ -182,7 +182,7 @@ class StreamPartition:
             subject=raw.decode(errors="backslashreplace"),
             key=NoKey(error),
             value=message.data,
-            headers=[*headers.entries, ("subject", raw)],
+            headers=[*_own(headers), ("subject", raw)],
             reply=message.reply,
             error=error,
         )
@@ -317,3 +317,8 @@ class StreamPartition:
         inbox, self._inbox, self.puller = self._inbox, None, None
         if inbox is not None:
             await inbox.close()
+
+
+def _own(headers: RawHeaders) -> list[tuple[str, bytes]]:
+    """Return the headers of a message without the one that the server adds."""
+    return [entry for entry in headers.entries if entry[0] != PIN]

@@ -65,7 +65,8 @@ class ArrivingClaim:
         if run.next_offset > self.ahead:
             self._runs.append((run.records, run.next_offset))
             self.count += len(run.records)
-            self._size = len(run.records[-1].value or b"") if run.records else self._size
+            value = run.records[-1].value if run.records else None
+            self._size = len(value) if isinstance(value, bytes) else self._size
             self.ahead = run.next_offset
 
     def take(self, most: int, least_span: int) -> Fetched:
