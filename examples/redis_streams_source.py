@@ -334,7 +334,8 @@ class RedisStreamsSource:
 def _record(claim: SourceClaim, offset: int, flat: Sequence[bytes]) -> Record:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     key, value = fields.pop(b"key", None), fields.pop(b"value", None)
-    found, at = (*claim.partition, offset, key, value), offset + 1 >> 20
+    topic, partition = claim.partition
+    found, at = (topic, partition, offset, key, value), offset + 1 >> 20
     try:
         headers = [(name.decode(), data) for name, data in fields.items()]
     except UnicodeDecodeError as error:  # of this entry only

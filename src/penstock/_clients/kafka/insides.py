@@ -8,6 +8,8 @@ returned. `decode_singly` fetches the partition again, and decodes each record b
 Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` if a name no longer exists.
 """
 
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from itertools import islice

@@ -77,12 +77,14 @@ class PatientClient(Client):
             self._headers = headers
         return self._parsed
 
-    def _build_message(self, sid: int, subject: bytes, *rest: Any) -> Any:
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Any:
         build: Callable[..., Any] = super()._build_message
         try:
-            return build(sid, subject, *rest)
+            return build(sid, subject, reply, data, headers)
         except UnicodeDecodeError:
-            return build(sid, _EscapedSubject(subject), *rest)
+            return build(sid, _EscapedSubject(subject), reply, data, headers)
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         made = asyncio.get_running_loop().create_future() if future is None else future

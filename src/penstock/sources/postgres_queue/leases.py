@@ -282,5 +282,7 @@ def record_of(partition: TopicPartition, job: LeasedJob) -> Record:
     headers, error = entries_of("headers", job.headers)
     if job.lane is not None and job.key is not None and job.key != job.lane:
         headers.append(("key", job.key.encode()))
-    found = (*partition, job.place, job.lane, job.payload.encode(), headers, timestamp_of(job.at))
+    topic, number = partition
+    value, timestamp = job.payload.encode(), timestamp_of(job.at)
+    found = (topic, number, job.place, job.lane, value, headers, timestamp)
     return Record(*found) if error is None else UndecodableRecord(*found, error=error)
