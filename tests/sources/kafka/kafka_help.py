@@ -104,7 +104,7 @@ async def produce(
 async def produce_undecodable(
     broker: EmbeddedKafka,
     topic: str,
-    *entries: tuple[bytes, bytes, bool],
+    *entries: tuple[bytes, bytes | None, bool],
     partition: int = 0,
     **options: Any,
 ) -> None:

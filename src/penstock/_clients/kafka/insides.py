@@ -124,6 +124,32 @@ def is_undecodable(error: Exception) -> bool:
     return isinstance(error, UnicodeDecodeError) or isinstance(error.__cause__, UnicodeDecodeError)
 
 
+async def decode_singly(consumer: Any, partition: Any, offset: int, most: int) -> DecodedSingly:
+    """Fetch a partition from this offset on; return up to `most` records. Raises errors of
+    aiokafka. Changes nothing in the consumer.
+    """
+    fetcher, client = consumer._fetcher, consumer._client
+    leader = client.cluster.leader_for_partition(partition)
+    if leader is None or leader < 0:
+        raise kafka.LeaderNotAvailableError
+    most_bytes, level = fetcher._max_partition_fetch_bytes, fetcher._isolation_level
+    wanted = [(partition.topic, [(partition.partition, offset, most_bytes)])]
+    request = FetchRequest(fetcher._fetch_max_wait_ms, 1, most_bytes, level, wanted)
+    response = await client.send(leader, request)
+    ((_, ((_, code, _, *rest),)),) = response.topics
+    if code:
+        raise kafka.for_code(code)
+    aborted = None
+    if response.API_VERSION >= 4:
+        aborted = rest[-3] if response.API_VERSION >= 11 else rest[-2]
+    batches = _SingleBatches(rest[-1])
+    reading = PartitionRecords(
+        partition, batches, aborted, offset, None, None, fetcher._check_crcs, level
+    )
+    records = [*islice(reading, most)]
+    return DecodedSingly(records, batches.errors, reading.next_fetch_offset)
+
+
 class Insides:
     """The internal parts of a started `AIOKafkaConsumer`."""
 
@@ -187,31 +213,6 @@ class Insides:
         """Return a future that is done when records or an error have arrived."""
         waiter: asyncio.Future[None] = self._fetcher._create_fetch_waiter()
         return waiter
-
-    async def decode_singly(self, partition: Any, offset: int, most: int) -> DecodedSingly:
-        """Fetch a partition from this offset on; return up to `most` records. Raises errors of
-        aiokafka. Changes nothing in the consumer.
-        """
-        fetcher = self._fetcher
-        leader = self._client.cluster.leader_for_partition(partition)
-        if leader is None or leader < 0:
-            raise kafka.LeaderNotAvailableError
-        most_bytes, level = fetcher._max_partition_fetch_bytes, fetcher._isolation_level
-        wanted = [(partition.topic, [(partition.partition, offset, most_bytes)])]
-        request = FetchRequest(fetcher._fetch_max_wait_ms, 1, most_bytes, level, wanted)
-        response = await self._client.send(leader, request)
-        ((_, ((_, code, _, *rest),)),) = response.topics
-        if code:
-            raise kafka.for_code(code)
-        aborted = None
-        if response.API_VERSION >= 4:
-            aborted = rest[-3] if response.API_VERSION >= 11 else rest[-2]
-        batches = _SingleBatches(rest[-1])
-        reading = PartitionRecords(
-            partition, batches, aborted, offset, None, None, fetcher._check_crcs, level
-        )
-        records = [*islice(reading, most)]
-        return DecodedSingly(records, batches.errors, reading.next_fetch_offset)
 
     async def refresh(self) -> None:
         """Suspend until a broker has sent new metadata of the topics."""

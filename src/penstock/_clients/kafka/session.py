@@ -24,7 +24,7 @@ from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.source import Position, TopicPartition, UndecodableRecord
 from .closing import closed, ended
-from .insides import Insides, is_undecodable
+from .insides import Insides, decode_singly, is_undecodable
 from .refusal import refusal_of
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Session:
         Suspends until a broker has answered, and leaves the position unchanged.
         """
         key = ClientPartition(*partition)
-        records, errors, reached = await self._inside.decode_singly(key, offset, most)
+        records, errors, reached = await decode_singly(self._client, key, offset, most)
         return [
             each
             if each.offset not in errors
