@@ -8,6 +8,7 @@
 4. All owners read as the same consumer of the group. So the next owner inherits the pending
    entries, which were delivered and not acknowledged: it reads them first, and in order.
 5. Each entry is acknowledged individually.
+6. An entry with a field name that is not UTF-8 is delivered as an `UndecodableRecord`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from penstock.sources import (
     SourceCapabilities,
     SourceTraits,
     TopicPartition,
+    UndecodableRecord,
     Unread,
 )
 
@@ -332,8 +334,13 @@ class RedisStreamsSource:
 def _record(claim: SourceClaim, offset: int, flat: Sequence[bytes]) -> Record:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     key, value = fields.pop(b"key", None), fields.pop(b"value", None)
-    headers = [(name.decode(), data) for name, data in fields.items()]
-    return Record(*claim.partition, offset, key, value, headers, timestamp=offset + 1 >> 20)
+    topic, partition = claim.partition
+    found, at = (topic, partition, offset, key, value), offset + 1 >> 20
+    try:
+        headers = [(name.decode(), data) for name, data in fields.items()]
+    except UnicodeDecodeError as error:  # of this entry only
+        return UndecodableRecord(*found, timestamp=at, error=error)
+    return Record(*found, headers, timestamp=at)
 
 
 async def place(redis: Redis, topic: str, partitions: int, key: str, value: str) -> None:

@@ -58,5 +58,8 @@ class MemorySourceSuite(SourceConformance):
         member.lose(partitions)
         member.assign(partitions)
 
+    async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
+        LOGS[topic].produce(topic, b"", key=key, partition=partition, undecodable=ValueError())
+
     async def leave_hole(self, topic: str, partition: int) -> None:
         LOGS[topic].skip(TopicPartition(topic, partition))

@@ -26,7 +26,7 @@ class TestTheSourceOfTheGuide(SourceConformance):
     """consumer/C:N7: on virtual time; it is a source for one process."""
 
     capabilities = EXAMPLE.TableSource.capabilities
-    lacks = ("loss", "holes")
+    lacks = ("loss", "holes", "undecodable")
 
     @pytest.fixture
     def clock(self, fake_clock: FakeClock) -> FakeClock:

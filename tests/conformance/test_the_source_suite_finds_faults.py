@@ -12,7 +12,7 @@ import pytest
 from tests.conformance.source_help import LOGS, MemorySourceSuite
 
 from penstock import ConfigError
-from penstock.sources import Fetched, Position
+from penstock.sources import Fetched, Position, Record, UndecodableRecord
 from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.testing import FakeClock
 from penstock.testing.conformance.source.declaration import contradictions
@@ -270,6 +270,43 @@ class RedeliversWhenKeptAlive(MemorySource):
         self.redeliver(self.claimed[0])
 
 
+class RaisesForAnUndecodableRecord(Edits):
+    def edited(self, fetched: Fetched) -> Fetched:
+        for record in fetched.records:
+            if isinstance(record, UndecodableRecord):
+                raise record.error
+        return fetched
+
+
+class DropsAnUndecodableRecord(Edits):
+    def edited(self, fetched: Fetched) -> Fetched:
+        kept = [each for each in fetched.records if not isinstance(each, UndecodableRecord)]
+        return fetched._replace(records=kept)
+
+
+class BlamesTheWholeFetch(Edits):
+    def edited(self, fetched: Fetched) -> Fetched:
+        bad = [each for each in fetched.records if isinstance(each, UndecodableRecord)]
+        if not bad:
+            return fetched
+        blamed = [
+            UndecodableRecord(each.topic, each.partition, each.offset, each.key, error=bad[0].error)
+            for each in fetched.records
+        ]
+        return fetched._replace(records=blamed)
+
+
+class DeliversAnUndecodableRecordAsIntact(Edits):
+    def edited(self, fetched: Fetched) -> Fetched:
+        intact = [
+            Record(each.topic, each.partition, each.offset, each.key, b"0")
+            if isinstance(each, UndecodableRecord)
+            else each
+            for each in fetched.records
+        ]
+        return fetched._replace(records=intact)
+
+
 FOUND = (AssertionError, TimeoutError, RuntimeError, ValueError, ExceptionGroup)
 
 FAULTS: list[tuple[type[MemorySource], str]] = [
@@ -346,6 +383,20 @@ FAULTS: list[tuple[type[MemorySource], str]] = [
     (LosesTheFirstRecord, "behind_a_failed_message_its_key_is_handled_again"),
     (SleepsThroughAppends, "a_batch_is_closed_by_size_age_and_drain"),
     (LosesTheFirstRecord, "what_cannot_be_decoded_is_not_in_the_batch"),
+    *(
+        (fault, name)
+        for fault in (
+            RaisesForAnUndecodableRecord,
+            DropsAnUndecodableRecord,
+            BlamesTheWholeFetch,
+            DeliversAnUndecodableRecordAsIntact,
+        )
+        for name in (
+            "a_record_that_cannot_be_decoded_is_delivered_in_its_place",
+            "what_the_source_cannot_decode_is_poison_alone",
+            "what_the_source_cannot_decode_is_not_in_the_batch",
+        )
+    ),
 ]
 
 

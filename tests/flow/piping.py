@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock import Batcher, Capabilities, Limits, PermanentError, flow
-from penstock._core.source import Record, TopicPartition
+from penstock._core.source import Record, TopicPartition, UndecodableRecord
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from penstock import Batch, WriteResult
     from penstock.testing import FakeClock
@@ -18,11 +18,18 @@ P0 = TopicPartition("t", 0)
 P1 = TopicPartition("t", 1)
 
 
-def records(keys: Iterable[object], partition: int = 0, first: int = 0) -> list[Record]:
+def records(
+    keys: Iterable[object],
+    partition: int = 0,
+    first: int = 0,
+    undecodable: Collection[int] = (),
+) -> list[Record]:
     """One record per key, with consecutive offsets and the offset as its value."""
     return [
-        Record("t", partition, first + place, key, b"%d" % (first + place))
-        for place, key in enumerate(keys)
+        Record("t", partition, offset, key, b"%d" % offset)
+        if offset not in undecodable
+        else UndecodableRecord("t", partition, offset, key, b"raw", error=ValueError())
+        for offset, key in enumerate(keys, first)
     ]
 
 

@@ -62,6 +62,32 @@ async def test_a_cancelled_error_of_a_transform_is_poison_of_its_record(
     assert report.source.counts.terminated == 1
 
 
+@pytest.mark.parametrize("kind", ["none", "plain", "async"])
+async def test_records_that_their_source_cannot_decode_have_no_rows(
+    fake_clock: FakeClock, kind: str
+) -> None:
+    """O-T18: they are dead letters in the order of their keys, and no transform gets them."""
+    bad, seen, letters = {0, 3, 4, 9}, list[int](), MemorySink[Any]()
+    log, sink = MemoryLog(records("abababababab", undecodable=bad)), Destination()
+
+    def plain(message: Any) -> Any:
+        seen.append(message.offset)
+        return message.record
+
+    async def later(message: Any) -> Any:
+        return plain(message)
+
+    transform = {"none": None, "plain": plain, "async": later}[kind]
+    options: dict[str, Any] = {"on_rejected": "skip", "dead_letters": letters}
+    await piped(log, sink, fake_clock, transform=transform, **options).run()
+    intact = [at for at in range(12) if at not in bad]
+    assert sorted(sink.offsets) == intact
+    assert sorted(seen) == ([] if kind == "none" else intact)
+    assert sorted(letter.item["offset"] for letter in letters.items) == sorted(bad)
+    assert {letter.error_type for letter in letters.items} == {"UndecodableError"}
+    assert log.positions[P0].offset == 12
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_an_exit_in_a_transform_ends_the_pipe_after_its_drain(
     fake_clock: FakeClock, is_async: bool

@@ -125,11 +125,13 @@ async def test_a_record_may_have_several_rows_in_one_transaction(fake_clock: Fak
 
 
 @pytest.mark.parametrize("bad", [{0}, {3}, {1, 2}, {0, 4, 9}, set(range(10))], ids=str)
-@pytest.mark.parametrize("by", ["row", "transform"])
+@pytest.mark.parametrize("by", ["row", "transform", "source"])
 async def test_records_before_a_bad_one_commit_and_then_its_letter_is_written(
     fake_clock: FakeClock, bad: set[int], by: str
 ) -> None:
-    log, rows, letters = MemoryLog(records(range(10))), KeptRows(), MemorySink[Any]()
+    """O-T18: whether the row, the transform or the source is the reason."""
+    given = records(range(10), undecodable=bad if by == "source" else ())
+    log, rows, letters = MemoryLog(given), KeptRows(), MemorySink[Any]()
     sink = KeptSink(rows)
 
     def spoiled(message: Message) -> Any:

@@ -61,6 +61,10 @@ STRANGERS: dict[tuple[str, str], str] = {
     **{
         ("penstock._clients.kafka.insides", name): "aiokafka has no public twin of what it does"
         for name in (
+            "_DefaultRecordBatchPy",
+            "_DefaultRecordPy",
+            "_MemoryRecordsPy",
+            "_check_crcs",
             "_client",
             "_coordination_task",
             "_coordinator",
@@ -68,7 +72,10 @@ STRANGERS: dict[tuple[str, str], str] = {
             "_records",
             "_do_commit_offsets",
             "_do_fetch_commit_offsets",
+            "_fetch_max_wait_ms",
             "_fetcher",
+            "_isolation_level",
+            "_max_partition_fetch_bytes",
             "_subscription",
         )
     },

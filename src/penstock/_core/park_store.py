@@ -36,7 +36,9 @@ class ParkedRecord:
     reason: str
     """The reason for parking, as text."""
     error_type: str = ""
-    """The class name of the poisoned record's error; empty for the records behind it."""
+    """The class name of the poisoned record's error; empty for the records behind it, except for
+    those that could not be decoded.
+    """
     message: str = ""
     """The error's message."""
     attempts: int = 0

@@ -17,6 +17,9 @@
 9. A source with `TakesBack` stores failed and poison records itself, so that they survive the
    process.
 10. A source with `ReplacesClaims` replaces a claim that has lost its position, on request.
+11. A source decodes each record by itself. One that it cannot decode is delivered in its place, as
+    an `UndecodableRecord`; `fetch` does not raise because of it, and the records before and after it
+    are delivered as usual. The host treats it as poison, and no handler gets it.
 """
 
 from __future__ import annotations
@@ -84,6 +87,20 @@ class Record:
     headers: Sequence[tuple[str, bytes]] = ()
     timestamp: int = 0
     """Milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndecodableRecord(Record):
+    """A record that its source could not decode, with its coordinates and the decoded fields.
+
+    A field that could not be decoded is left out, or is present in its raw form if the client
+    provides it: as the value, or as a header with the field's name.
+    """
+
+    error: Exception
+    """Why it could not be decoded."""
+    has_key: bool = True
+    """Whether its key is known, so that it keeps its place in the order of its key."""
 
 
 class Settled(NamedTuple):

@@ -43,6 +43,7 @@ from .results import (
     Skip,
     Terminate,
     ToDeadLetter,
+    UndecodableError,
 )
 from .settings import ConsumerOptions, FullJitter
 from .stats import ConsumerStats, InFlight, PartitionStats
@@ -106,6 +107,7 @@ __all__ = [
     "Step",
     "Terminate",
     "ToDeadLetter",
+    "UndecodableError",
     "Unfinished",
     "Unparked",
     "WaitCause",

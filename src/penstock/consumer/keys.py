@@ -7,6 +7,7 @@
    `key_scope="topic"` or `"group"`, and do not with `"partition"`.
 3. Keys are compared by the rules of `_core.order.keys`. A record with an invalid key is poison.
 4. Records without a key share one lane; with `keyless="parallel"` each has its own.
+5. A record that could not be decoded has the lane of its key, or its own if the key is unknown.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .._core.order.keys import PLAIN, identity, shown, text_of
+from .._core.source import UndecodableRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
@@ -70,7 +72,14 @@ class KeyRules:
             return None
         if self._ordering == "unordered":
             return alone(record)
-        key = record.key if self._key is None else self._key(record)
+        try:
+            if type(record) is UndecodableRecord and not record.has_key:
+                return alone(record)
+            key = record.key if self._key is None else self._key(record)
+        except Exception:
+            if type(record) is not UndecodableRecord:
+                raise
+            return alone(record)
         if key is None and self._keyless == "parallel":
             return alone(record)
         return key if type(key) in PLAIN else identity(key)

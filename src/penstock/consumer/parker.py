@@ -22,6 +22,7 @@ from .._core.clock import wait_until
 from .._core.order.keys import PLAIN, key_of, text_of
 from .._core.park_store import ParkedRecord
 from .._core.say import say
+from .stepping import error_of_decoding
 from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class Parker:
 
     def _record(self, message: Message, error: BaseException | None) -> ParkedRecord:
         record = message.record
+        named = error_of_decoding(record) if error is None else error
         return ParkedRecord(
             topic=record.topic,
             partition=record.partition,
@@ -155,8 +157,8 @@ class Parker:
             headers=record.headers,
             timestamp=record.timestamp,
             reason=BEHIND if error is None else told.storable(told.text_of(error)),
-            error_type="" if error is None else type(error).__name__,
-            message="" if error is None else told.storable(told.text_of(error)),
+            error_type="" if named is None else type(named).__name__,
+            message="" if named is None else told.storable(told.text_of(named)),
             attempts=message.attempts.failed,
             parked_at=datetime.fromtimestamp(self._clock.wall_time(), UTC),
             is_poison=error is not None,

@@ -7,6 +7,7 @@ from operator import index as whole
 from typing import TYPE_CHECKING
 
 from .._core.runtime.exits import Exit
+from .._core.source import UndecodableRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +44,8 @@ class RecordSizes:
         except BaseException as error:
             if isinstance(error, Exit):
                 raise
+            if type(record) is UndecodableRecord:
+                return size_of_value(record.value)
             self.errors[record.offset] = error
             return size_of_value(record.value)
         return size

@@ -94,6 +94,10 @@ class DecodeError(PoisonError):
     """A message whose value or key cannot be decoded."""
 
 
+class UndecodableError(DecodeError):
+    """A message whose record could not be decoded by its source; no handler gets it."""
+
+
 class BatchResultCountError(PoisonError):
     """A batch handler returned a wrong number of results, or no list of results."""
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .._core.order.keys import PLAIN, identity
 from .._core.order.lanes import Lanes
 from .._core.runtime.exits import Exit
+from .._core.source import UndecodableRecord
 from .admitted import Admitted, Broken
 from .batching.former import BatchFormer
 from .completed_jobs import CompletedJobs
@@ -78,6 +79,8 @@ class Schedule:
         self.sizes = RecordSizes(size_of)
         """Sizes of records, and the errors of records without a size."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
+        self.has_undecodable = False
+        """Whether a message inside may have a record that could not be decoded (`refused`)."""
 
     @property
     def acknowledged(self) -> int:
@@ -142,6 +145,8 @@ class Schedule:
         if not fresh:
             return Admitted(len(records), [])
         known = len(records) - len(fresh)
+        if UndecodableRecord in map(type, fresh):
+            self.has_undecodable = True
         sizes = self.sizes.of(fresh)
         count = self.window.fitting(sizes)
         if count == 0:
@@ -170,6 +175,8 @@ class Schedule:
         lanes = claim.lanes
         active, ready = lanes.active, self.ready
         is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
+        if self.has_undecodable and UndecodableRecord in map(type, records):
+            is_plain = False
         if self.sizes.errors:
             is_plain, lane_of = False, self._lane_of_sized
         wait = _noting(lanes.wait, self._looks())
@@ -293,6 +300,7 @@ class Schedule:
         lanes.put_back(key, [message])
         lanes.take_held(key, 1)
         self.window.take(1, message.size)
+        self.has_undecodable = True
         self.ready.append(message)
 
     def begin_parking(self, message: Message) -> None:

@@ -4,7 +4,8 @@
    since this path runs once per message.
 2. A worker that never suspends yields to other tasks after `TURNS_BEFORE_YIELD` messages, or when a
    message has started a task.
-3. Any exception of a handler is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
+3. A message whose record could not be decoded is settled without the handler.
+4. Any exception of a handler is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
    consumer, which raises them after its drain.
 """
 
@@ -14,6 +15,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
 from .results import Ack, Nak
+from .stepping import refused
 from .workers import Handling, Slot, is_closed, result_of_cut
 
 if TYPE_CHECKING:
@@ -86,7 +88,8 @@ class MessageWorker(Slot):
                 workers.wake()
             self.running = message
             try:
-                result = await handler(message)
+                end = refused(message) if schedule.has_undecodable else None
+                result = end or await handler(message)
             except GeneratorExit as error:
                 if is_closed(task):
                     raise

@@ -6,7 +6,8 @@
 3. An exception of a step is a failed try, like an exception of the handler; a `PermanentError` is
    poison at once, for this message alone. In a batch, messages that steps settle are not shown to
    the handler, and the others are unaffected.
-4. A plain step runs in the event loop: decoding is too short to need a thread. A step that waits
+4. A record that its source could not decode is poison without a step or a handler (`refused`).
+5. A plain step runs in the event loop: decoding is too short to need a thread. A step that waits
    must be async. The handler's timeout covers its steps.
 """
 
@@ -15,14 +16,26 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
+from .._core.causes import caused
 from .._core.checks import bad
+from .._core.park_store import ParkedRecord
+from .._core.source import UndecodableRecord
 from .batching.former import LaneId, lane_of
 from .handlers import OfOneMessage, as_handler, why_no_function
-from .results import Ack, Manual, Nak, ResultTypeError, Terminate, ToDeadLetter
+from .results import (
+    Ack,
+    Manual,
+    Nak,
+    ResultTypeError,
+    Terminate,
+    ToDeadLetter,
+    UndecodableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from .._core.source import SourceRecord
     from .handlers import MessageHandler
     from .message import Message
 
@@ -54,6 +67,27 @@ class Sifted(NamedTuple):
     """The results of the other messages, except those behind one that was not acknowledged."""
 
 
+def refused(message: Message) -> Terminate | ToDeadLetter | None:
+    """Return the result of a message whose record could not be decoded; `None` for any other.
+
+    It is poison. From the park store, where no handler can repair it, it goes to the dead letters.
+    """
+    error = error_of_decoding(message.record)
+    if error is None:
+        return None
+    return ToDeadLetter(error=error) if message.is_unparked else Terminate(error=error)
+
+
+def error_of_decoding(record: SourceRecord) -> UndecodableError | None:
+    """Return the error of a record that could not be decoded, also after it was parked."""
+    if type(record) is UndecodableRecord:
+        told = f"the source cannot decode the record ({type(record.error).__name__})"
+        return caused(UndecodableError(told), record.error)
+    if type(record) is ParkedRecord and record.error_type == UndecodableError.__name__:
+        return UndecodableError(record.message)
+    return None
+
+
 async def before(steps: Sequence[Step], message: Message) -> object:
     """Run the steps of a message; return the result that settles it, or `None` to continue."""
     for step in steps:
@@ -74,6 +108,7 @@ async def before(steps: Sequence[Step], message: Message) -> object:
 async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
     """Run the steps of each message of a batch, one message after another.
 
+    A message whose record could not be decoded has no steps.
     An exception of a step fails only its message. Later messages of the same key are left out, and
     are handled after it. Cancellation is raised.
     """
@@ -83,7 +118,7 @@ async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
         if failed and lane_of(message) in failed:
             continue
         try:
-            result = await before(steps, message)
+            result = refused(message) or await before(steps, message)
         except Exception as error:  # a failed try of this message only
             result = Nak(error=error)
         if result is None:

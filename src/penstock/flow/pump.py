@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._core.clock import wait_until
 from ..consumer.results import Terminate
+from ..consumer.stepping import refused
 from ..consumer.workers import Slot, is_closed
 
 if TYPE_CHECKING:
@@ -107,6 +108,17 @@ class Pump:
         finally:
             halfway.cancel()
 
+    # -- into rows ---------------------------------------------------------------------------------
+
+    async def rows_of(self, messages: Sequence[PipedMessage]) -> list[Transformed]:
+        """Return the rows of each record, or the result that settles it without rows."""
+        if not self.schedule.has_undecodable:
+            return await self.transformer.rows_of(messages)
+        ends = [refused(message) for message in messages]
+        others = [each for each, end in zip(messages, ends, strict=True) if end is None]
+        rows = iter(await self.transformer.rows_of(others))
+        return [next(rows) if end is None else end for end in ends]
+
     # -- into the batcher --------------------------------------------------------------------------
 
     def enter(self, made: deque[tuple[PipedMessage, Transformed]]) -> list[PipedMessage | PipedRow]:
@@ -184,7 +196,7 @@ class PumpWorker(Slot):
         self.running = [*messages]
         made: list[Transformed] | None = None
         try:
-            made = await pump.transformer.rows_of(messages)
+            made = await pump.rows_of(messages)
         except BaseException as error:
             if isinstance(error, GeneratorExit) and is_closed(task):
                 raise

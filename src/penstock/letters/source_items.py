@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.source import Record
+from .._core.source import Record, UndecodableRecord
 
 if TYPE_CHECKING:
     from .._core.source import SourceRecord
 
 FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
+
+UNDECODABLE = "undecodable"
+"""The field with the type of the error, of a record that its source could not decode."""
 
 
 class NoSourceRecordError(ValueError):
@@ -24,7 +27,10 @@ class NoSourceRecordError(ValueError):
 def item_of_record(record: SourceRecord) -> dict[str, Any]:
     """Return the item of a record's dead letter."""
     found = {name: getattr(record, name) for name in FIELDS}
-    return {**found, "headers": [[name, value] for name, value in record.headers or ()]}
+    found["headers"] = [[name, value] for name, value in record.headers or ()]
+    if type(record) is UndecodableRecord:
+        found[UNDECODABLE] = type(record.error).__name__
+    return found
 
 
 def record_of_item(item: object) -> Record:
@@ -32,6 +38,8 @@ def record_of_item(item: object) -> Record:
     if not isinstance(item, dict):
         raise NoSourceRecordError("no mapping")
     found = cast("dict[str, Any]", item)
+    if UNDECODABLE in found:
+        raise NoSourceRecordError(f"could not be decoded by its source ({found[UNDECODABLE]})")
     if missing := [name for name in FIELDS if name not in found]:
         raise NoSourceRecordError(f"no {', '.join(missing)}")
     kinds = {"topic": str, "partition": int, "offset": int, "headers": list, "timestamp": int}

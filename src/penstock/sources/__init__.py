@@ -20,6 +20,7 @@ from .._core.source import (
     TakesBack,
     TopicPartition,
     TransactionalSource,
+    UndecodableRecord,
     Unread,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "TakesBack",
     "TopicPartition",
     "TransactionalSource",
+    "UndecodableRecord",
     "Unread",
 ]
 

@@ -13,7 +13,7 @@ from .._clients.postgres.schema.problems import SchemaProblem
 from .._clients.postgres.streams.appender import OpenAppender
 from .._clients.postgres.streams.message import NO_STREAM, Appended, NewMessage
 from .._clients.postgres.streams.notifier import StreamNotifier
-from .._clients.postgres.streams.stored import StoredMessage
+from .._clients.postgres.streams.stored import StoredMessage, UndecodableMessage
 from .._core.public import publish_all
 from .._core.stream_observer import StreamObserver
 from .admin import SkippedMessage, SubscriptionAdmin
@@ -58,6 +58,7 @@ __all__ = [
     "SubscriptionStats",
     "SyncStreamReader",
     "TableStats",
+    "UndecodableMessage",
     "check_streams",
     "install_streams",
     "upgrade_streams",

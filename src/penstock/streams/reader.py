@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .._clients.postgres.streams.faults import read_told
 from .._clients.postgres.streams.reading import POLL, LogReading, StreamReading, sleep_query
 from .._clients.postgres.streams.selection import StreamSelection
+from .._clients.postgres.streams.stored import UndecodableMessage
 from .._core import checks
 from .._core.clock import LOOP_CLOCK
 from .drivers import call_async, call_sync
@@ -37,6 +38,9 @@ class StreamReader:
             `read` also returns messages appended in it.
         schema: the schema in which `penstock pg install` created the log.
         page: maximum number of messages read by one statement. Default 500.
+
+    An iteration yields the messages before one that cannot be decoded, and then raises
+    `UndecodableMessage`, which names the position and version to continue after.
 
     Iterations raise `RefusedError` if the log is not installed or the role may not read it,
     `ConfigError` for another kind of connection, and otherwise the driver's errors. `scan` and
@@ -145,6 +149,8 @@ class StreamReader:
                 for message in reading.take(await self._rows(query)):
                     if patience is not None:
                         patience.renew()
+                    if isinstance(message, UndecodableMessage):
+                        raise message
                     yield message
             elif patience is None or reading.is_over or (pause := patience.pause()) is None:
                 return
@@ -227,6 +233,8 @@ class SyncStreamReader:
                 for message in reading.take(self._rows(query)):
                     if patience is not None:
                         patience.renew()
+                    if isinstance(message, UndecodableMessage):
+                        raise message
                     yield message
             elif patience is None or reading.is_over or (pause := patience.pause()) is None:
                 return

@@ -14,6 +14,7 @@ from tests.sources.kafka.kafka_help import (
     new_name,
     new_topic,
     produce,
+    produce_undecodable,
     stored,
 )
 from tests.sources.kafka.proxy_help import Api, proxied
@@ -37,12 +38,16 @@ pytestmark = pytest.mark.usefixtures("real_clock")
     ],
     ids=["changed", "added", "deleted"],
 )
+@pytest.mark.parametrize("is_undecodable", [False, True])
 async def test_a_record_of_another_program(
-    broker: EmbeddedKafka, entry: tuple[bytes, bytes | None]
+    broker: EmbeddedKafka, entry: tuple[bytes, bytes | None], *, is_undecodable: bool
 ) -> None:
-    """consumer/G30: it would be mistaken for an entry."""
+    """consumer/G30: it would be mistaken for an entry; also one whose header is not UTF-8."""
     made = await counted(broker)
-    await produce(broker, made.name, entry)
+    if is_undecodable:
+        await produce_undecodable(broker, made.name, (entry[0], entry[1], True))
+    else:
+        await produce(broker, made.name, entry)
     await produce(broker, made.topic, (b"k", b"v"))
     told = await made.refused()
     assert "has a changed state" in told

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.sources import Fetched, Position, Record, TopicPartition
+from penstock.sources import Fetched, Position, Record, TopicPartition, UndecodableRecord
 from penstock.sources.files import FileSource
 from penstock.sources.files.places import FilePlace
 from penstock.sources.subscriptions import SQLiteSubscriptions
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.sources import ClaimHost, Source, SourceClaim, SourceRecord
 
 LEASE = 3.0
+BAD = b"\xff"
 
 
 class PlainSource:
@@ -61,9 +62,17 @@ class PlainSource:
         self.source.extend(records)
 
 
+def _key(line: bytes) -> None:
+    """Refuse the row that has no key; the key of others is not used."""
+    if line == BAD:
+        raise ValueError("no key")
+
+
 def _plain(record: SourceRecord) -> Record:
     assert isinstance(record, Record)
     assert isinstance(record.value, bytes)
+    if isinstance(record, UndecodableRecord):
+        return record
     key, _, value = record.value.partition(b" ")
     return replace(record, key=key or None, value=value, headers=())
 
@@ -97,7 +106,7 @@ class TestFileSource(SourceConformance):
     def source(self, topic: str) -> Source:
         state = SQLiteSubscriptions(self._base(topic), lease=LEASE)
         path = self.place / topic
-        source = FileSource(path, subscription=topic, state=state, follow=True, poll=0.02)
+        source = FileSource(path, subscription=topic, state=state, follow=True, poll=0.02, key=_key)
         return PlainSource(source)
 
     async def append(
@@ -105,6 +114,11 @@ class TestFileSource(SourceConformance):
     ) -> None:
         with self._file(topic, partition).open("ab") as file:
             file.write(b"".join(b"%s %s\n" % (key or b"", value) for key, value in entries))
+
+    async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
+        del key  # it is unknown, since the function of the key refuses this row
+        with self._file(topic, partition).open("ab") as file:
+            file.write(BAD + b"\n")
 
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
         with closing(sqlite3.connect(self._base(topic))) as base:

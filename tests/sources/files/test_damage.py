@@ -269,15 +269,19 @@ def test_the_error_of_unread_files_travels() -> None:
     assert pickle.loads(pickle.dumps(error)).files == error.files
 
 
-async def test_a_key_function_that_raises_is_told_with_the_file(
+async def test_a_row_whose_key_function_raises_is_poison_alone(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    def key(value: bytes) -> object:
-        raise ZeroDivisionError
+    (tmp_path / "a.ndjson").write_bytes(b"1\n2\n3\n")
+    source = FileSource(tmp_path, key=lambda value: {b"1": 1, b"3": 3}[value])
+    found: list[object] = []
 
-    (tmp_path / "a.ndjson").write_bytes(b"1\n")
-    with pytest.raises(UnreadFiles, match=r"a\.ndjson \(ZeroDivisionError"):
-        await handled(FileSource(tmp_path, key=key))
+    async def handle(message: Message) -> None:
+        found.append(message.value)
+
+    report = await Consumer(source, poison="skip").receive(handle)
+    assert sorted(found, key=repr) == [b"1", b"3"]
+    assert report.counts.terminated == 1
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.sources.files.files_help import GZIP, ZSTD, Handled, handled, lines, reading, rows
+from tests.sources.files.files_help import GZIP, ZSTD, handled, lines, path_of, reading, rows
 
-from penstock import ConfigError
+from penstock import ConfigError, Consumer
+from penstock.sinks import MemorySink
 from penstock.sources import Position
 from penstock.sources.files import FileSource, UnreadFiles
 from penstock.sources.files.identity import record
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock import LoopClock
+    from penstock import LoopClock, Message
 
 
 def plain(content: bytes) -> bytes:
@@ -148,19 +149,6 @@ async def test_rows_of_parquet_are_found_again_by_their_number(
     assert done[-1].key == "u9"
 
 
-async def test_a_row_of_parquet_without_a_python_form_ends_its_file(
-    tmp_path: Path, real_clock: LoopClock
-) -> None:
-    """As damage does: the rows before it are delivered."""
-    maps = pa.array([{"a": 1}, {}, [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8()))
-    pq.write_table(pa.table({"v": maps}), tmp_path / "a.parquet")
-    source = FileSource(tmp_path, subscription="s")
-    found = Handled()
-    with pytest.raises(UnreadFiles, match=r"column 'v': .* a key of the map occurs twice"):
-        await handled(source, found)
-    assert found.values == [{"v": {"a": 1}}, {"v": {}}]
-
-
 def test_large_rows_of_parquet_are_decoded_few_at_a_time(tmp_path: Path) -> None:
     """So memory does not grow with the size of the rows."""
     table = pa.table({"blob": [bytes([at]) * (1 << 20) for at in range(20)]})
@@ -282,3 +270,35 @@ async def test_only_whole_lines_of_a_followed_file_are_rows(
         await reader.read([claim], 3)
         assert [record.value for record in reader.records(claim)][2] == b"3 and more"
         assert await source.ends([claim]) == {claim: 3}
+
+
+async def test_a_row_that_cannot_be_decoded_is_poison_alone(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """O-T18: the rows around it are handled, and the file is not damaged."""
+    (tmp_path / "a.csv").write_bytes(
+        b"user,note\n" + b"u1,a\n" + b'u2,"b\n\xff"\n' + b"u1,c\n" + b"\xfe,d\n" + b"u3,e\n"
+    )
+    days = pa.array([1, -10_000_000, 2, 3], pa.int32()).cast(pa.date32())
+    pq.write_table(
+        pa.table({"user": ["u1", "u2", "u1", "u3"], "day": days}), tmp_path / "c.parquet"
+    )
+    letters = MemorySink[Any]()
+    source = FileSource(tmp_path, subscription="s", state=MemorySubscriptions(), key="user")
+    found: dict[str, list[int]] = {}
+
+    async def handle(message: Message) -> None:
+        found.setdefault(path_of(message), []).append(message.offset)
+
+    consumer = Consumer(source, poison="skip", dead_letters=letters, clock=real_clock)
+    await consumer.receive(handle)
+    assert {path: sorted(rows) for path, rows in found.items()} == {
+        "a.csv": [0, 2, 4],
+        "c.parquet": [0, 2, 3],
+    }
+    items = [letter.item for letter in letters.items]
+    assert {(dict(item["headers"])["file"], item["offset"], item["value"]) for item in items} == {
+        (b"a.csv", 1, b'u2,"b\n\xff"\n'),
+        (b"a.csv", 3, b"\xfe,d\n"),
+        (b"c.parquet", 1, None),
+    }

@@ -7,12 +7,23 @@ message is its index among the messages of the partition.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
 from bisect import bisect_left
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from penstock.sources import Fetched, Position, Record, Settled, TopicPartition
+from penstock.sources import (
+    Fetched,
+    Position,
+    Record,
+    Settled,
+    TopicPartition,
+    UndecodableRecord,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -34,6 +45,25 @@ def token_in(partition: int, partitions: int, key: bytes | None) -> str:
     name = "none" if key is None else key.decode()
     tokens = (f"{name}-{number}" for number in itertools.count())
     return next(token for token in tokens if partition_of(token, partitions) == partition)
+
+
+async def publish_raw(url: str, subject: bytes, headers: bytes = b"", payload: bytes = b"") -> int:
+    """Publish bytes that no client of Python would send; return the sequence number."""
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        block = b"NATS/1.0\r\n" + headers + b"\r\n"
+        sizes = b"%d %d" % (len(block), len(block) + len(payload))
+        connect = b'CONNECT {"verbose": false, "headers": true, "no_responders": true}\r\n'
+        publish = b"HPUB " + subject + b" answer " + sizes + b"\r\n" + block + payload + b"\r\n"
+        writer.write(connect + b"SUB answer 1\r\n" + publish)
+        while not (line := await reader.readline()).startswith(b"MSG answer"):
+            assert line, "the server has closed the connection"
+            assert not line.startswith(b"-ERR"), line
+        sequence: int = json.loads(await reader.readline())["seq"]
+        return sequence
+    finally:
+        writer.close()
 
 
 class DenseTopic:
@@ -153,6 +183,9 @@ class DenseSource:
 
     def _record(self, record: SourceRecord) -> Record:
         name = str(record.key).rpartition("-")[0]
+        if isinstance(record, UndecodableRecord):
+            offset = self._topic.dense(record.partition, record.offset)
+            return replace(record, offset=offset, key=name.encode())
         return Record(
             record.topic,
             record.partition,

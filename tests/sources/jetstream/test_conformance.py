@@ -12,7 +12,7 @@ import nats
 import pytest
 from nats.js.api import StreamConfig, SubjectTransform
 from nats.js.errors import NotFoundError
-from tests.sources.jetstream.dense_help import DenseSource, DenseTopic, token_in
+from tests.sources.jetstream.dense_help import DenseSource, DenseTopic, publish_raw, token_in
 
 from penstock.sources import Position, TopicPartition
 from penstock.sources.jetstream import JetStreamSource, partitioned
@@ -75,6 +75,12 @@ class TestJetStreamSource(SourceConformance):
                 token = token_in(partition, len(dense.sequences), key)
                 stored = await stream.publish(f"{topic}.{token}", value)
                 dense.learn(partition, stored.seq)
+
+    async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
+        dense = self.topics[topic]
+        subject = f"{topic}.{token_in(partition, len(dense.sequences), key)}"
+        sequence = await publish_raw(self.url, subject.encode(), b"\xff\xfe: v\r\n")
+        dense.learn(partition, sequence)
 
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
         dense, found = self.topics[topic], dict[TopicPartition, Position]()

@@ -12,6 +12,7 @@ from aiokafka import TopicPartition as ClientPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import for_code
 from aiokafka.protocol.group import LeaveGroupRequest
+from aiokafka.record import default_records
 from aiokafka.structs import OffsetAndMetadata
 
 from penstock.sources import Position, TopicPartition
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedKafka
 
 NUMBERS = count()
+GZIP = 1
 
 
 def new_name(kind: str = "t") -> str:
@@ -97,6 +99,33 @@ async def produce(
             for key, value in entries
         ]
         return [(await each).offset for each in sent]
+
+
+async def produce_undecodable(
+    broker: EmbeddedKafka,
+    topic: str,
+    *entries: tuple[bytes, bytes | None, bool],
+    partition: int = 0,
+    **options: Any,
+) -> None:
+    """Append records in one batch, as a client in another language does.
+
+    Each has a key, a value, and whether the name of its header is not UTF-8.
+    """
+    async with producer_of(broker, acks="all", **options) as producer:
+        await producer.partitions_for(topic)
+        batch = producer.create_batch()
+        builder: Any = default_records._DefaultRecordBatchBuilderPy(
+            2, GZIP, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=0,
+            batch_size=1 << 20,
+        )  # fmt: skip
+        batch._builder = builder
+        for key, value, is_bad in entries:
+            name = "ZQZQ" if is_bad else "good"
+            batch.append(key=key, value=value, timestamp=None, headers=[(name, b"v")])
+        builder._buffer[:] = builder._buffer.replace(b"ZQZQ", b"\xff\xfe\xff\xfe")
+        batch.close()
+        await (await producer.send_batch(batch, topic, partition=partition))
 
 
 async def fill(

@@ -60,6 +60,11 @@ class TestKafkaSource(SourceConformance):
     ) -> None:
         await kafka_help.produce(self.broker, topic, *entries, partition=partition)
 
+    async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
+        await kafka_help.produce_undecodable(
+            self.broker, topic, (key, b"0", True), partition=partition
+        )
+
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
         return await kafka_help.stored(self.broker, topic)
 

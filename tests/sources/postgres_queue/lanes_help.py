@@ -12,7 +12,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.sources import Fetched, Position, Record, Settled, TopicPartition
+from penstock.sources import (
+    Fetched,
+    Position,
+    Record,
+    Settled,
+    TopicPartition,
+    UndecodableRecord,
+)
 from penstock.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
@@ -128,6 +135,16 @@ class LaneSource:
 
     def _record(self, lane: int, record: SourceRecord) -> Record:
         assert record.key == f"lane {lane}"
+        if isinstance(record, UndecodableRecord):
+            offset = self.topic.offset_of(lane, record.offset)
+            return replace(
+                record,
+                topic=self.topic.name,
+                partition=lane,
+                offset=offset,
+                key=None,
+                has_key=False,
+            )
         headers = dict(record.headers)
         return Record(
             self.topic.name,

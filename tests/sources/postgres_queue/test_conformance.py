@@ -61,18 +61,25 @@ class TestPostgresQueueSource(SourceConformance):
     async def append(
         self, topic: str, partition: int, entries: Sequence[tuple[bytes | None, bytes]]
     ) -> None:
-        log = Log(self.dsn, topic)
         headers = [
             {"value": value.decode(), **({} if key is None else {"key": key.decode()})}
             for key, value in entries
         ]
+        await self._enqueue(topic, partition, [json.dumps(each) for each in headers])
+
+    async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
+        del key  # it would be a header
+        await self._enqueue(topic, partition, ['{"n": 1e5000}'])
+
+    async def _enqueue(self, topic: str, partition: int, headers: Sequence[str]) -> None:
+        log = Log(self.dsn, topic)
         async with log.connected() as con, con.transaction():
             rows = await con.fetch(
                 f"INSERT INTO {log.sql}.job (queue, key, payload, headers) "
                 "SELECT $1, $2, '{}', u::jsonb FROM unnest($3::text[]) AS u RETURNING place",
                 topic,
                 f"lane {partition}",
-                [json.dumps(each) for each in headers],
+                list(headers),
             )
             # before the commit: afterwards they may be claimed
             self.topics[topic].places[partition] += sorted(row["place"] for row in rows)

@@ -13,7 +13,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock.sources import Fetched, Position, Record, Settled, TopicPartition
+from penstock.sources import (
+    Fetched,
+    Position,
+    Record,
+    Settled,
+    TopicPartition,
+    UndecodableRecord,
+)
 from penstock.sources.postgres_stream import PostgresStreamSource
 from penstock.sources.postgres_stream.selection import slot_of
 
@@ -172,7 +179,11 @@ class DenseSource:
         data = json.loads(bytes(record.value))  # type: ignore[call-overload]
         key = str(record.key).rpartition("-")[0]
         self._topic.learn(record.partition, data["at"], record.offset)
-        assert [name for name, _ in record.headers] == ["type", "id", "version"]
+        named = [name for name, _ in record.headers]
+        if isinstance(record, UndecodableRecord):
+            assert named == ["metadata", "type", "id", "version"]
+            return replace(record, topic=self._name, offset=data["at"], key=key.encode())
+        assert named == ["type", "id", "version"]
         return Record(
             self._name,
             record.partition,

@@ -5,11 +5,12 @@ Proven here: O-T5, O-T6, O-T7, O-T8, S-T1, S-T2, S-T11.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.sources.postgres_stream.dense_help import DenseSource, DenseTopic, stream_in
-from tests.streams.log_help import Log, append, fresh_name, install_log
+from tests.streams.log_help import Log, fresh_name, install_log
 
 from penstock.sources import Position, TopicPartition
 from penstock.sources.postgres_stream import PostgresStreamSource
@@ -51,14 +52,26 @@ class TestPostgresStreamSource(SourceConformance):
     async def append(
         self, topic: str, partition: int, entries: Sequence[tuple[bytes | None, bytes]]
     ) -> None:
+        for key, value in entries:
+            await self._append(topic, partition, key, value)
+
+    async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
+        await self._append(topic, partition, key, b"", '{"n": 1e5000}')
+
+    async def _append(
+        self, topic: str, partition: int, key: bytes | None, value: bytes, metadata: str = "{}"
+    ) -> None:
         log, dense = Log(self.dsn, topic), self.topics[topic]
+        offset = dense.next_offset(partition)
+        data = json.dumps({"at": offset, "value": value.decode()})
+        message = f'[{{"type": "happened", "data": {data}, "metadata": {metadata}}}]'
         async with log.connected() as con:
-            for key, value in entries:
-                offset = dense.next_offset(partition)
-                data = {"at": offset, "value": value.decode()}
-                messages = [{"type": "happened", "data": data}]
-                (position,) = await append(con, log.sql, stream_in(partition, key), messages)
-                dense.learn(partition, offset, position)
+            position = await con.fetchval(
+                f"SELECT r_position FROM {log.sql}.append($1, $2::text::jsonb)",
+                stream_in(partition, key),
+                message,
+            )
+        dense.learn(partition, offset, position)
 
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
         log, dense = Log(self.dsn, topic), self.topics[topic]

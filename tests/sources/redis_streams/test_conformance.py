@@ -64,6 +64,11 @@ class TestTheSourceOfTheGuide(SourceConformance):
                 named: dict[Any, Any] = {} if key is None else {"key": key}
                 await redis.xadd(f"{topic}:{partition}", {**named, "value": value}, id="0-*")
 
+    async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
+        async with self.client() as redis:
+            bad: dict[Any, Any] = {"key": key, "value": b"", b"\xff": b""}
+            await redis.xadd(f"{topic}:{partition}", bad, id="0-*")
+
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
         """The first unsettled entry of each stream, if a settled one precedes it."""
         found: dict[TopicPartition, Position] = {}

@@ -2,7 +2,7 @@
 
 Created by the hundred, without a line of Python code for each. A record is a tuple of a message's
 fields: keeping the message itself, an object that the garbage collector traverses, takes twice as
-long.
+long. A header name that is not UTF-8 makes a single record undecodable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from confluent_kafka import Message
 
-from ..._core.source import TopicPartition
+from ..._core.source import TopicPartition, UndecodableRecord
 from .errors import is_end
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Run(NamedTuple):
     """Consecutive records of one partition, or an error of a partition."""
 
     partition: TopicPartition
-    records: list[Delivered]
+    records: list[Delivered | UndecodableRecord]
     next_offset: int
     """Every offset of the partition before this one has been delivered or has no record."""
     error: KafkaError | None = None
@@ -102,17 +102,42 @@ def _plain(messages: Sequence[Any]) -> Iterator[Run]:
 
 def _run(messages: Sequence[Any]) -> Run:
     of = TopicPartition(messages[0].topic(), messages[0].partition())
+    headers, errors = _headers_of(messages)
     fields = zip(
         map(_offset, messages),
         map(_key, messages),
         map(_value, messages),
         map(_milliseconds, map(_stamp, messages)),
-        map(_headers, messages),
+        headers,
         repeat(of),
         strict=False,
     )
-    records = [*map(_new, repeat(Delivered), fields)]
+    records: list[Delivered | UndecodableRecord] = [*map(_new, repeat(Delivered), fields)]
+    for place, error in errors.items():
+        read = records[place]
+        records[place] = UndecodableRecord(
+            *of, read.offset, read.key, read.value, timestamp=read.timestamp, error=error
+        )
     return Run(of, records, records[-1].offset + 1)
+
+
+def _headers_of(messages: Sequence[Any]) -> tuple[list[Any], dict[int, Exception]]:
+    """Return the headers of each message, and the errors of those that have none, by place.
+
+    Each message is asked once: librdkafka's client converts its headers at the first call, and does
+    not repeat the error of that call.
+    """
+    headers: list[Any] = []
+    errors: dict[int, Exception] = {}
+    asking = map(_headers, messages)
+    while len(headers) < len(messages):
+        try:
+            headers.extend(asking)  # up to the next error
+        except Exception as error:
+            cause = error.__cause__
+            errors[len(headers)] = cause if isinstance(cause, Exception) else error
+            headers.append(None)
+    return headers, errors
 
 
 def _told(message: Any, error: KafkaError) -> Run:

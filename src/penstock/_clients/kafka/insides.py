@@ -1,11 +1,25 @@
-"""Internals of aiokafka that a group member needs: its generation, single commits, single waits.
+"""Internals of aiokafka that a group member needs: its generation, single commits, single waits,
+and the decoding of records one by one.
+
+aiokafka decodes the names of headers while it iterates over a batch. A name that is not UTF-8 ends
+the iteration, at the same record each time, so that it and the records behind it would never be
+returned. `decode_singly` fetches the partition again, and decodes each record by itself.
 
 Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` if a name no longer exists.
 """
 
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiokafka import errors as kafka
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.record import default_records, memory_records
+from aiokafka.record.util import decode_varint
 
 from ..._core.errors import MissingExtra
 
@@ -23,9 +37,117 @@ _NAMES = {
         "_do_commit_offsets",
         "_do_fetch_commit_offsets",
     ),
-    "_fetcher": ("_create_fetch_waiter", "_records", "close"),
+    "_fetcher": (
+        "_create_fetch_waiter",
+        "_records",
+        "_fetch_max_wait_ms",
+        "_max_partition_fetch_bytes",
+        "_isolation_level",
+        "_check_crcs",
+        "close",
+    ),
     "_subscription": ("reassignment_in_progress", "subscription"),
 }
+
+
+_OTHER = 'this version of aiokafka has no {}; pip install "penstock[kafka]" installs one that has'
+try:
+    _Batch: Any = default_records._DefaultRecordBatchPy
+    _Record: Any = default_records._DefaultRecordPy
+    _Batches: Any = memory_records._MemoryRecordsPy
+except AttributeError as error:
+    raise MissingExtra(_OTHER.format(error.name)) from error
+
+
+class _SingleRecords(_Batch):  # type: ignore[misc]
+    """A batch whose iteration continues after a record with an undecodable header."""
+
+    def __init__(self, data: Any, errors: dict[int, Exception]) -> None:
+        super().__init__(data)
+        self._pos: int
+        self._errors = errors
+
+    def __next__(self) -> Any:
+        try:
+            return super().__next__()
+        except kafka.CorruptRecordException as error:
+            if not is_undecodable(error):
+                raise
+            return self._without_headers(error.__cause__)
+
+    def _without_headers(self, error: Any) -> Any:
+        buffer: Any = self._buffer
+        length, at = decode_varint(buffer, self._pos)
+        self._pos = at + length
+        self._next_record_index += 1
+        _, at = decode_varint(buffer, at)  # attributes
+        age, at = decode_varint(buffer, at)
+        place, at = decode_varint(buffer, at)
+        fields: list[bytes | None] = []
+        for _ in ("key", "value"):
+            size, at = decode_varint(buffer, at)
+            fields.append(None if size < 0 else bytes(buffer[at : at + size]))
+            at += max(size, 0)
+        is_own = self.timestamp_type != self.LOG_APPEND_TIME
+        stamp = self.first_timestamp + age if is_own else self.max_timestamp
+        offset = self.base_offset + place
+        self._errors[offset] = error
+        return _Record(offset, stamp, self.timestamp_type, *fields, [])
+
+
+class _SingleBatches(_Batches):  # type: ignore[misc]
+    """The batches of a response, with their records decoded one by one."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.errors: dict[int, Exception] = {}
+
+    def next_batch(self) -> Any:
+        data = self._next_slice
+        if data is None or data[self.MAGIC_OFFSET] < 2:  # older formats have no headers
+            return super().next_batch()
+        self._cache_next()
+        return _SingleRecords(data, self.errors)
+
+
+class DecodedSingly(NamedTuple):
+    """Records of a partition, each decoded by itself."""
+
+    records: list[Any]
+    errors: dict[int, Exception]
+    """The errors of undecodable records, by offset."""
+    next_offset: int
+
+
+def is_undecodable(error: Exception) -> bool:
+    """Return whether aiokafka's error of an iteration is about a record that cannot be decoded."""
+    return isinstance(error, UnicodeDecodeError) or isinstance(error.__cause__, UnicodeDecodeError)
+
+
+async def decode_singly(consumer: Any, partition: Any, offset: int, most: int) -> DecodedSingly:
+    """Fetch a partition from this offset on; return up to `most` records. Raises errors of
+    aiokafka. Changes nothing in the consumer.
+    """
+    fetcher, client = consumer._fetcher, consumer._client
+    leader = client.cluster.leader_for_partition(partition)
+    if leader is None or leader < 0:
+        raise kafka.LeaderNotAvailableError
+    most_bytes, level = fetcher._max_partition_fetch_bytes, fetcher._isolation_level
+    wanted = [(partition.topic, [(partition.partition, offset, most_bytes)])]
+    request = FetchRequest(fetcher._fetch_max_wait_ms, 1, most_bytes, level, wanted)
+    response = await client.send(leader, request)
+    ((_, ((_, code, _, *rest),)),) = response.topics
+    if code:
+        raise kafka.for_code(code)
+    aborted = None
+    if response.API_VERSION >= 4:
+        aborted = rest[-3] if response.API_VERSION >= 11 else rest[-2]
+    batches = _SingleBatches(rest[-1])
+    reading = PartitionRecords(
+        partition, batches, aborted, offset, None, None, fetcher._check_crcs, level
+    )
+    records = [*islice(reading, most)]
+    return DecodedSingly(records, batches.errors, reading.next_fetch_offset)
 
 
 class Insides:
@@ -35,10 +157,7 @@ class Insides:
         for part, names in _NAMES.items():
             for name in names:
                 if not hasattr(getattr(consumer, part, None), name):
-                    raise MissingExtra(
-                        f"this version of aiokafka has no AIOKafkaConsumer.{part}.{name}; "
-                        'pip install "penstock[kafka]" installs one that has'
-                    )
+                    raise MissingExtra(_OTHER.format(f"AIOKafkaConsumer.{part}.{name}"))
         self._coordinator = consumer._coordinator
         self._fetcher = consumer._fetcher
         self._subscription = consumer._subscription

@@ -13,6 +13,7 @@ from ..._core.errors import UnavailableError
 from ..kafka_groups.arguments import COMMITTED, milliseconds
 from .closing import closed
 from .errors import opening_error
+from .insides import decode_singly, is_undecodable
 from .options import FETCH_WAIT
 
 if TYPE_CHECKING:
@@ -47,14 +48,28 @@ async def committed_pages(
         patience = 3 * options.request_timeout
         give_up_at = LOOP_CLOCK.now() + patience
         while at < end:
-            found = await client.getmany(key, timeout_ms=200, max_records=PAGE)
-            if page := found.get(key):
+            if page := await _page(client, key, at):
                 yield page
             was, at = at, await client.position(key)
             if at > was:
                 give_up_at = LOOP_CLOCK.now() + patience
             elif LOOP_CLOCK.now() >= give_up_at:
                 raise UnavailableError(_STUCK % (partition, at, end, patience))
+
+
+async def _page(client: Any, key: ClientPartition, at: int) -> Sequence[Any]:
+    """Return the next records; a header that cannot be decoded is left out."""
+    try:
+        found: dict[Any, Sequence[Any]] = await client.getmany(
+            key, timeout_ms=200, max_records=PAGE
+        )
+    except Exception as error:
+        if not is_undecodable(error):
+            raise
+        decoded = await decode_singly(client, key, at, PAGE)
+        client.seek(key, decoded.next_offset)
+        return decoded.records
+    return found.get(key, ())
 
 
 @asynccontextmanager

@@ -22,9 +22,9 @@ from aiokafka.structs import OffsetAndMetadata
 
 from ..._core.errors import ConfigError
 from ..._core.say import say
-from ..._core.source import Position, TopicPartition
+from ..._core.source import Position, TopicPartition, UndecodableRecord
 from .closing import closed, ended
-from .insides import Insides
+from .insides import Insides, decode_singly, is_undecodable
 from .refusal import refusal_of
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
     ) -> None:
         """A rebalance has ended."""
         self._assigned([TopicPartition(*each) for each in assigned])
+
+
+class Undecodable(Exception):  # never leaves the source
+    """aiokafka cannot decode a record that has arrived; see `Session.take_singly`."""
 
 
 class Session:
@@ -178,14 +182,44 @@ class Session:
         return self._inside.has_arrived(partition)
 
     async def take(self, partition: TopicPartition, most: int) -> Sequence[SourceRecord]:
-        """Return up to `most` fetched records of a partition. Raises its error; never suspends."""
+        """Return up to `most` fetched records of a partition. Raises its error, and `Undecodable` if
+        aiokafka cannot decode one of the records; never suspends.
+        """
         if self._inside.is_reassigning:
             return ()
         key = ClientPartition(*partition)
-        taken: dict[Any, Sequence[SourceRecord]] = await self._client.getmany(
-            key, timeout_ms=0, max_records=most
-        )
+        taken: dict[Any, Sequence[SourceRecord]]
+        try:
+            taken = await self._client.getmany(key, timeout_ms=0, max_records=most)
+        except Exception as error:
+            if is_undecodable(error):
+                raise Undecodable from error
+            raise
         return taken.get(key, ())
+
+    async def take_singly(
+        self, partition: TopicPartition, offset: int, most: int
+    ) -> tuple[Sequence[SourceRecord], int]:
+        """Return up to `most` records from an offset on, each decoded by itself, and the next
+        offset. Raises errors of aiokafka.
+
+        Suspends until a broker has answered, and leaves the position unchanged.
+        """
+        key = ClientPartition(*partition)
+        records, errors, reached = await decode_singly(self._client, key, offset, most)
+        return [
+            each
+            if each.offset not in errors
+            else UndecodableRecord(
+                *partition,
+                each.offset,
+                each.key,
+                each.value,
+                timestamp=each.timestamp,
+                error=errors[each.offset],
+            )
+            for each in records
+        ], reached
 
     async def wait(self, seconds: float) -> None:
         """Suspend until records or an error have arrived, for at most `seconds`."""

@@ -1,4 +1,5 @@
-"""Internals of nats-py that a connection needs: answers to pings, and an immediate end.
+"""Internals of nats-py that a connection needs: answers to pings, an immediate end, and messages
+whose subject or headers cannot be decoded.
 
 Written for nats-py 2.10 to 2.16.
 """
@@ -17,6 +18,36 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 
+class RawHeaders(dict[str, str]):
+    """The headers of a message as nats-py parses them: one value per name, and without those that
+    cannot be decoded.
+    """
+
+    __slots__ = ("entries", "error")
+
+    def __init__(self, parsed: dict[str, str], raw: bytes) -> None:
+        super().__init__(parsed)
+        self.entries: list[tuple[str, bytes]] = []
+        """All headers in order, with the bytes of each value."""
+        self.error: Exception | None = None
+        """Why one of them cannot be decoded; then the only entry is `headers`, their raw form."""
+        try:
+            for line in filter(None, raw.split(b"\r\n")[1:]):
+                name, colon, value = line.partition(b":")
+                if not colon:
+                    raise ValueError("a header without a colon")
+                self.entries.append((name.strip().decode(), value.removeprefix(b" ")))
+        except ValueError as error:
+            self.entries, self.error = [("headers", raw)], error
+
+
+class _EscapedSubject(bytes):
+    """A subject that is not UTF-8."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> str:
+        return super().decode(encoding, errors)
+
+
 class PatientClient(Client):
     """nats-py's client, with a `flush` that is reliable and can be cancelled.
 
@@ -26,23 +57,34 @@ class PatientClient(Client):
        cancellation of `flush`: it sets the result of a cancelled future. The connection then looks
        open, but receives nothing. Here such an answer is ignored.
     3. Headers that are identical to those of the previous message are not parsed again: a pinned
-       consumer gets the same header with each message.
+       consumer gets the same header with each message. All values are kept (`RawHeaders`).
+    4. nats-py's own client ends the connection at a subject that is not UTF-8, and the message comes
+       again with the next one. Here its bytes are escaped (`surrogateescape`).
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._headers = b""
-        self._parsed: dict[str, str] | None = None
+        self._parsed: RawHeaders | None = None
 
-    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+    async def _process_headers(self, headers: bytes | None) -> RawHeaders | None:
         if not headers:
             return None
         if headers != self._headers:
             parse: Callable[[bytes], Awaitable[dict[str, str] | None]]
             parse = vars(Client)["_process_headers"].__get__(self)
-            self._parsed = await parse(headers)
+            self._parsed = RawHeaders(await parse(headers) or {}, headers)
             self._headers = headers
-        return None if self._parsed is None else self._parsed.copy()
+        return self._parsed
+
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Any:
+        build: Callable[..., Any] = super()._build_message
+        try:
+            return build(sid, subject, reply, data, headers)
+        except UnicodeDecodeError:
+            return build(sid, _EscapedSubject(subject), reply, data, headers)
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         made = asyncio.get_running_loop().create_future() if future is None else future

@@ -120,7 +120,7 @@ class BatchWorker(Slot):
         error: BaseException | None = None
         self.running = batch
         try:
-            if shared.steps:
+            if shared.steps or shared.schedule.has_undecodable:
                 sifted = await sift(shared.steps, batch)
             if sifted.shown:
                 returned = await shared.handler(list(sifted.shown))

@@ -15,6 +15,14 @@ PASSED_BYTES = 64 << 20
 """The most bytes to skip in one call on the way to the first row, to keep a close fast."""
 
 
+class UndecodableRow(NamedTuple):
+    """The value of a row that cannot be decoded. The rows after it can be read."""
+
+    error: Exception
+    raw: bytes | None = None
+    """Its bytes, if they are known."""
+
+
 class RowChunk(NamedTuple):
     """The next rows of a file."""
 

@@ -3,6 +3,8 @@
 1. Rows are numbered from 0 after the header. A row may have several lines.
 2. Quoting is strict by default: an unclosed quote is damage, and does not swallow the rest of the
    file.
+3. A row with bytes outside of the encoding is an `UndecodableRow`; it ends where it would end if
+   they were letters.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Any
 
-from .chunks import CHUNK_BYTES, PASSED_BYTES, RowChunk
+from .chunks import CHUNK_BYTES, PASSED_BYTES, RowChunk, UndecodableRow
 from .errors import BrokenFile
 from .lines import BOM, too_long
 
@@ -43,6 +45,10 @@ class CsvReader:
         self._encoding = encoding
         self._column = column
         self._end: End | None = None
+        self._error: UnicodeDecodeError | None = None
+        """The error of a line of the current row."""
+        self._raw: list[bytes] = []
+        """The lines of the current row."""
         settings: dict[str, Any] = {"strict": True, **options}
         self._reader = csv.DictReader(self._lines(), **settings)
 
@@ -60,9 +66,17 @@ class CsvReader:
             if self._size > self._most_bytes:
                 raise too_long(self._row, self._most_bytes)
             if line:
-                yield line.decode(self._encoding)
+                self._raw.append(line)
+                yield self._decoded(line)
             if self._end is not None:
                 return
+
+    def _decoded(self, line: bytes) -> str:
+        try:
+            return line.decode(self._encoding)
+        except UnicodeDecodeError as error:
+            self._error = error
+            return line.decode(self._encoding, "surrogateescape")
 
     def read(self, most: int) -> RowChunk:
         """Read the next rows."""
@@ -81,10 +95,12 @@ class CsvReader:
         size = passed = 0
         self._check_header()
         while len(rows) < most and size < CHUNK_BYTES and passed < PASSED_BYTES:
-            self._size = 0
-            value = next(self._reader, None)
+            self._size, self._error, self._raw = 0, None, []
+            value: object = next(self._reader, None)
             if value is None:
                 return True
+            if self._error is not None:
+                value = UndecodableRow(self._error, b"".join(self._raw))
             if self._row >= self._start:
                 rows.append((self._row, value))
                 size += self._size
@@ -94,6 +110,8 @@ class CsvReader:
 
     def _check_header(self) -> None:
         names = self._reader.fieldnames
+        if self._row == 0 and self._error is not None:
+            raise self._error  # of the header: no row was read yet
         if names is not None and self._column is not None and self._column not in names:
             raise BrokenFile(f"it has no column {self._column!r}, which key= names")
 

@@ -12,6 +12,8 @@
    ends. The claim of a damaged file ends as well once the rows before the damage are settled.
 6. A fetch reports the end of the source, and a consumer fetches only if it has claims. At the end
    there is therefore a claim, even if every file is finished.
+7. A row that cannot be decoded, or has no readable key, is an `UndecodableRecord`, and the file is
+   not damaged.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._core.say import say
-from ..._core.source import Position, Record, TopicPartition
+from ..._core.source import Position, Record, TopicPartition, UndecodableRecord
 from ..._core.subscriptions import Move
 from ..._core.told import for_log
+from .chunks import UndecodableRow
 from .places import FilePlace
 from .reading import FileReading
 
@@ -156,7 +159,20 @@ class FileHolder:
         time = recorded.modified // 1_000_000
 
         def record(row: int, value: object) -> Record:
-            return Record(topic, number, row, key_of(value), value, headers, time)
+            error: Exception | None = None
+            key, has_key = None, True
+            if isinstance(value, UndecodableRow):
+                error, value = value
+                has_key = parts.options.key is None
+            else:
+                try:
+                    key = key_of(value)
+                except Exception as raised:
+                    error, has_key = raised, False
+            read = (topic, number, row, key, value, headers, time)
+            if error is None:
+                return Record(*read)
+            return UndecodableRecord(*read, error=error, has_key=has_key)
 
         return FileReading(open_file, record, start, parts.news, parts.wake)
 

@@ -152,6 +152,6 @@ def _field(line: bytes, name: str) -> object:
     """Return a field of a line of JSON; `None` for invalid lines, which the decoder reports."""
     try:
         found: object = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return cast("dict[str, object]", found).get(name) if isinstance(found, dict) else None

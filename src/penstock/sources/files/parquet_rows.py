@@ -1,6 +1,7 @@
 """Reads rows of Parquet as `dict` of Python values. Blocks.
 
-Rows are numbered across all row groups. Row groups before the first row are not read.
+Rows are numbered across all row groups. Row groups before the first row are not read. A row with a
+value that Python does not have, such as a date before the year 1, is an `UndecodableRow`.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -13,7 +14,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ..._core.arrow_rows import rows_of
-from .chunks import RowChunk
+from .chunks import RowChunk, UndecodableRow
 from .errors import BrokenFile
 
 if TYPE_CHECKING:
@@ -66,11 +67,10 @@ class ParquetReader:
         for batch in self._parquet.iter_batches(rows, row_groups=[*range(first, groups)]):
             if left_out < batch.num_rows:
                 made, errors = rows_of(batch.slice(left_out))
-                first_bad = min(errors, default=len(made))
-                if good := made[:first_bad]:
-                    yield good
-                if errors:
-                    raise BrokenFile(str(errors[first_bad]))
+                yield [
+                    UndecodableRow(errors[at]) if at in errors else row
+                    for at, row in enumerate(made)
+                ]
             left_out = max(0, left_out - batch.num_rows)
 
     def _rows_at_once(self) -> int:

@@ -12,8 +12,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from ..._clients.nats.insides import RawHeaders
 from ..._core.source import Fetched, Position, TopicPartition
 from .channel import ACK, NAK, TERM
 from .inbox import ClaimInbox
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .session import Connected
 
 PIN = "Nats-Pin-Id"
+_NO_HEADERS = RawHeaders({}, b"")
 PATIENCE = 2.0
 """Number of acknowledgement waits to wait for messages of a consumer that pins no process."""
 RECENT = 1_000
@@ -128,7 +130,7 @@ class StreamPartition:
         if self._channel.has_lapsed:  # it may have arrived earlier, and be elsewhere by now
             self._told(self, None)
             return
-        headers: Mapping[str, str] = message.headers or {}
+        headers = _NO_HEADERS if message.headers is None else cast("RawHeaders", message.headers)
         puller, now = self.puller, asyncio.get_running_loop().time()
         if puller is None:
             return
@@ -147,10 +149,13 @@ class StreamPartition:
             intake.receive(self._record(message, delivery, headers))
         self._told(self, None)
 
-    def _record(
-        self, message: Any, delivery: AckSubject, headers: Mapping[str, str]
-    ) -> StreamRecord:
-        subject: str = message.subject
+    def _record(self, message: Any, delivery: AckSubject, headers: RawHeaders) -> StreamRecord:
+        subject, error = cast("str", message.subject), headers.error
+        if not subject.isascii():
+            try:
+                subject.encode()
+            except UnicodeEncodeError as raised:  # it has escaped bytes
+                return self._of_bad_subject(message, delivery, headers, raised)
         if self._options.partitions is not None:
             subject = subject.partition(".")[2]
         return StreamRecord(
@@ -160,8 +165,26 @@ class StreamPartition:
             subject=subject,
             key=self._key(subject, headers),
             value=message.data,
-            headers=[(name, text.encode()) for name, text in headers.items() if name != PIN],
+            headers=_own(headers),
             reply=message.reply,
+            error=error,
+        )
+
+    def _of_bad_subject(
+        self, message: Any, delivery: AckSubject, headers: RawHeaders, error: UnicodeEncodeError
+    ) -> StreamRecord:
+        """Return the record of a message whose subject is not UTF-8, without a key."""
+        raw = message.subject.encode(errors="surrogateescape")
+        return StreamRecord(
+            self._options.stream,
+            self.number,
+            delivery,
+            subject=raw.decode(errors="backslashreplace"),
+            key=NoKey(error),
+            value=message.data,
+            headers=[*_own(headers), ("subject", raw)],
+            reply=message.reply,
+            error=error,
         )
 
     def _key(self, subject: str, headers: Mapping[str, str]) -> object:
@@ -181,7 +204,8 @@ class StreamPartition:
             if not records:
                 break
             most -= len(records)
-            fetched.append(Fetched(claim, records, failed=failed))
+            delivered = [record.delivered() for record in records]
+            fetched.append(Fetched(claim, delivered, failed=failed))
         return fetched
 
     async def tend(self, now: float) -> float:
@@ -293,3 +317,8 @@ class StreamPartition:
         inbox, self._inbox, self.puller = self._inbox, None, None
         if inbox is not None:
             await inbox.close()
+
+
+def _own(headers: RawHeaders) -> list[tuple[str, bytes]]:
+    """Return the headers of a message without the one that the server adds."""
+    return [entry for entry in headers.entries if entry[0] != PIN]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..._core.source import UndecodableRecord
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -51,6 +53,7 @@ class StreamRecord:
 
     __slots__ = (
         "deliveries",
+        "error",
         "headers",
         "number",
         "offset",
@@ -74,6 +77,7 @@ class StreamRecord:
         value: bytes,
         headers: Sequence[tuple[str, bytes]],
         reply: str,
+        error: Exception | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -89,6 +93,26 @@ class StreamRecord:
         """The number of the last delivery."""
         self.reply = reply
         """The subject that settles this delivery; each delivery has its own."""
+
+        self.error = error
+        """Why the message cannot be decoded."""
+
+    def delivered(self) -> StreamRecord | UndecodableRecord:
+        """Return the record for the consumer."""
+        if self.error is None:
+            return self
+        has_key = type(self.raw_key) is not NoKey
+        return UndecodableRecord(
+            self.topic,
+            self.partition,
+            self.offset,
+            self.raw_key if has_key else None,
+            self.value,
+            self.headers,
+            self.timestamp,
+            error=self.error,
+            has_key=has_key,
+        )
 
     @property
     def key(self) -> object:

@@ -10,6 +10,8 @@
    reported. If the offset is beyond the end of the log, the log was replaced, and so is the claim.
    These checks suspend, so they are made before records are taken: a cancelled fetch has taken
    nothing.
+5. If aiokafka cannot decode a record, the partition is fetched again from its next offset, and each
+   record is decoded by itself. This suspends, too.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING
 from aiokafka.errors import OffsetOutOfRangeError
 
 from ..._clients.kafka.errors import trouble_of
-from ..._clients.kafka.session import KafkaError, Session
+from ..._clients.kafka.session import KafkaError, Session, Undecodable
 from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Fetched
@@ -71,6 +73,8 @@ class Fetcher:
         self._troubles = troubles
         self._astray: OwnedClaim | None = None
         """A claim whose next offset is out of range."""
+        self._undecoded: OwnedClaim | None = None
+        """A claim with a record that aiokafka cannot decode."""
         self._has_failed = False
         """Whether a partition could not be read in this round."""
         self._unreadable: dict[TopicPartition, int | None] = {}
@@ -81,18 +85,27 @@ class Fetcher:
         while not (found := await self._next(claims, most)):
             if self._has_failed:
                 await LOOP_CLOCK.sleep(RETRY)
-            elif self._astray is None:
+            elif self._astray is None and self._undecoded is None:
                 await self._session.wait(WAIT)
         return found
 
     async def _next(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        """Handle one claim that is out of range, or make one round. Only the former suspends."""
+        """Handle one claim that is out of range or has an undecodable record, or make one round.
+        Only the former suspend.
+        """
         self._has_failed = False
-        owned, self._astray = self._astray, None
-        if owned is None:
+        fetched: Fetched | None
+        if self._astray is not None:
+            owned, self._astray = self._astray, None
+            fetched = await self._relocated(owned)
+        elif self._undecoded is not None:
+            owned, self._undecoded = self._undecoded, None
+            fetched = None
+            if owned.claim in claims:
+                fetched = await self._taken_singly(owned, most)
+        else:
             return await self._taken(claims, most)
-        relocated = await self._relocated(owned)
-        return [] if relocated is None else [relocated]
+        return [] if fetched is None else [fetched]
 
     async def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         found: list[Fetched] = []
@@ -118,6 +131,9 @@ class Fetcher:
         except OffsetOutOfRangeError:
             self._astray = owned
             return None
+        except Undecodable:
+            self._undecoded = owned
+            return None
         except KafkaError as error:
             self._fail(owned, error)
             return None
@@ -125,6 +141,18 @@ class Fetcher:
             if records:
                 self._session.seek(claim.partition, records[0].offset)
             return None
+        return self._told(owned, records)
+
+    async def _taken_singly(self, owned: OwnedClaim, most: int) -> Fetched | None:
+        claim = owned.claim
+        try:
+            records, reached = await self._session.take_singly(claim.partition, owned.told, most)
+        except KafkaError as error:
+            self._fail(owned, error)
+            return None
+        if self._membership.owned(claim) is not owned:
+            return None
+        self._session.seek(claim.partition, reached)
         return self._told(owned, records)
 
     def _fail(self, owned: OwnedClaim, error: KafkaError) -> None:

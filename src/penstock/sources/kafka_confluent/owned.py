@@ -16,8 +16,8 @@ from ..._core.source import Fetched
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._clients.confluent.records import Delivered, Run
-    from ..._core.source import SourceClaim
+    from ..._clients.confluent.records import Run
+    from ..._core.source import SourceClaim, SourceRecord
 
 
 class ArrivingClaim:
@@ -47,7 +47,7 @@ class ArrivingClaim:
         self.has_to_move = False
         """Whether reading has to restart at `ahead`."""
         self._size = 0
-        self._runs: deque[tuple[Sequence[Delivered], int]] = deque()
+        self._runs: deque[tuple[Sequence[SourceRecord], int]] = deque()
 
     @property
     def bytes(self) -> int:
@@ -65,14 +65,15 @@ class ArrivingClaim:
         if run.next_offset > self.ahead:
             self._runs.append((run.records, run.next_offset))
             self.count += len(run.records)
-            self._size = len(run.records[-1].value or b"") if run.records else self._size
+            value = run.records[-1].value if run.records else None
+            self._size = len(value) if isinstance(value, bytes) else self._size
             self.ahead = run.next_offset
 
     def take(self, most: int, least_span: int) -> Fetched:
         """Return the next records, up to `most`, and skip settled records after them if there are
         at least `least_span`.
         """
-        records: list[Delivered] = []
+        records: list[SourceRecord] = []
         reached = self.told
         while self._runs:
             run, after = self._runs.popleft()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..._core import checks
 from ..._core.clock import Signal
 from ..._core.errors import PermanentError
-from ..._core.source import Position, Record, TopicPartition
+from ..._core.source import Position, Record, TopicPartition, UndecodableRecord
 from .group import Group
 
 if TYPE_CHECKING:
@@ -74,10 +74,17 @@ class MemoryLog:
         partition: int = 0,
         headers: Sequence[tuple[str, bytes]] = (),
         timestamp: int = 0,
+        undecodable: Exception | None = None,
     ) -> Record:
-        """Append a record at the next offset; return the record."""
+        """Append a record at the next offset; return the record.
+
+        With `undecodable`, it is a record that a source cannot decode because of this error.
+        """
         end = self.end(TopicPartition(topic, partition))
-        record = Record(topic, partition, end, key, value, headers, timestamp)
+        read = (topic, partition, end, key, value, headers, timestamp)
+        record = (
+            Record(*read) if undecodable is None else UndecodableRecord(*read, error=undecodable)
+        )
         self.append(record)
         return record
 

@@ -10,16 +10,18 @@
    lease remains, and nothing is claimed until it has ended. The others are to be given back.
 5. The partition of a lease is the slot of its key. If another lease of the process has that slot,
    and for jobs without a key, it is a number that no other lease has.
+6. A job with headers that cannot be decoded becomes an `UndecodableRecord` of its key, with the
+   headers as text.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from ..._clients.postgres.queues.leasing import LeaseName, Settlement
-from ..._core.source import Fetched, Position, Record, TopicPartition
+from ..._clients.postgres.streams.stored import entries_of, timestamp_of
+from ..._core.source import Fetched, Position, Record, TopicPartition, UndecodableRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -277,19 +279,10 @@ class LeaseBook:
 
 def record_of(partition: TopicPartition, job: LeasedJob) -> Record:
     """Convert a job to a record, which is ordered by the key of its lane."""
-    headers: list[tuple[str, bytes]] = []
-    if job.headers != "{}":
-        headers = _entries(job.headers)
+    headers, error = entries_of("headers", job.headers)
     if job.lane is not None and job.key is not None and job.key != job.lane:
         headers.append(("key", job.key.encode()))
-    stamp = int(job.at.timestamp() * 1000)
-    return Record(*partition, job.place, job.lane, job.payload.encode(), headers, stamp)
-
-
-def _entries(headers: str) -> list[tuple[str, bytes]]:
-    """Convert the entries of a JSON object to headers: strings unchanged, other values as JSON."""
-    entries: Sequence[tuple[str, object]] = list(json.loads(headers).items())
-    return [
-        (name, (value if isinstance(value, str) else json.dumps(value)).encode())
-        for name, value in entries
-    ]
+    topic, number = partition
+    value, timestamp = job.payload.encode(), timestamp_of(job.at)
+    found = (topic, number, job.place, job.lane, value, headers, timestamp)
+    return Record(*found) if error is None else UndecodableRecord(*found, error=error)

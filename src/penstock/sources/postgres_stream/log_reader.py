@@ -4,7 +4,8 @@
    remains valid forever, so it is read again only when everything up to it was read.
 2. One scan in the order of positions serves many slots; its rows are compared with the cursor of
    their slot. A few slots are read by index, slot by slot.
-3. The search for unread messages probes each slot's index after its position, so an idle slot costs
+3. A message is decoded by itself (`UndecodableRecord`), and no column fails for others.
+4. The search for unread messages probes each slot's index after its position, so an idle slot costs
    no scan.
 """
 
@@ -12,15 +13,15 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._clients.postgres.names import quoted
 from ..._clients.postgres.schema.opened import opened_schema
 from ..._clients.postgres.streams.appender import appender_of, oldest_appender
+from ..._clients.postgres.streams.stored import entries_of, milliseconds, timestamp_of
 from ..._clients.postgres.streams.unread import GIVEN, UnreadQueries
-from ..._core.source import Record, Unread
+from ..._core.source import Record, UndecodableRecord, Unread
 from ..._core.subscriptions import SLOTS
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ FEW = 16
 NEVER = 2**63 - 1
 """The cursor of a slot that is not to be read."""
 _COLUMNS = (
-    "m.position, m.slot, m.stream, m.type, m.id, m.version, m.at, m.data::text, m.metadata::text"
+    "m.position, m.slot, m.stream, m.type, m.id, m.version, "
+    f"{milliseconds('m.at')}, m.data::text, m.metadata::text"
 )
 
 
@@ -69,7 +71,7 @@ class LogReader:
             "ORDER BY m.position LIMIT $4"
         )
         queries = UnreadQueries(schema, GIVEN, condition, "$4")
-        self._oldest = queries.oldest("c.slot, r.at")
+        self._oldest = queries.oldest(f"c.slot, {milliseconds('r.at')} AS at")
         self._unread = queries.by_slot("$5")
         self._probe = (
             "SELECT r.* FROM unnest($1::smallint[], $2::bigint[]) AS c(slot, cursor) "
@@ -108,9 +110,10 @@ class LogReader:
 
     async def oldest(
         self, cursors: Mapping[int, int], last: int, earlier: Collection[int]
-    ) -> dict[int, datetime]:
-        """Return the append time of the first unread message of each of these slots, up to `last`
-        and without the positions in `earlier`. Slots without unread messages are left out.
+    ) -> dict[int, float]:
+        """Return the append time of the first unread message of each of these slots, in
+        milliseconds, up to `last` and without the positions in `earlier`. Slots without unread
+        messages are left out.
         """
         rows = await self._fetch(self._oldest, *_given(cursors, earlier), last)
         return {row["slot"]: row["at"] for row in rows}
@@ -184,23 +187,16 @@ def _given(cursors: Mapping[int, int], earlier: Collection[int]) -> tuple[object
 
 
 def record_of(topic: str, row: Any) -> Record:
-    """Build the record of a row of `_COLUMNS`."""
+    """Build the record of a row of `_COLUMNS`; undecodable metadata is a header, as text."""
     position, slot, stream, kind, message_id, version, at, data, metadata = row
-    headers = [] if metadata == "{}" else _entries(metadata)
+    headers, error = entries_of("metadata", metadata)
     headers += [
         ("type", _utf8(kind)),
         ("id", str(message_id).encode()),
         ("version", b"%d" % version),
     ]
-    return Record(topic, slot, position, stream, data.encode(), headers, int(at.timestamp() * 1000))
-
-
-def _entries(metadata: str) -> list[tuple[str, bytes]]:
-    """Convert the entries of metadata to headers: strings unchanged, other values as JSON."""
-    return [
-        (name, (value if isinstance(value, str) else json.dumps(value)).encode())
-        for name, value in json.loads(metadata).items()
-    ]
+    found = (topic, slot, position, stream, data.encode(), headers, timestamp_of(at))
+    return Record(*found) if error is None else UndecodableRecord(*found, error=error)
 
 
 _utf8 = lru_cache(256)(str.encode)

@@ -30,7 +30,6 @@ from ..._core.subscriptions import CountsMembers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from ..._core.source import Position
     from ..._core.subscriptions import Subscribed
@@ -186,7 +185,7 @@ class Looker:
         wanted = self._in_rounds(await self._log.oldest(free, horizon, self.earlier))
         return [*wanted, *(slot for slot in free if slot not in wanted)]
 
-    def _in_rounds(self, unread: Mapping[int, datetime]) -> list[int]:
+    def _in_rounds(self, unread: Mapping[int, float]) -> list[int]:
         """Order unread slots: those not served in this round first, then by age."""
         return sorted(unread, key=lambda slot: (slot in self._served, unread[slot]))
 

@@ -1,7 +1,9 @@
 """Leases of jobs: the calls of a queue's functions, and their answers.
 
 1. The answer of a claim may be lost. Its leases then expire, and count as attempts of their jobs.
-2. A settle identifies each lease by its number, and has an answer for each. A lease that had ended
+2. Every column of a claim can be decoded, whatever a job contains: an error would lose the leases of
+   the other jobs.
+3. A settle identifies each lease by its number, and has an answer for each. A lease that had ended
    is `lost`: nothing was stored for it.
 """
 
@@ -18,10 +20,10 @@ from ...._core.errors import UnavailableError
 from ..errors import sqlstate
 from ..names import quoted
 from ..schema.opened import opened_schema
+from ..streams.stored import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from datetime import datetime
 
     from asyncpg.pool import PoolConnectionProxy
 
@@ -55,7 +57,8 @@ class LeasedJob(NamedTuple):
     """JSON."""
     headers: str
     """A JSON object."""
-    at: datetime
+    at: float
+    """Milliseconds since the epoch; infinite for an infinite time."""
     is_alone: bool
     """Whether it must be handled by a process without any other lease."""
 
@@ -120,7 +123,9 @@ class QueueLeases:
     async def claim(self, lanes: int, per: int, loose: int, seconds: float) -> list[LeasedJob]:
         """Lease up to `lanes` keys with `per` jobs each, and `loose` jobs without a key."""
         rows = await self._fetch(
-            f"SELECT * FROM {self._schema}.claim_jobs($1, $2, $3, $4, $5, $6, $7)",
+            "SELECT r_lease, r_lane, r_slot, r_attempts, r_place, r_key, r_payload, r_headers, "
+            f"{milliseconds('r_at')}, r_alone "
+            f"FROM {self._schema}.claim_jobs($1, $2, $3, $4, $5, $6, $7)",
             self._queue,
             self._group,
             self._consumer,

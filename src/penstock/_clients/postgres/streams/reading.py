@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .query import Value
     from .selection import StreamSelection
-    from .stored import StoredMessage
+    from .stored import StoredMessage, UndecodableMessage
 
     Rows = Sequence[Sequence[Any]]
     ReadFrom = Literal["beginning", "next"] | datetime | int
@@ -75,8 +75,8 @@ class PagedReading(Protocol):
         """Return the next statement; `None` at the end, for a live reading also temporarily."""
         ...
 
-    def take(self, rows: Rows) -> list[StoredMessage]:
-        """Process the statement's rows; return their messages."""
+    def take(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
+        """Process the statement's rows; return their messages, and errors to raise in their place."""
         ...
 
 
@@ -107,7 +107,7 @@ class StreamReading:
         values = (self._stream, self._low, self._high, min(self._page, self._left))
         return Query(self._schema, template, values)
 
-    def take(self, rows: Rows) -> list[StoredMessage]:
+    def take(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
         """See `PagedReading`."""
         found = [stored_message(row) for row in rows]
         self._left = 0 if len(found) < min(self._page, self._left) else self._left - len(found)
@@ -172,7 +172,7 @@ class LogReading:
             return None
         return self._messages()
 
-    def take(self, rows: Rows) -> list[StoredMessage]:
+    def take(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
         """See `PagedReading`."""
         if self._step is _Step.PAGES:
             return self._taken(rows)
@@ -228,7 +228,7 @@ class LogReading:
         )
         return Query(self._schema, template, (*values, min(self._page, self._left)))
 
-    def _taken(self, rows: Rows) -> list[StoredMessage]:
+    def _taken(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
         found = [stored_message(row) for row in rows]
         is_last = len(found) < min(self._page, self._left)
         if self._backwards:

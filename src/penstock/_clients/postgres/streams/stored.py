@@ -1,4 +1,9 @@
-"""Stored messages of the log. Pure."""
+"""Stored messages of the log, and their decoding. Pure.
+
+A message is decoded by itself. PostgreSQL accepts values that Python does not decode: numbers of
+more than 4,300 digits, deeply nested JSON, and times before the year 1 or without end. The columns
+can be read whatever a message contains, so that one message is not in the way of others.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +13,24 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from ...._core.causes import caused
 from ...._core.checks import bad
+from ...._core.errors import PermanentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 COLUMNS = (
     "m.position, m.stream, m.version, m.type, CAST(m.data AS text), CAST(m.metadata AS text), "
-    "CAST(m.id AS text), CAST(extract(epoch FROM m.at) * 1000000 AS bigint)"
+    "CAST(m.id AS text), CASE WHEN isfinite(m.at) THEN "
+    "CAST(extract(epoch FROM m.at) * 1000000 AS bigint) END"
 )
 """The columns that `stored_message` reads, from a table named `m`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
+"""The milliseconds since the epoch that a `datetime` can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +51,64 @@ class StoredMessage:
     """The time of the append by the server's clock, in UTC."""
 
 
-def stored_message(row: Sequence[Any]) -> StoredMessage:
-    """Return the message of a row of `COLUMNS`."""
+class UndecodableMessage(PermanentError):
+    """A stored message cannot be decoded. To read the messages after it, start at the next position,
+    or the next version of the stream.
+    """
+
+    def __init__(self, position: int, stream: str, version: int, error: Exception) -> None:
+        super().__init__(
+            f"the message at position {position}, version {version} of the stream {stream!r}, cannot "
+            f"be decoded ({type(error).__name__}); to read on, start at position {position + 1}, or "
+            f"at version {version + 1} of the stream"
+        )
+        self.position = position
+        self.stream = stream
+        self.version = version
+
+
+def stored_message(row: Sequence[Any]) -> StoredMessage | UndecodableMessage:
+    """Return the message of a row of `COLUMNS`, or the error to raise in its place."""
     position, stream, version, kind, data, metadata, ident, at = row
-    return StoredMessage(
-        position=position,
-        stream=stream,
-        version=version,
-        type=kind,
-        data=json.loads(data),
-        metadata=json.loads(metadata),
-        id=UUID(ident),
-        at=time_of(at),
-    )
+    try:
+        return StoredMessage(
+            position=position,
+            stream=stream,
+            version=version,
+            type=kind,
+            data=json.loads(data),
+            metadata=json.loads(metadata),
+            id=UUID(ident),
+            at=time_of(at),
+        )
+    except Exception as error:
+        return caused(UndecodableMessage(position, stream, version, error), error)
+
+
+def entries_of(name: str, text: str) -> tuple[list[tuple[str, bytes]], Exception | None]:
+    """Convert a JSON object to headers: strings unchanged, other values as JSON.
+
+    If it cannot be decoded, return it as the header `name`, and the error.
+    """
+    if text == "{}":
+        return [], None
+    try:
+        return [
+            (name, (value if isinstance(value, str) else json.dumps(value)).encode())
+            for name, value in json.loads(text).items()
+        ], None
+    except Exception as error:
+        return [(name, text.encode())], error
+
+
+def milliseconds(column: str) -> str:
+    """Return a column with the milliseconds since the epoch of any time, for `timestamp_of`."""
+    return f"floor(extract(epoch FROM {column}) * 1000)::float8"
+
+
+def timestamp_of(milliseconds: float) -> int:
+    """Return the timestamp of a record: the nearest time that a `datetime` can hold."""
+    return int(min(max(milliseconds, _FIRST), _LAST))
 
 
 def time_of(microseconds: int) -> datetime:

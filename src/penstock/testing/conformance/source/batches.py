@@ -208,3 +208,32 @@ class BatchTests(ConsumingSource):
                 await run.stop()
             assert seen == [1, 3]
             assert [letter.error_type for letter in letters.applied] == ["DecodeError"]
+
+    async def test_what_the_source_cannot_decode_is_not_in_the_batch(self, clock: Clock) -> None:
+        """O-T18: the others of its batch are handled, in order."""
+        self.needs("undecodable")
+        async with self.in_time(clock):
+            topic, journal = await self.filled([3], keys=1), Journal(clock)
+            await self.append_undecodable(topic, 0, b"k0")
+            await self.add(topic, 0, 3, keys=1)
+            journal.settle_all((0, 3))
+            letters: FakeSink[Any] = FakeSink()
+
+            async def handle(messages: Sequence[Message]) -> None:
+                with journal.handling(*messages):
+                    journal.done(*messages)
+
+            async with self.consuming(
+                topic,
+                journal,
+                run=lambda consumer: consumer.run_batch(handle, size=7, max_wait=0.01),
+                poison="skip",
+                dead_letters=letters,
+            ) as run:
+                await journal.wait_for(6)
+                await letters.wait_for_call()
+                await run.stop()
+            journal.check_order()
+            assert sorted(journal.handled) == [(0, at) for at in (0, 1, 2, 4, 5, 6)]
+            assert [letter.error_type for letter in letters.applied] == ["UndecodableError"]
+            assert await self.position(topic) == Position(7)

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ...._core.source import UndecodableRecord
 from .subject import SourceUnderTest
 
 if TYPE_CHECKING:
@@ -121,3 +122,27 @@ class DeliveryTests(SourceUnderTest):
                 assert end > reader.offsets(claim)[-1] + 1
                 await reader.read_up_to(claim, end)
                 assert len(reader.records(claim)) == 4
+
+    async def test_a_record_that_cannot_be_decoded_is_delivered_in_its_place(
+        self, clock: Clock
+    ) -> None:
+        """O-T18: with its coordinates, and its key if it is known; the others are intact."""
+        self.needs("undecodable")
+        async with self.in_time(clock):
+            topic = await self.filled([4, 4])
+            for _ in range(2):
+                await self.append_undecodable(topic, 0, b"k1")
+                await self.add(topic, 0, 4)
+            async with self.reading(topic, 2) as reader:
+                await reader.read(reader.host.open, 14 + 4, most=3)
+                claims = {claim.partition.partition: claim for claim in reader.host.open}
+                assert reader.offsets(claims[0]) == list(range(14))
+                assert reader.offsets(claims[1]) == list(range(4))
+                for claim in claims.values():
+                    for record in reader.records(claim):
+                        is_bad = claim is claims[0] and record.offset in {4, 9}
+                        assert isinstance(record, UndecodableRecord) == is_bad, record
+                        if not isinstance(record, UndecodableRecord):
+                            assert record.key == b"k%d" % (record.offset % 5)
+                        elif record.has_key:
+                            assert record.key == b"k1"

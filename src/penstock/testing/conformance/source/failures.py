@@ -201,3 +201,23 @@ class FailureTests(ConsumingSource):
             assert seen == [1, 3]
             assert [letter.error_type for letter in letters.applied] == ["DecodeError"]
             assert await self.position(topic) == Position(3)
+
+    async def test_what_the_source_cannot_decode_is_poison_alone(self, clock: Clock) -> None:
+        """O-T18: it is a dead letter after one attempt, and no handler gets it."""
+        self.needs("undecodable")
+        async with self.in_time(clock):
+            topic, journal = await self.filled([3], keys=1), Journal(clock)
+            await self.append_undecodable(topic, 0, b"k0")
+            await self.add(topic, 0, 3, keys=1)
+            journal.settle_all((0, 3))
+            letters: FakeSink[Any] = FakeSink()
+            async with self.consuming(topic, journal, poison="skip", dead_letters=letters) as run:
+                await journal.wait_for(6)
+                await letters.wait_for_call()
+                report = await run.stop()
+            assert sorted(journal.begun) == [(0, at) for at in (0, 1, 2, 4, 5, 6)]
+            (letter,) = letters.applied
+            assert (letter.error_type, letter.attempts) == ("UndecodableError", 1)
+            assert letter.item["offset"] == 3
+            assert (report.counts.acked, report.counts.naks) == (6, 0)
+            assert await self.position(topic) == Position(7)

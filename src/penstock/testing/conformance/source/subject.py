@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ...._core.clock import Clock, LoopClock
     from ...._core.source import Source, SourceCapabilities
 
-ABILITIES = frozenset({"metadata", "members", "cooperative", "loss", "holes", "partitions"})
+ABILITIES = frozenset(
+    {"metadata", "members", "cooperative", "loss", "holes", "partitions", "undecodable"}
+)
 
 
 def abilities_of(declared: SourceCapabilities | None) -> dict[str, bool]:
@@ -47,7 +49,7 @@ class SourceUnderTest(ABC):
     keep the other partitions in a rebalance. `loss`: lose partitions without a revoke, on demand.
     `holes`: offsets without a record, on demand. `partitions`: hold whole partitions, also without
     records, and store their positions periodically; without this ability, a claim is a lease of
-    existing records.
+    existing records. `undecodable`: records that the source cannot decode, on demand.
     """
     patience: ClassVar[float] = 60.0
     """Maximum duration of a test, in seconds of its clock."""
@@ -94,6 +96,12 @@ class SourceUnderTest(ABC):
     async def leave_hole(self, topic: str, partition: int) -> None:
         """Use up an offset without a record."""
         raise NotImplementedError("implement this hook, or set lacks = {'holes'}")
+
+    async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
+        """Append a record with this key that the source cannot decode, such as one with a header
+        that is not text.
+        """
+        raise NotImplementedError("implement this hook, or set lacks = {'undecodable'}")
 
     # -- helpers -----------------------------------------------------------------------------------
 
