@@ -216,6 +216,24 @@ async def test_an_unknown_enum_label_fails_alone(
         assert len(await db.rows()) == 90
 
 
+@pytest.mark.parametrize(("kind", "bad"), [("numeric(5,2)", 123_456), ("below_ten", 50)])
+async def test_a_key_that_does_not_fit_its_column_fails_alone_where_rows_are_replaced(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, kind: str, bad: int
+) -> None:
+    con = await asyncpg.connect(embedded_postgres.dsn)
+    await con.execute(
+        "DROP DOMAIN IF EXISTS below_ten CASCADE; CREATE DOMAIN below_ten AS int CHECK (value < 10)"
+    )
+    await con.close()
+    async with (
+        database(embedded_postgres.dsn, f"id {kind} PRIMARY KEY, word text") as db,
+        db.sink(on_conflict="update") as sink,
+    ):
+        assert await written(sink, [(1, "old"), (2, "old")]) == {}
+        assert [*await written(sink, [(2, "new"), (bad, "new"), (1, "new"), (3, "new")])] == [1]
+        assert await db.rows() == [(1, "new"), (2, "new"), (3, "new")]
+
+
 async def test_an_error_that_is_no_rows_fault_is_not_sifted(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:

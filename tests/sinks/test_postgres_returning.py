@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sinks.postgres_help import Database, batch_of, database, proxied
+from tests.sinks.postgres_help import Database, batch_of, database, proxied, written
 
 from penstock import Batcher, ConfigError, Outcome, RowBatch, UnknownOutcomeError, WriteResult, send
 
@@ -180,6 +180,35 @@ async def test_a_duplicate_shows_the_row_that_the_earlier_try_stored(
                 1: {"nr": given[100]},
                 2: {"nr": given[101]},
             }
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("macaddr", ["08:00:2b:01:02:03", "no address", "08:00:2b:01:02:04"]),
+        ("jsonb", ['{"a": 1}', "{", "[]"]),
+        ("numeric(5,2)", [1, 123_456, 2]),
+    ],
+)
+async def test_so_it_does_beside_a_key_that_does_not_fit_its_column(
+    embedded_postgres: EmbeddedPostgres,
+    real_clock: LoopClock,
+    mode: str,
+    kind: str,
+    keys: list[Any],
+) -> None:
+    columns = f"nr serial, id {kind} PRIMARY KEY, word text"
+    async with database(embedded_postgres.dsn, columns) as db:
+        async with db.sink(on_conflict=mode, returning=("nr",)) as sink:
+            rows = [(key, "x") for key in keys]
+            assert await written(sink, rows[:1]) == {}
+            answer = await sink.write(batch_of(rows, maybe=range(3)))
+        assert isinstance(answer, WriteResult)
+        assert list(answer.errors) == [1]
+        assert answer.outcomes == {0: Outcome.DUPLICATE}
+        first, second = (row[0] for row in await db.rows("nr"))
+        assert answer.details == {0: {"nr": first}, 2: {"nr": second}}
 
 
 async def test_a_trigger_that_keeps_rows_out_gives_nobody_anothers_number(

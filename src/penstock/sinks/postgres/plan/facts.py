@@ -359,14 +359,14 @@ class PlanFacts:
             )
         return f" ON CONFLICT{self.target_clause} DO UPDATE SET {changes}{newer}"
 
-    def stored_order(self, place: str | None) -> str:
+    def stored_order(self, place: str | None, of: str = "") -> str:
         """The order of insertion of the rows of a table with the same columns, as SQL; by the column
-        `place` if they keep their order.
+        `place` if they keep their order. `of` is the table's alias with a dot, if it needs one.
         """
         places = [] if place is None else [quoted(place)]
         keys = [] if self.keeps_arrival else list(self.key or ())
         found = [(quoted(name), self.table.column(name).is_bytewise) for name in keys]
-        keyed = [f"{name}{_collated(BYTES if bytewise else None)}" for name, bytewise in found]
+        keyed = [f"{of}{name}{_collated(BYTES if bytewise else None)}" for name, bytewise in found]
         return f" ORDER BY {', '.join([*keyed, *places])}" if keyed or places else ""
 
     def staged(self, names: tuple[str, ...]) -> list[str]:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
 from .facts import PlanFacts
-from .sifting import conflicts, sift, sifting
-from .temporary import EXACT, RETURNED, SCHEMA, VERDICT, staging_table
+from .sifting import conflicts, readable, sift, sifting
+from .temporary import EXACT, LOOSE, RETURNED, SCHEMA, VERDICT, staging_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -202,9 +202,13 @@ class TablePlan(PlanFacts):
         return f"row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
 
     def found(self, staging: str) -> str:
-        """Read the table's rows whose keys are in a staging table."""
+        """Read the table's rows whose keys are in a staging table, without those of rows that were
+        refused.
+        """
+        is_sifted = staging == LOOSE
+        rows = readable(self, self.key or ()) if is_sifted else f"{SCHEMA}.{staging}"
         return (
-            f"SELECT s.o, {self.values_of('t')} FROM {SCHEMA}.{staging} s JOIN "
+            f"SELECT s.o, {self.values_of('t')} FROM {rows} s JOIN "
             f"{self.table.qualified} t ON {self.same_key}"
         )
 

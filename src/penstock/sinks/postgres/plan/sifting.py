@@ -107,7 +107,10 @@ END
 
 
 def _lock(facts: PlanFacts) -> str:
-    """Lock the rows that are replaced, in the order of the key."""
+    """Lock the rows that are replaced, in the order of the key.
+
+    Their own values are sorted: a staged value may not fit into its column.
+    """
     names = facts.target or ()
     casts = dict(zip(facts.columns, facts.casts, strict=True))
     if facts.keeps_arrival or not facts.replaces or any(casts[name] for name in names):
@@ -115,9 +118,8 @@ def _lock(facts: PlanFacts) -> str:
     pairs = zip(names, facts.staged(names), strict=True)
     same = " AND ".join(f"t.{quoted(name)} = s.{key}" for name, key in pairs)
     return (
-        f"PERFORM FROM {facts.table.qualified} t JOIN (SELECT {', '.join(facts.staged(names))}, "
-        f"row_number() OVER (ORDER BY {facts.order}) AS n FROM {SCHEMA}.{LOOSE}) s ON {same} "
-        "ORDER BY s.n FOR NO KEY UPDATE OF t;\n    "
+        f"PERFORM FROM {facts.table.qualified} t JOIN {SCHEMA}.{LOOSE} s ON {same}"
+        f"{facts.stored_order(None, of='t.')} FOR NO KEY UPDATE OF t;\n    "
     )
 
 
@@ -155,17 +157,9 @@ def conflicts(facts: PlanFacts) -> str:
     first of them with the same key, and whether the table has a row of that key with the same
     values.
 
-    Only these rows can be cast to the columns' types. A row whose key contains NULL has no other of
-    its key.
+    A row whose key contains NULL has no other of its key.
     """
-    cast = ", ".join(
-        f"l.{key}::{facts.table.column(name).exact} AS {key}"
-        for name, key in zip(facts.columns, facts.staged(facts.columns), strict=True)
-    )
-    given = (
-        f"SELECT l.o, v.o IS NULL AS stored, {cast} FROM {SCHEMA}.{LOOSE} l LEFT JOIN "
-        f"{SCHEMA}.{VERDICT} v USING (o) WHERE v.o IS NULL OR v.code IN ({_texts(TAKEN)})"
-    )
+    given = readable(facts, facts.columns, f"v.o IS NULL OR v.code IN ({_texts(TAKEN)})")
     keys = facts.staged(facts.key or ())
     missing = " OR ".join(f"s.{key} IS NULL" for key in keys)
     of_key = ", ".join(f"s.{key}" for key in keys)
@@ -173,7 +167,25 @@ def conflicts(facts: PlanFacts) -> str:
     return (
         f"SELECT s.o, s.stored, CASE WHEN {missing} THEN s.o ELSE min(s.o) OVER (PARTITION BY "
         f"{of_key}) END AS first, {found} AS found, {facts.same_values} AS same "
-        f"FROM ({given}) s LEFT JOIN {facts.table.qualified} t ON {facts.same_key} ORDER BY s.o"
+        f"FROM {given} s LEFT JOIN {facts.table.qualified} t ON {facts.same_key} ORDER BY s.o"
+    )
+
+
+def readable(facts: PlanFacts, names: tuple[str, ...], condition: str = "") -> str:
+    """The sifted rows that fulfil a condition, with the values of these columns in their types;
+    without a condition those that the table may contain, also from an earlier attempt.
+
+    Only such rows can be cast to the columns' types. `OFFSET` prevents that the server casts
+    others, before it applies the condition.
+    """
+    values = ", ".join(
+        f"l.{staged}::{facts.table.column(name).exact} AS {staged}"
+        for name, staged in zip(names, facts.staged(names), strict=True)
+    )
+    condition = condition or f"v.code IS NULL OR v.code IN ({_texts(TAKEN)})"
+    return (
+        f"(SELECT l.o, v.o IS NULL AS stored, {values} FROM {SCHEMA}.{LOOSE} l LEFT JOIN "
+        f"{SCHEMA}.{VERDICT} v USING (o) WHERE {condition} OFFSET 0)"
     )
 
 
