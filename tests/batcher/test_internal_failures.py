@@ -20,6 +20,7 @@ import penstock
 from penstock import (
     Batch,
     Batcher,
+    BatcherBroken,
     BlockingBatcher,
     Limits,
     Observer,
@@ -30,6 +31,7 @@ from penstock import (
     TransientError,
     stack,
 )
+from penstock._core.ledger import Ledger
 from penstock.batcher.setup import checked_setup
 from penstock.batcher.threads.inbox_batcher import InboxBatcher
 from penstock.retry import Backoff
@@ -314,3 +316,37 @@ def test_a_failure_at_a_later_call_of_any_step_is_no_different(
 ) -> None:
     """The same, also at the middle and the last call, for every kind of batcher."""
     assert not failures_of(kind, caplog, every=True)
+
+
+async def unwritten(batch: Batch[int]) -> None:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("kind", "owner", "step"),
+    [
+        *[(kind, FakeClock, "now") for kind in OPTIONS if kind not in {"threads", "measured"}],
+        *[(kind, Ledger, "entered") for kind in OPTIONS if kind != "threads"],
+    ],
+)
+async def test_a_refused_item_takes_no_equal_item_with_it(
+    fake_clock: FakeClock, monkeypatch: pytest.MonkeyPatch, kind: str, owner: Any, step: str
+) -> None:
+    """Items are told apart although they are one object, such as a small number."""
+
+    def fails(*args: Any) -> Any:
+        monkeypatch.undo()
+        raise Fault
+
+    options = OPTIONS[kind] | {
+        "limits": Limits(max_items=9, max_bytes=900 if kind == "measured" else None, max_delay=60.0)
+    }
+    async with Batcher(unwritten, clock=fake_clock, **options) as batcher:
+        receipts = [await batcher.submit(item) for item in (1, 2, 3)]
+        monkeypatch.setattr(owner, step, fails)
+        with pytest.raises((BatcherBroken, Fault)):
+            await (batcher.add(2) if kind == "measured" else batcher.add_many([2]))
+        report = await batcher.shutdown()
+    report.verify()
+    assert [receipt.outcome for receipt in receipts] == [Outcome.UNSENT] * 3
+    assert sorted(report.unsent) == [1, 2, 3]

@@ -195,6 +195,21 @@ async def test_a_permanent_error_of_the_probe_ends_the_outage(fake_clock: FakeCl
     assert started(sink) == [0.0, 2.0, 2.0]
 
 
+async def test_first_tries_of_a_divided_batch_need_no_budget(fake_clock: FakeClock) -> None:
+    """An item that was sent again by itself costs; those behind it have not failed by themselves."""
+    answers: list[BaseException] = [InterruptedError()] * 4  # the last one of an item alone
+
+    async def destination(batch: Batch[int]) -> None:
+        if answers:
+            raise answers.pop()
+
+    budget = RetryBudget(0.01, reserve=1)
+    retry = Retry(backoff=fixed(1.0), budget=budget, classify=lambda _: ErrorClass.DEADLOCK)
+    assert await send(stack(destination, retry), RowBatch(range(3))) == {}
+    assert budget.tokens < 1.0
+    assert fake_clock.now() == 4.0
+
+
 async def test_one_budget_for_several_retries(fake_clock: FakeClock) -> None:
     budget = RetryBudget(0.01, reserve=1)
     sinks = [FlakySink[str](1, AGAIN) for _ in range(2)]

@@ -15,6 +15,7 @@ from penstock import (
     Batcher,
     Capabilities,
     DeadLetter,
+    ErrorClass,
     FanOut,
     Limits,
     Outcome,
@@ -191,3 +192,26 @@ def test_several_sinks_are_repeatable_as_all_of_them_are() -> None:
     assert FanOut(item, item).capabilities.repeatable == "item"
     assert FanOut(item, write).capabilities.repeatable == "write"
     assert FanOut(item, write, none).capabilities.repeatable is None
+
+
+@pytest.mark.parametrize("key", [None, lambda item: item % 7], ids=["plain", "keyed"])
+async def test_deadlocks_halve_the_parts_of_a_batch_that_is_searched(
+    fake_clock: FakeClock, key: Any
+) -> None:
+    """decisions 0.4, a deadlock: an earlier unknown outcome does not keep a part whole forever."""
+
+    class Locked(Server):
+        def classify(self, error: BaseException) -> ErrorClass | None:
+            return ErrorClass.DEADLOCK if isinstance(error, InterruptedError) else None
+
+        async def write(self, batch: Batch[int]) -> None:
+            if self.calls and len(batch) > 2:
+                self.calls.append((fake_clock.now(), list(batch)))
+                raise InterruptedError
+            await super().write(batch)
+
+    server = Locked(lambda now, _: now == 0.0, "item")
+    sink = stack(server, Retry(attempts=2, rng=random.Random(1)))
+    assert {*(await outcomes(sink, 50, workers=1, key=key)).values()} == {Outcome.DELIVERED}
+    assert sorted(server.stored) == list(range(50))
+    assert fake_clock.now() < 60

@@ -119,10 +119,11 @@ class Dispatcher(Generic[T]):
 
     def accept(self, group: AddGroup[T]) -> None:
         """Accept items, in one stretch. If that fails it raises `BatcherBroken`, and accepts none."""
-        is_in = False
+        is_in, queued = False, None
         try:
             now = self.lifecycle.clock.now()
             self.window.close()
+            queued = self.ledger.queued
             failed = self.gathering.gatherer.offer(group, now)
             is_in = True
             if failed:
@@ -133,7 +134,7 @@ class Dispatcher(Generic[T]):
                 self._alarm.set(self.clock, now)
                 self.refresh()
         except BaseException as error:
-            self.breaks(error, () if is_in else group.items)
+            self.breaks(error, () if is_in or queued is None else group.items, queued=queued)
             if not is_in:
                 raise self.lifecycle.closed_error() from error
 
@@ -460,12 +461,19 @@ class Dispatcher(Generic[T]):
         self.lifecycle.begin_stop()
         self.advance(now)
 
-    def give_up(self, cause: BaseException, refused: Sequence[T] = ()) -> None:
-        """Return all queued items: unsent, or kept for the last resort; without `refused` ones."""
+    def give_up(
+        self, cause: BaseException, refused: Sequence[T] = (), *, queued: int | None = None
+    ) -> None:
+        """Return all queued items: unsent, or kept for the last resort; without `refused` ones.
+
+        `queued` is the number of items before them, if not all of them may have come in.
+        """
         self.lifecycle.give_up()
         self.window.close()
         parked = self.gathering.held_items
         items = self.gathering.gatherer.clear(self.clock.now())
+        if queued is not None:
+            refused = refused[: max(0, len(items) - queued)]
         for item in reversed(refused):
             last = next((n for n in range(len(items))[::-1] if items[n].item is item), None)
             if last is not None:
@@ -474,12 +482,16 @@ class Dispatcher(Generic[T]):
         self.check_fences()
         self.refresh()
 
-    def breaks(self, error: BaseException, refused: Sequence[T] = ()) -> None:
+    def breaks(
+        self, error: BaseException, refused: Sequence[T] = (), *, queued: int | None = None
+    ) -> None:
         """Break down after a failed step; the `refused` items have not been accepted."""
-        self.break_down(error, refused)
+        self.break_down(error, refused, queued=queued)
         exit_later(error)
 
-    def break_down(self, error: BaseException, refused: Sequence[T] = ()) -> None:
+    def break_down(
+        self, error: BaseException, refused: Sequence[T] = (), *, queued: int | None = None
+    ) -> None:
         """Stop for good: accept and start nothing more, return queued items, release all waiters.
 
         The step that failed may have left any state behind, so each part is done for itself.
@@ -491,7 +503,7 @@ class Dispatcher(Generic[T]):
         cause = self.lifecycle.closed_error()
         parts: tuple[Callable[[], object], ...] = (
             self.stop_accepting,
-            lambda: self.give_up(cause, refused),
+            lambda: self.give_up(cause, refused, queued=queued),
             lambda: self.ledger.recount(self.ledger.in_flight),
             self.fences.open_all,
             lambda: self._pump(self.clock.now()),  # for flights that return from a backoff

@@ -81,7 +81,9 @@ class BatchRetry:
             is_reduced = series.most < len(series.pending)
             return series.pending[: series.most] if is_reduced else series.pending
         accepted = self.state.evidence.accepted
-        return series.search.next_part(series.pending, accepted, may_pass=self.may_pass)
+        return series.search.next_part(
+            series.pending, accepted, may_pass=self.may_pass, most=series.most
+        )
 
     @property
     def may_pass(self) -> bool:

@@ -109,8 +109,10 @@ class Search:
         """Whether the batch is being searched."""
         return bool(self._parts or self._alone)
 
-    def next_part(self, pending: Sequence[int], accepted: int, *, may_pass: bool) -> Sequence[int]:
-        """Return the pending items to send next.
+    def next_part(
+        self, pending: Sequence[int], accepted: int, *, may_pass: bool, most: int | None = None
+    ) -> Sequence[int]:
+        """Return the pending items to send next, `most` of a part.
 
         `accepted` is the highest ticket of an accepted try. `may_pass` states whether items without
         keys may overtake an item refused alone.
@@ -132,8 +134,10 @@ class Search:
             return [min(self._alone)]
         while self._parts:
             free = self._not_behind(self._parts.pop())
+            if most is not None and len(free) > most:
+                self._parts.append(free[most:])
             if free:
-                return free
+                return free[:most]
         return [min(self._alone)] if self._alone else pending
 
     def goes_on_at_once(self, *, may_pass: bool) -> bool:

@@ -252,6 +252,7 @@ class RetrySeries:
     def succeeded(self, sent: Sequence[int]) -> None:
         """Remove the items of a try that succeeded as a whole."""
         self.deadlocks = 0
+        self.costs = False  # other items come next
         self.pending = self._without(sent) if len(sent) < len(self.pending) else ()
 
     def refused_items(self, now: float) -> None:

@@ -79,7 +79,7 @@ class KeyedOpenBatch(list[T]):
         try:
             if key in self._active:
                 if key not in self.open_keys:
-                    self._gatherer.pass_by(item, key)
+                    self._pass_by(item, key)
                     return
             else:
                 self._active.add(key)
@@ -89,6 +89,13 @@ class KeyedOpenBatch(list[T]):
                 self._gatherer.begins()
             self.keys.append(key)
             self.join(item)
+        except BaseException as error:
+            self._gatherer.breaks(error, ())  # the item has not joined
+            raise
+
+    def _pass_by(self, item: T, key: Hashable) -> None:
+        try:
+            self._gatherer.pass_by(item, key)
         except BaseException as error:
             self._gatherer.breaks(error, (item,))
             raise

@@ -75,7 +75,7 @@ class Scale(Generic[T]):
         try:
             self._ledger.entered(0, size)  # the item itself is counted by the window
         except BaseException as error:
-            self.breaks(error, (item,))
+            self.breaks(error, ())
             raise
         return size
 

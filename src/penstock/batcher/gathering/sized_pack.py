@@ -25,12 +25,12 @@ class SizedOpenBatch(list[T]):
 
     def append(self, item: T, /) -> None:
         """Append an item. Raises like `Scale.weigh`."""
-        size = self._scale.weigh(item, self)
+        size, filled = self._scale.weigh(item, self), len(self)
         try:
             self.join(item)
             self._pack.weigh(size)
         except BaseException as error:
-            self._scale.breaks(error, (item,))
+            self._scale.breaks(error, (item,) if len(self) > filled else ())
             raise
 
 
