@@ -281,7 +281,7 @@ def clock(value: Any) -> timedelta:
 
 
 def duration(value: Any) -> timedelta:
-    if not isinstance(value, timedelta) or getattr(value, "nanoseconds", 0):
+    if not isinstance(value, timedelta) or getattr(value, "nanoseconds", False):
         raise TypeError(value)
     return value
 
