@@ -211,6 +211,31 @@ async def test_so_it_does_beside_a_key_that_does_not_fit_its_column(
         assert answer.details == {0: {"nr": first}, 2: {"nr": second}}
 
 
+@pytest.mark.parametrize("mode", ["error", "ignore", "update"])
+@pytest.mark.parametrize("size", [3, 60])
+async def test_a_key_of_a_domain_over_an_enum_is_found_again(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, size: int
+) -> None:
+    columns = "nr serial, id int PRIMARY KEY, word text"
+    async with database(embedded_postgres.dsn, columns) as db:
+        labels = [f"label {number}" for number in range(size)]
+        await db.con.execute(
+            "DROP TYPE IF EXISTS labels CASCADE;"
+            f"CREATE TYPE labels AS ENUM ({', '.join(map(repr, labels))});"
+            "CREATE DOMAIN few_labels AS labels;"
+            f"ALTER TABLE {db.table} ALTER id TYPE few_labels USING NULL"
+        )
+        async with db.sink(on_conflict=mode, returning=("nr",)) as sink:
+            rows = [(label, "x") for label in labels]
+            assert await written(sink, rows[:2]) == {}
+            answer = await sink.write(batch_of(rows, maybe=range(size)))
+        assert isinstance(answer, WriteResult)
+        assert not answer.errors
+        assert [*answer.details] == [*range(size)]
+        assert len(await db.rows("nr")) == size
+        await db.con.execute(f"DROP TABLE {db.table}; DROP TYPE labels CASCADE")
+
+
 async def test_a_trigger_that_keeps_rows_out_gives_nobody_anothers_number(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:

@@ -311,7 +311,9 @@ class PlanFacts:
     def same_key(self) -> str:
         """The condition that a row `t` of the table has the key of a staged row `s`."""
         return " AND ".join(
-            f"t.{quoted(name)} = s.{key}::{self.table.column(name).exact}"
+            self.table.column(name).equal(
+                f"t.{quoted(name)}", f"s.{key}::{self.table.column(name).exact}"
+            )
             for name, key in zip(self.key or (), self.staged(self.key or ()), strict=True)
         )
 

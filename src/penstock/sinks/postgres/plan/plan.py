@@ -156,7 +156,10 @@ class TablePlan(PlanFacts):
             f"{', '.join(f'{key} AS k{place}' for place, key in enumerate(keys))}, "
             f"{self._rank(keys)} AS r FROM given"
         )
-        same = " AND ".join(f"d.k{place} = n.k{place}" for place in range(len(keys)))
+        same = " AND ".join(
+            self.table.column(name).equal(f"d.k{place}", f"n.k{place}")
+            for place, name in enumerate(target)
+        )
         stored = ", ".join(f"{quoted(name)} AS k{place}" for place, name in enumerate(target))
         return (
             f"WITH given AS MATERIALIZED (SELECT * FROM {source}), d AS "
@@ -240,7 +243,10 @@ class TablePlan(PlanFacts):
         keys = self.staged(self.key or ())
         given = ", ".join(f"k{place}" for place in range(len(keys)))
         whole = " AND ".join(f"{key} IS NOT NULL" for key in keys)
-        same = " AND ".join(f"d.k{place} = s.{key}" for place, key in enumerate(keys))
+        same = " AND ".join(
+            self.table.column(name).equal(f"d.k{place}", f"s.{key}")
+            for place, (name, key) in enumerate(zip(self.key or (), keys, strict=True))
+        )
         only = self.target_clause if self.mode == "ignore" else ""
         stored = equal = ""
         if self.mode == "error":

@@ -128,7 +128,10 @@ def _without_later(facts: PlanFacts) -> str:
     if facts.mode != "update":
         return ""
     rows, keys = _keyed(facts, facts.target or ())
-    same = " AND ".join(f"e.{key} = k.{key}" for key in keys)
+    same = " AND ".join(
+        facts.table.column(name).equal(f"e.{key}", f"k.{key}")
+        for name, key in zip(facts.target or (), keys, strict=True)
+    )
     return (
         f" AND NOT EXISTS (SELECT FROM {rows} k, {rows} e WHERE k.o = s.o AND e.o > k.o AND {same})"
     )

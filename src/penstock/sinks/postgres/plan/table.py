@@ -167,6 +167,13 @@ class TableColumn:
         """
         return f"{value}::{self.loose}" if self.as_text else value
 
+    def equal(self, one: str, other: str) -> str:
+        """SQL for the equality of two values of the declared type; there is none for a domain over
+        an enum.
+        """
+        to = f"::{self.loose}" if self.is_enum and not self.plain_type else ""
+        return f"{one}{to} = {other}{to}"
+
     @property
     def element(self) -> str | None:
         """The base type of an array's elements, unless these contain other types."""
