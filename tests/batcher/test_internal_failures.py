@@ -338,7 +338,7 @@ async def test_a_refused_item_takes_no_equal_item_with_it(
         monkeypatch.undo()
         raise Fault
 
-    options = OPTIONS[kind] | {
+    options: dict[str, Any] = OPTIONS[kind] | {
         "limits": Limits(max_items=9, max_bytes=900 if kind == "measured" else None, max_delay=60.0)
     }
     async with Batcher(unwritten, clock=fake_clock, **options) as batcher:
