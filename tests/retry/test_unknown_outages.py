@@ -176,10 +176,12 @@ async def test_such_an_outage_can_be_given_up(fake_clock: FakeClock) -> None:
     assert 15 < fake_clock.now() < 26
 
 
-async def test_outside_a_batcher_a_batch_is_not_divided(fake_clock: FakeClock) -> None:
-    server = Server(lambda now, _: now < 10.0, "item")
-    assert await send(stack(server, Retry(attempts=1)), RowBatch(range(10))) == {}
-    assert {len(items) for _, items in server.calls} == {10}
+async def test_outside_a_batcher_unknown_outcomes_use_attempts(fake_clock: FakeClock) -> None:
+    """No shutdown would end the outage, and nothing divides the batch."""
+    server = Server(lambda *_: True, "item")
+    errors = await send(stack(server, Retry(attempts=3)), RowBatch(range(10)))
+    assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
+    assert [len(items) for _, items in server.calls] == [10, 10, 10]
 
 
 def test_several_sinks_are_repeatable_as_all_of_them_are() -> None:

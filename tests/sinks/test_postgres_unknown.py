@@ -151,6 +151,21 @@ async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_a
         assert len(await db.rows()) == 200
 
 
+@pytest.mark.parametrize("mode", ["error", "ignore", "update"])
+async def test_a_key_with_null_is_not_sent_again(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
+) -> None:
+    """No conflict would keep it from being stored twice."""
+    async with (
+        database(embedded_postgres.dsn, "id int UNIQUE, word text") as db,
+        db.sink(on_conflict=mode, conflict_columns=("id",) if mode != "error" else None) as sink,
+    ):
+        batch = batch_of([(None, "a"), (1, "b"), (None, "c")], maybe=[0, 1])
+        errors = await send(sink, batch)
+        assert {index: type(error) for index, error in errors.items()} == {0: UnverifiableError}
+        assert sorted(word for _, word in await db.rows()) == ["b", "c"]
+
+
 @pytest.mark.parametrize(
     ("statement", "unread"), [("values", UnknownOutcomeError), ("insert", UnavailableError)]
 )

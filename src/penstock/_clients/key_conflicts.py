@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
 
+NULL_KEY = (
+    "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
+    "looked up"
+)
+
+
 class KeyConflicts:
     """The items of one batch that hold a key, in the order of the batch.
 

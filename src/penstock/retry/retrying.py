@@ -183,13 +183,14 @@ class RetrySink(WrappingSink[T]):
         self, retry: BatchRetry, answer: _Answer[T], unknown: Sequence[BaseException]
     ) -> bool:
         """Return whether these unknown outcomes are handled as an outage: the write may be repeated,
-        and the destination may be down.
+        and the destination may be down. Outside a batcher nothing would end such an outage.
         """
         series, evidence = retry.series, retry.state.evidence
         if (
             not unknown
             or not self._settings.policy.resend_unknown
             or self.capabilities.repeatable is None
+            or not retry.batch.delivery.waits_for_repair
             or any(isinstance(error, (ResultMismatch, UnverifiableError)) for error in unknown)
         ):
             series.has_answer()

@@ -110,13 +110,21 @@ async def test_another_unique_key_that_is_taken_is_no_duplicate(table: SqlTable,
     assert await table.looked() == [(9, "taken"), (2, "free")]
 
 
-async def test_rows_that_cannot_be_found_again_stay_unknown(table: SqlTable) -> None:
-    """A key with NULL, a table without a key."""
+@pytest.mark.parametrize("mode", ["error", "ignore", "update"])
+async def test_a_key_with_null_is_not_sent_again(table: SqlTable, mode: str) -> None:
+    """No conflict would keep it from being stored twice."""
     table.make("id INT UNIQUE, word VARCHAR(20)")
-    async with table.sink() as sink:
+    async with table.sink(on_conflict=mode, conflict_columns=_target(mode)) as sink:
         batch = batch_of([(None, "a"), (1, "b"), (None, "c")], maybe=[0, 1])
         assert names(await send(sink, batch)) == {0: "UnverifiableError"}
     assert sorted(row[1] for row in await table.looked()) == ["b", "c"]
+
+
+def _target(mode: str) -> list[str] | None:
+    return None if mode == "error" else ["id"]
+
+
+async def test_rows_of_a_table_without_a_key_stay_unknown(table: SqlTable) -> None:
     table.make("id INT, word VARCHAR(20)")
     async with table.sink() as sink:
         batch = batch_of([(1, "a")], maybe=[0])

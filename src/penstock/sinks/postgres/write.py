@@ -39,7 +39,7 @@ from ..._clients.postgres.refusals import for_connecting
 from ..._core.errors import TransientError
 from .repair.blame import Blame
 from .repair.changes import TableChanges
-from .repair.resend import resend
+from .repair.resend import resend, set_aside_unfindable
 from .repair.sift import Sifting
 from .writing.fast import send
 from .writing.scope import ALONE
@@ -116,6 +116,9 @@ class TableWrite:
             return
         await self._begin()
         is_resent = bool(remaining.maybe) and self.plan.mode != "update"
+        if remaining.maybe and not is_resent:
+            self._sender.as_tuples()
+            set_aside_unfindable(self._sender)
         hints = 0
         while remaining.rows:
             try:

@@ -15,7 +15,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..._core.errors import KeyStopped, PermanentError, TooLargeError
+from ..._clients.key_conflicts import NULL_KEY
+from ..._core.errors import KeyStopped, PermanentError, TooLargeError, UnverifiableError
 from .rows import SqlAnswer, all_values, are_below, parted
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ class SqlBatch:
         if most is not None and are_below(self._values, most // 2):
             most = None
         self._largest = most
-        if most is None and version is None:
+        key = self._plan.key_places if self._plan.target.mode != "error" else ()
+        is_maybe = any(row.is_maybe for row in rows)
+        if most is None and version is None and not is_maybe:
             return rows
         kept: list[SqlRow] = []
         for row in rows:
@@ -81,6 +84,8 @@ class SqlBatch:
                 self.refuse(row, TooLargeError(told))
             elif version is not None and row.values[version] is None:
                 self.refuse(row, PermanentError("a row without a version cannot replace another"))
+            elif row.is_maybe and None in [row.values[place] for place in key]:
+                self.refuse(row, UnverifiableError(NULL_KEY))
             elif not self.is_stopped(row):
                 kept.append(row)
         return kept

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._clients.key_conflicts import KeyConflicts
+from ..._clients.key_conflicts import NULL_KEY, KeyConflicts
 from ..._core.causes import caused
 from ..._core.classify import classified
 from ..._core.errors import (
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from .rows import SqlRow
 
 _NO_ROW = StoredRow((), is_same=False, details={})
-_NULL_KEY = (
-    "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
-    "looked up"
-)
 
 
 class BlamedRow(Exception):  # never raised out of a write
@@ -218,7 +214,7 @@ class SqlWriter:
             elif self._batch.is_stopped(row):
                 continue
             elif row.is_maybe and None in [row.values[at] for at in plan.key_places]:
-                self._batch.refuse(row, UnverifiableError(_NULL_KEY))
+                self._batch.refuse(row, UnverifiableError(NULL_KEY))
             else:
                 kept.append(row)
         return kept

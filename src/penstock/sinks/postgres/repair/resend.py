@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...._clients.key_conflicts import NULL_KEY
 from ...._core.errors import UnverifiableError
 from ..plan.temporary import EXACT
 
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
 
     from ..writing.sender import Sender
 
-_NULL_KEY = (
-    "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
-    "looked up"
-)
-
 
 async def resend(sender: Sender) -> bool:
     """Write the rows that an earlier attempt did not store; the others are duplicates.
@@ -30,7 +26,7 @@ async def resend(sender: Sender) -> bool:
     earlier attempt, of rows with the same key, or with a stored row of other values.
     """
     sender.as_tuples()
-    _set_aside_unfindable(sender)
+    set_aside_unfindable(sender)
     if not sender.remaining.rows:
         return True
     await sender.begin_staging()
@@ -59,8 +55,9 @@ async def note_stored(sender: Sender, staging: str, skipped: Container[int]) -> 
         remaining.note_returned(plan.returning, ours)
 
 
-def _set_aside_unfindable(sender: Sender) -> None:
-    """Fail rows that cannot be looked up because their key contains NULL.
+def set_aside_unfindable(sender: Sender) -> None:
+    """Fail rows of an earlier attempt whose key contains NULL: they cannot be looked up, and would be
+    stored twice.
 
     Raises `UnverifiableError` if the table has no usable key at all.
     """
@@ -77,7 +74,7 @@ def _set_aside_unfindable(sender: Sender) -> None:
         for place, index in enumerate(remaining.indices)
         if index in remaining.maybe and any(remaining.rows[place][key] is None for key in places)
     ]
-    remaining.drop({place: UnverifiableError(_NULL_KEY) for place in lost})
+    remaining.drop({place: UnverifiableError(NULL_KEY) for place in lost})
 
 
 def _is_ours(sender: Sender, skipped: Record) -> bool:
