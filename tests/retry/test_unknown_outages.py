@@ -86,7 +86,7 @@ DELIVERED = dict.fromkeys(range(1_000), Outcome.DELIVERED)
 async def test_an_outage_that_leaves_outcomes_unknown_uses_no_attempt(
     fake_clock: FakeClock, repeatable: Any, workers: int, outage: float, key: Any
 ) -> None:
-    """decisions 0.4, phase of an error: every item is delivered, and one batch at a time probes."""
+    """Every item is delivered, and one batch at a time probes."""
     server = Server(lambda now, _: now < outage, repeatable)
     retry = Retry(attempts=2, rng=random.Random(1))
     assert await outcomes(stack(server, retry), 1_000, workers=workers, key=key) == DELIVERED
@@ -200,7 +200,7 @@ def test_several_sinks_are_repeatable_as_all_of_them_are() -> None:
 async def test_deadlocks_halve_the_parts_of_a_batch_that_is_searched(
     fake_clock: FakeClock, key: Any
 ) -> None:
-    """decisions 0.4, a deadlock: an earlier unknown outcome does not keep a part whole forever."""
+    """An earlier unknown outcome does not keep a part whole forever."""
 
     class Locked(Server):
         def classify(self, error: BaseException) -> ErrorClass | None:

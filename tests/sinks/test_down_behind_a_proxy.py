@@ -542,7 +542,7 @@ def case_of(request: pytest.FixtureRequest) -> Any:
 async def test_a_destination_down_behind_a_proxy_loses_no_good_item(
     request: pytest.FixtureRequest, real_clock: LoopClock, case_of: Any, way: Way
 ) -> None:
-    """decisions 0.4, phase of an error: no item is dead-lettered. None is unknown where a
+    """No item is dead-lettered. None is unknown where a
     repetition is harmless, or nothing was sent.
     """
     dead: list[Any] = []

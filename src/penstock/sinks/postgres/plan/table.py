@@ -50,8 +50,11 @@ _COLUMNS = f"""SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.at
                FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation) END AS collated_by,
            base.is_text AND pg_catalog.getdatabaseencoding() = 'UTF8' AND EXISTS (
                SELECT FROM pg_catalog.pg_collation c WHERE c.oid = a.attcollation AND c.collisdeterministic) AS is_bytewise,
-           a.attidentity <> '' OR EXISTS (SELECT FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum
-               AND pg_catalog.pg_get_expr(d.adbin, d.adrelid) LIKE '%nextval(%') AS is_numbered
+           a.attidentity <> '' OR EXISTS (SELECT FROM pg_catalog.pg_attrdef v
+               JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND d.objid = v.oid
+                   AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+               JOIN pg_catalog.pg_class c ON c.oid = d.refobjid AND c.relkind = 'S'
+               WHERE v.adrelid = a.attrelid AND v.adnum = a.attnum) AS is_numbered
     FROM pg_catalog.pg_attribute a, LATERAL (
         WITH RECURSIVE down(oid) AS (
             SELECT a.atttypid
