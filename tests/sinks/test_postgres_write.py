@@ -287,7 +287,7 @@ async def test_a_statement_timeout_is_transient(
     """The table accepts rows: only rows that another session is writing have to wait."""
     async with (
         database(embedded_postgres.dsn) as db,
-        db.sink(statement_timeout=0.05, on_conflict="ignore") as sink,
+        db.sink(statement_timeout=0.3, on_conflict="ignore") as sink,
     ):
         async with db.con.transaction():
             await db.con.execute(f"INSERT INTO {db.table} VALUES (7, 'word 7')")
