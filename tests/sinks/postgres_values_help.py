@@ -80,7 +80,7 @@ GOOD: dict[str, list[Any]] = {
     "regconfig": ["english"],
     "regdictionary": ["simple"],
     "regnamespace": ["public"],
-    "regoper": ["!~~"],
+    "regoper": ["|/"],
     "regoperator": ["+(integer,integer)"],
     "regproc": ["now"],
     "regprocedure": ["abs(integer)"],

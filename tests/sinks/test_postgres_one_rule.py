@@ -132,7 +132,12 @@ async def _check(
                 continue
             good = [*GOOD.get(name, ())]
             if arrays:  # in an array a list is a dimension
-                takes_lists = name in {"json", "jsonb", "document", "sizes"}
+                takes_lists = name.endswith("multirange") or name in {
+                    "json",
+                    "jsonb",
+                    "document",
+                    "sizes",
+                }
                 good = [
                     [each, None] for each in good if not (takes_lists and isinstance(each, list))
                 ]
