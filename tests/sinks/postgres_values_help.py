@@ -158,17 +158,21 @@ WRONG: list[Any] = [object(), _UNREADABLE, True, 3, 2.5, 1j, BitString.frombytes
 NANS: list[Any] = [float("nan"), Decimal("NaN"), float("inf"), np.float64("nan")]
 
 
-async def column_types(con: Any) -> list[tuple[str, str]]:
-    """The types that a column may have, as SQL and by name: the server's, an extension's, own ones."""
+async def column_types(con: Any, *, arrays: bool = False) -> list[tuple[str, str]]:
+    """The types that a column may have, as SQL and by name: the server's, an extension's, own ones.
+
+    Without those of internal use, which have no input; with `arrays`, only types that have arrays.
+    """
     found = await con.fetch(
         """SELECT quote_ident(n.nspname) || '.' || quote_ident(t.typname) AS path,
             CASE WHEN n.nspname = 'own' AND t.typname = 'date' THEN 'own.date' ELSE t.typname END AS name
         FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_class c ON c.oid = t.typrelid
         WHERE (n.nspname IN ('pg_catalog', 'own') OR EXISTS (SELECT FROM pg_depend d
                 WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'))
-            AND t.typtype IN ('b', 'r', 'm', 'd', 'e', 'c')
+            AND (t.typcategory <> 'Z' OR t.typname = 'char') AND (NOT $1 OR t.typarray <> 0) AND t.typtype IN ('b', 'r', 'm', 'd', 'e', 'c')
             AND (t.typrelid = 0 OR c.relkind = 'c') AND NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
-        ORDER BY 1"""
+        ORDER BY 1""",
+        arrays,
     )
     return [(row["path"], row["name"]) for row in found]
 

@@ -127,7 +127,7 @@ async def _check(
     con = await connected(dsn)
     wrong: list[str] = []
     try:
-        for kind, name in await column_types(con):
+        for kind, name in await column_types(con, arrays=arrays):
             if (name if name in GOOD else OTHER) not in names:
                 continue
             good = [*GOOD.get(name, ())]
