@@ -216,7 +216,12 @@ class Drain(Generic[T]):
     async def _close(self) -> None:
         name, countdown = self._dispatcher.name, self._countdown
         share = max(countdown.reserve, RESERVE * (countdown.deadline - countdown.began))
-        closing = asyncio.get_running_loop().create_task(self._opener.close())
+        close = self._opener.close()
+        try:
+            closing = asyncio.get_running_loop().create_task(close)
+        except BaseException:
+            close.close()
+            raise
         if not await countdown.ends(closing, latest=self._dispatcher.clock.now() + share):
             late = TimeoutError("it did not end in its share of the deadline; terminated")
             log.close_failed(name, late)
