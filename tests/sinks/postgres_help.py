@@ -53,6 +53,8 @@ async def database(
     try:
         await con.execute(f"DROP TABLE IF EXISTS {table} CASCADE; CREATE TABLE {table} ({columns})")
         yield Database(dsn, table, con)
+        if not con.is_closed():
+            await con.execute(f"SET lock_timeout = '5s'; DROP TABLE IF EXISTS {table} CASCADE")
     finally:
         await con.close()
 

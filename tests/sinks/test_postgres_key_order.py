@@ -97,8 +97,7 @@ def server(
     return embedded_postgres
 
 
-MOOD = """DO $$ BEGIN IF to_regtype('mood') IS NULL THEN
-CREATE TYPE mood AS ENUM ('low', 'ok', 'high'); END IF; END $$"""
+MOOD = "DROP TYPE IF EXISTS mood CASCADE; CREATE TYPE mood AS ENUM ('low', 'ok', 'high')"
 
 
 async def run(dsn: str, script: str) -> None:

@@ -71,7 +71,7 @@ class LogReader:
             "ORDER BY m.position LIMIT $4"
         )
         queries = UnreadQueries(schema, GIVEN, condition, "$4")
-        self._oldest = queries.oldest(f"c.slot, {milliseconds('r.at')} AS at")
+        self._oldest = queries.oldest("c.slot, extract(epoch FROM r.at)::float8 AS at")
         self._unread = queries.by_slot("$5")
         self._probe = (
             "SELECT r.* FROM unnest($1::smallint[], $2::bigint[]) AS c(slot, cursor) "
