@@ -57,6 +57,8 @@ async def main(options: dict[str, Any]) -> None:
             state.attach(source_of(options)), ordering="partition", commit_every=0.01, drain=4.0
         ) as consumer,
     ):
+        sys.stdout.write(json.dumps({"event": "started"}) + "\n")
+        sys.stdout.flush()
         report = await consumer.run_events(
             counting.handle,
             jobs=[counting.jobs],

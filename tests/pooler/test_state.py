@@ -74,9 +74,10 @@ async def test_a_restart_reads_the_state_and_prepares_nothing(
     """consumer/G29: a statement that is left would collide with one of another process."""
     monkeypatch.setattr(table, "PAGE", 7)
     async with state_tables(embedded_postgres.dsn) as tables:
+        of_others = await left_behind(bouncer)
         await run(tables, bouncer.dsn, 20)
         await run(tables, bouncer.dsn, 30)
         for part in range(PARTITIONS):
             state = {f"k{at:02}": 1 for at in range(30)}
             assert await tables.stored(part) == (30, {**state, "all": 30})
-        assert await left_behind(bouncer) == set()
+        assert await left_behind(bouncer) <= of_others

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 from tests.sinks.postgres_help import batch_of, database, proxied, role, whole, written
 
@@ -315,9 +316,10 @@ async def test_a_database_that_is_gone_is_refused_by_name(
         await db.con.execute("DROP DATABASE IF EXISTS gone")
         await db.con.execute("CREATE DATABASE gone")
         dsn = db.dsn.rpartition("/")[0] + "/gone"
-        async with database(dsn) as there:
-            table = there.table
-        async with PostgresSink(dsn, table=table, columns=("id", "word"), pool_size=1) as sink:
+        con = await asyncpg.connect(dsn)
+        await con.execute("CREATE TABLE words (id int PRIMARY KEY, word text)")
+        await con.close()
+        async with PostgresSink(dsn, table="words", columns=("id", "word"), pool_size=1) as sink:
             await db.con.execute("ALTER DATABASE gone ALLOW_CONNECTIONS false")
             await db.con.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = "
@@ -328,7 +330,7 @@ async def test_a_database_that_is_gone_is_refused_by_name(
             await db.con.execute("DROP DATABASE gone")
             assert "create the database" in whole(await written(sink, [(1, "x")]), 1).repair
             with pytest.raises(ConfigError, match="create the database"):
-                async with PostgresSink(dsn, table=table, columns=("id",)):
+                async with PostgresSink(dsn, table="words", columns=("id",)):
                     pass
 
 

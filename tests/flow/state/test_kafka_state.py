@@ -109,6 +109,7 @@ async def test_kills(broker: EmbeddedKafka, kills: int) -> None:
         position, found, _ = await stored_state(broker, name)
         assert_replay(position, found)
     async with child_process(PROGRAM, **options, seed=kills) as process:
+        await Child(process).until(lambda told: told["event"] == "started")
         await until(broker, group, count)
         process.send_signal(signal.SIGTERM)
         errors = await Child(process).errors()

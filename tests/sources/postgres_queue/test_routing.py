@@ -92,8 +92,12 @@ async def enqueue(log: Log, number: int) -> None:
 
 
 async def balance(log: Log) -> list[int]:
-    """Move ranges until none has to move; return the number of each consumer's ranges."""
-    async with log.connected() as con:
+    """Move ranges until none has to move; return the number of each consumer's ranges.
+
+    While a consumer moves ranges, others would move none.
+    """
+    async with log.connected() as con, con.transaction():
+        await con.execute(f"SELECT FROM {log.sql}.queue_group WHERE queue = 'jobs' FOR UPDATE")
         while await con.fetchval(f"SELECT {log.sql}.balance_ranges('jobs', 'default', 0)"):
             pass
         rows = await con.fetch(f"SELECT count(*) FROM {log.sql}.ring_range GROUP BY consumer")
