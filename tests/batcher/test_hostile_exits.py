@@ -157,29 +157,36 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("error", EXITS, ids=repr)
+@pytest.mark.parametrize(
+    ("error", "workers"),
+    [
+        (SystemExit(3), "1"),
+        pytest.param(KeyboardInterrupt(), "1", marks=pytest.mark.long),
+        pytest.param(SystemExit(3), "3", marks=pytest.mark.long),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize("where", ["sink", "observer", "handler"])
 @pytest.mark.parametrize("how", ["run", "asyncio", "threads", "plain"])
 def test_an_exit_at_every_batch_ends_the_program_once_and_with_a_report(
-    how: str, where: str, error: BaseException
+    how: str, where: str, error: BaseException, workers: str
 ) -> None:
     """The exit code is that of the exit, or on a batcher's own thread that of its report."""
     program = textwrap.dedent(PROGRAM.format(error=repr(error)))
-    for workers in ("1", "3"):
-        done = subprocess.run(
-            [sys.executable, "-X", "dev", "-c", program, how, where, workers],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.stdout == "5\n", done.stderr
-        for mistake in ("was destroyed but it is pending", "never awaited", "never retrieved"):
-            assert mistake not in done.stderr
-        exits = 3 if isinstance(error, SystemExit) else -2
-        all_written = where == "observer"
-        expected = (0 if all_written else 1) if how in {"threads", "plain"} else exits
-        assert done.returncode == expected, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program, how, where, workers],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "5\n", done.stderr
+    for mistake in ("was destroyed but it is pending", "never awaited", "never retrieved"):
+        assert mistake not in done.stderr
+    exits = 3 if isinstance(error, SystemExit) else -2
+    all_written = where == "observer"
+    expected = (0 if all_written else 1) if how in {"threads", "plain"} else exits
+    assert done.returncode == expected, done.stderr
 
 
 class Exiting(Observer):

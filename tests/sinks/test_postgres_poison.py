@@ -301,7 +301,7 @@ values = st.sampled_from(["fine", "much too long", "\0", "bad", None, 7])
 ids = st.integers(0, 30)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.lists(st.tuples(ids, values), max_size=30),
     there=st.sets(ids, max_size=5),

@@ -285,7 +285,7 @@ values = st.sampled_from(["fine", "much too long", "\0", "bad", None, 7])
 ids = st.integers(0, 12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.lists(st.tuples(ids, values | st.just("fine"), st.integers(0, 3)), max_size=25),
     there=st.sets(ids, max_size=4),

@@ -32,6 +32,8 @@ class Server:
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self.is_away = False
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.statements: list[str] = []
         self.times: list[float] = []
 
@@ -45,6 +47,7 @@ class Server:
     async def execute(self, statement: str) -> None:
         self.statements.append(statement)
         self.times.append(self._clock.now())
+        await self.answers.wait()
 
 
 def notifier(clock: FakeClock) -> tuple[StreamNotifier, Server]:
@@ -78,6 +81,23 @@ async def test_closing_sends_what_is_due(fake_clock: FakeClock) -> None:
     await told.close()
     assert len(server.times) == 2
     await told.close()
+    assert len(server.times) == 2
+
+
+async def test_closing_leaves_nothing_due_behind_a_notification_without_an_answer(
+    fake_clock: FakeClock,
+) -> None:
+    told, server = notifier(fake_clock)
+    server.answers.clear()
+    told.appended()
+    await fake_clock.run_until_idle()
+    told.appended()
+    closing = asyncio.create_task(told.close())
+    await fake_clock.run_until_idle()
+    server.answers.set()
+    await closing
+    assert len(server.times) == 2
+    await fake_clock.advance(1.0)
     assert len(server.times) == 2
 
 

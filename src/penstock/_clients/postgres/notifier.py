@@ -96,9 +96,9 @@ class Notifier:
 
     async def close(self) -> None:
         """Send a pending notification, and wait for it. Suspends; cancellation drops it."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._send()
-        while (task := self._task) is not None:
-            await asyncio.wait((task,))
-            self._not_before = self._clock.now()
+        while self._task is not None or self._timer is not None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._send()
+            if self._task is not None:
+                await asyncio.wait((self._task,))

@@ -171,16 +171,22 @@ class PlanFacts:
         can, also because a user's codec may store other values.
         """
         found = [self.table.column(name) for name in self.key or ()]
-        return key_kinds(found, self.key_places) if self.reads_text else None
+        return key_kinds(found) if self.reads_text else None
 
-    def sent_places(self, rows: Sequence[Row]) -> Sequence[int] | None:
+    def sent_places(
+        self, rows: Sequence[Row], keys: list[object] | None = None
+    ) -> Sequence[int] | None:
         """The places of the rows in the order in which they are sent as parameters; `None` if only
-        the server can sort them.
+        the server can sort them. `keys` are their values of the key, if these are known.
         """
         if len(rows) < 2 or self.keeps_arrival:
             return range(len(rows))
         kinds = self.key_kinds
-        return None if kinds is None else sorted_places(kinds, rows)
+        if not kinds:
+            return None
+        if keys is None:
+            keys = [*map(itemgetter(*self.key_places), rows)]
+        return sorted_places(kinds, keys)
 
     @cached_property
     def packed_types(self) -> tuple[str, ...]:

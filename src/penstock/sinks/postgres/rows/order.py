@@ -45,15 +45,16 @@ _TYPES: dict[str, type] = {
 _MOMENTS: frozenset[type] = frozenset({datetime})
 
 
-def sorted_places(kinds: Sequence[KeyKind], rows: Sequence[Row]) -> list[int] | None:
-    """The places of the rows in the order of their key; `None` if only the server can sort them."""
-    keys: list[Any] = []
-    for kind in kinds:
-        values = [row[kind.place] for row in rows]
+def sorted_places(kinds: Sequence[KeyKind], keys: list[Any]) -> Sequence[int] | None:
+    """The places of the rows in the order of their key, a value or a tuple of values; a range if
+    they have this order, and `None` if only the server can sort them.
+    """
+    columns = [keys] if len(kinds) == 1 else zip(*keys, strict=True)
+    for kind, values in zip(kinds, columns, strict=True):
         if not kind.has(values):
             return None
-        keys = [*zip(keys, values, strict=True)] if keys else values
-    return sorted(range(len(rows)), key=keys.__getitem__)
+    places = range(len(keys))
+    return places if sorted(keys) == keys else sorted(places, key=keys.__getitem__)
 
 
 def arranged(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
@@ -64,7 +65,6 @@ def arranged(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
 class KeyKind(NamedTuple):
     """The values of a column of the key that Python and the server sort in the same order."""
 
-    place: int
     kinds: frozenset[type]
     most: int | None
     """Maximum length of text: the server may cut spaces off longer text."""
@@ -81,12 +81,10 @@ class KeyKind(NamedTuple):
         return True
 
 
-def key_kinds(columns: Sequence[TableColumn], places: Sequence[int]) -> list[KeyKind] | None:
-    """The kinds of a key's columns, with their places in a row; `None` if only the server can sort
-    them.
-    """
+def key_kinds(columns: Sequence[TableColumn]) -> list[KeyKind] | None:
+    """The kinds of a key's columns; `None` if only the server can sort them."""
     found: list[KeyKind] = []
-    for column, place in zip(columns, places, strict=True):
+    for column in columns:
         kind, most = _TYPES.get(column.plain_type), None
         if column.is_bytewise:
             length = _LENGTH.fullmatch(column.exact.removeprefix(column.loose))
@@ -96,5 +94,5 @@ def key_kinds(columns: Sequence[TableColumn], places: Sequence[int]) -> list[Key
         if kind is None:
             return None
         kinds = _MOMENTS if kind is datetime else frozenset({kind})
-        found.append(KeyKind(place, kinds, most, UTC if column.identity == _AWARE else None))
+        found.append(KeyKind(kinds, most, UTC if column.identity == _AWARE else None))
     return found

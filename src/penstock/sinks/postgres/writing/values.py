@@ -40,9 +40,10 @@ def statement_for_values(
     can assign the returned rows to their places.
     """
     count, places = len(rows), None
-    ranks = plan.mode == "update" and (may_repeat or _repeats(plan, rows))
+    keys = [*map(plan.key_of, rows)] if plan.mode == "update" and count > 1 else None
+    ranks = plan.mode == "update" and (may_repeat or (keys is not None and _repeats(keys)))
     if not ranks and (plan.returns_all or not plan.returning):
-        places = plan.sent_places(rows)
+        places = plan.sent_places(rows, keys)
     if places is not None:
         return plan.values(count), places
     if plan.returning and _has_unmatched(plan, rows):
@@ -50,12 +51,10 @@ def statement_for_values(
     return plan.merge_values(count), range(count)
 
 
-def _repeats(plan: TablePlan, rows: Sequence[Row]) -> bool:
-    """Whether two rows may have the same key."""
-    if len(rows) == 1:
-        return False
+def _repeats(keys: list[object]) -> bool:
+    """Whether two of the keys may be the same."""
     try:
-        return len(set(map(plan.key_of, rows))) < len(rows)
+        return len(set(keys)) < len(keys)
     except TypeError:  # a value that cannot be hashed
         return True
 
