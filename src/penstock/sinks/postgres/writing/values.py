@@ -39,9 +39,12 @@ def statement_for_values(
     """The statement, and the places of the rows in the order in which it takes them; `None` if none
     can assign the returned rows to their places.
     """
-    count, places = len(rows), None
-    keys = [*map(plan.key_of, rows)] if plan.mode == "update" and count > 1 else None
-    ranks = plan.mode == "update" and (may_repeat or (keys is not None and _repeats(keys)))
+    count, places, keys = len(rows), None, None
+    if count == 1 and not plan.returning:
+        return plan.values(1), range(1)
+    if plan.mode == "update":
+        keys = [*map(plan.key_of, rows)]
+    ranks = keys is not None and (may_repeat or _repeats(keys))
     if not ranks and (plan.returns_all or not plan.returning):
         places = plan.sent_places(rows, keys)
     if places is not None:
