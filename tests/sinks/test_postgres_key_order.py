@@ -18,12 +18,13 @@ import pytest
 asyncpg = pytest.importorskip("asyncpg")
 from tests.sinks.postgres_help import database, written  # noqa: E402
 
-from penstock import ArrowBatch, RowBatch, send  # noqa: E402
+from penstock import ArrowBatch, Batcher, Limits, RowBatch, send  # noqa: E402
 from penstock.testing import embedded_postgres  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from penstock import Tally
     from penstock._core.clock import LoopClock
     from penstock.sinks import PostgresSink
     from penstock.testing import EmbeddedPostgres
@@ -218,6 +219,27 @@ async def test_writers_of_common_keys_in_opposite_orders_do_not_deadlock(
         bad = [3] if way == "with a bad row" else []
         assert [[*each.result()] for each in tasks] == [bad, bad]
         assert {each[1] for each in await db.rows()} == {2 if mode == "update" else 1}
+
+
+@pytest.mark.long
+async def test_services_that_replace_the_same_rows_at_full_load_do_not_deadlock(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """Each service has its own statement and its own order; no `Retry` repeats a failed write."""
+    ways = ("values", "insert", "arrays", "staging")
+    async with database(embedded_postgres.dsn, "k int PRIMARY KEY, v int") as db:
+
+        async def tally_of(way: str) -> Tally:
+            order, sink = random.Random(way), db.sink(("k", "v"), on_conflict="update", **WAYS[way])
+            batcher = Batcher(sink, limits=Limits(max_items=500, workers=2))
+            async with batcher:
+                for turn in range(20):
+                    await batcher.add_many([(key, turn) for key in order.sample(range(500), 500)])
+            return batcher.tally()
+
+        tallies = await asyncio.gather(*map(tally_of, ways))
+        assert [(each.accepted, each.delivered) for each in tallies] == [(10_000, 10_000)] * 4
+        assert len(await db.rows()) == 500
 
 
 async def until_waiting(con: Any, sessions: int) -> None:
