@@ -21,8 +21,6 @@ from penstock.streams import StreamMonitor
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
-
 
 def _number(message: Any) -> tuple[int]:
     return (json.loads(message.value)["n"],)
