@@ -38,7 +38,6 @@ def test_an_unreachable_broker_is_logged_once_a_minute(
     for each in first:
         each.created += EVERY + 1
     assert [once.filter(each) for each in first] == [True] * len(first)
-    assert any("similar lines were dropped" in each.getMessage() for each in first)
 
 
 def test_lines_with_another_cause_are_kept() -> None:

@@ -20,26 +20,23 @@ _COUNT = re.compile(r"(?<![\w:.#/\-])\d+")
 
 
 class OncePerCause(logging.Filter):
-    """Drops lines with the same cause as an earlier one, and counts them in the next one."""
+    """Drops lines with the same cause as one of the last minute."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._causes: dict[str, tuple[float, int]] = {}
-        """For each cause the time of its last line, and the number of lines dropped since."""
+        self._causes: dict[str, float] = {}
+        """The time of the last line of each cause."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log the line."""
-        text, now = record.getMessage(), record.created
+        now, text = record.created, record.getMessage()
         cause = f"{record.levelno} {_COUNT.sub('', _CLIENT.sub('', text))}"
-        at, dropped = self._causes.pop(cause, (-EVERY, 0))
-        if 0 <= now - at < EVERY:
-            self._causes[cause] = (at, dropped + 1)
+        if 0 <= now - self._causes.get(cause, -EVERY) < EVERY:
             return False
+        self._causes.pop(cause, None)
         if len(self._causes) >= MOST:
             del self._causes[next(iter(self._causes))]
-        self._causes[cause] = (now, 0)
-        if dropped:
-            record.msg, record.args = f"{text} ({dropped} similar lines were dropped)", None
+        self._causes[cause] = now
         return True
 
 
