@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -24,8 +25,9 @@ from penstock import DeadLetterRecord, Outcome, Unit, send, transaction
 from penstock._core.staging import Epoch
 from penstock._core.transaction import Counts
 from penstock.cli import main
+from penstock.queues import QueueAdmin
 from penstock.sinks import PostgresSink
-from penstock.streams import check_streams, install_streams
+from penstock.streams import StreamMonitor, check_streams, install_streams
 from penstock.testing.servers.postgres import embedded_postgres
 from penstock.testing.servers.require import there_or_skip
 
@@ -62,6 +64,29 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
     with there_or_skip("postgres-versions", _server(request.param)) as found:
         assert found.version.partition(".")[0] == request.param.partition(".")[0]
         yield found
+
+
+async def test_infinite_times_do_not_hide_figures(
+    server: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """Before PostgreSQL 17, a difference of times fails if one of them is infinite."""
+    log = Log(server.dsn, fresh_name())
+    await install_streams(log.dsn, schema=log.schema)
+    jobs = f"INSERT INTO {log.sql}.job (queue, key, payload, due, at) VALUES ($1, $2, '1', $3, $4)"
+    never, always = datetime.max, datetime.min  # asyncpg's forms of the infinities
+    async with log.connected() as con, QueueAdmin(log.dsn, schema=log.schema) as admin:
+        for name in ("held", "old", "other"):
+            await admin.create(name)
+        await con.execute(jobs, "held", "a", never, never)
+        await con.execute(jobs, "old", None, None, always)
+        await con.execute(jobs, "other", "k", None, datetime.now(UTC))
+        figures = await admin.lag()
+        assert {name: each.jobs for name, each in figures.items()} == dict.fromkeys(figures, 1)
+        assert (figures["held"].next_due, figures["old"].oldest_seconds) == (math.inf, math.inf)
+        assert (await admin.explain("held")).notes
+        await con.execute(f"UPDATE {log.sql}.message SET at = 'infinity'")
+        async with StreamMonitor(log.dsn, schema=log.schema) as monitor:
+            await monitor.poll()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -136,16 +136,26 @@ async def test_ranges_follow_consumers_again(log: Log) -> None:
         assert await balanced("A", "B", "D") == 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "rule"),
-    [
-        ({}, "is not sticky"),
-        ({"sticky": True, "ordering_required": True}, "makes its ranges inactive"),
-    ],
-)
-async def test_a_queue_without_routing_has_no_ranges(log: Log, settings: Any, rule: str) -> None:
+async def test_a_queue_that_is_not_sticky_has_no_ranges(log: Log) -> None:
     """Q1."""
     async with operated(log) as (_, admin):
-        await admin.create("mails", **settings)
-        with pytest.raises(ConfigError, match=rule):
+        await admin.create("mails")
+        with pytest.raises(ConfigError, match="is not sticky"):
             await admin.routing("mails", "g")
+
+
+async def test_ranges_are_stored_and_inactive_while_ordering_is_required(log: Log) -> None:
+    """Q1: they become active once `ordering_required` is switched off."""
+    async with operated(log) as (_, admin):
+        await admin.create("line", sticky=True, ordering_required=True, poison="block")
+        routing = await admin.routing("line", "g")
+        await routing.assign([(0, SLOTS - 1, "A")])
+        await routing.move(100, 200, "B")
+        stored = [(0, 99, "A"), (100, 200, "B"), (201, SLOTS - 1, "A")]
+        assert await layout(routing) == stored
+        report = await admin.explain("line")
+        assert not report.is_routed
+        assert "ordering_required makes sticky routing and its ranges inactive" in report.notes
+        await admin.alter("line", ordering_required=False)
+        assert (await admin.explain("line")).is_routed
+        assert await layout(routing) == stored

@@ -13,21 +13,36 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from os.path import basename
+from typing import TYPE_CHECKING
 
 from .errors import PenstockError, SinkError
 from .text import repr_of, text_of
 
-__all__ = ["LONGEST", "for_log", "repr_of", "text_of"]
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["LONGEST", "for_log", "named", "repr_of", "text_of"]
 
 LONGEST = 500
 """Maximum length of a message in a log line, in characters."""
+
+MOST_NAMED = 10
+"""Maximum number of partitions or slots named in a log line."""
 
 _QUOTES_ROWS = frozenset({"21", "22", "23", "44", "54", "P0"})
 _RAISED = "exec_stmt_raise"
 """The server routine that executes RAISE of a procedure, with any SQLSTATE."""
 _QUOTING = (LookupError, ValueError, AssertionError)
 _NAMES = ("table_name", "column_name", "constraint_name", "data_type_name")
+
+
+def named(things: Collection[object]) -> str:
+    """Return the names of the first things, and the number of the others."""
+    names = ", ".join(map(str, islice(things, MOST_NAMED)))
+    more = len(things) - MOST_NAMED
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def storable(text: str) -> str:

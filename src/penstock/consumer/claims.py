@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from .._core.clock import wait_until
 from .._core.say import say
-from .._core.told import for_log
+from .._core.told import for_log, named
 from .claim import Claim
 from .crash_window import CrashWindows
 
@@ -140,7 +140,7 @@ class Claims:
         if not claims or self.are_short:
             return
         name, partitions = self._commons.name, [claim.partition for claim in claims]
-        say(logger, logging.INFO, _CHANGED, name, change, ", ".join(map(str, partitions)))
+        say(logger, logging.INFO, _CHANGED, name, change, named(partitions))
         self._commons.observers.tell(lambda seen: seen.on_claims(name, change, partitions))
         for claim in claims if change == "assigned" else ():
             if (error := claim.foreign) is not None:

@@ -82,7 +82,7 @@ class LetterConnection:
 
     def transaction(self) -> Transaction:
         """Return a transaction, as a context manager."""
-        return self._open.transaction()
+        return self._open.transaction(isolation="read_committed")
 
     @property
     def _open(self) -> asyncpg.Connection[Any]:
@@ -97,7 +97,7 @@ class LetterConnection:
                 await self._holder.execute("SELECT")  # raises if the lock is lost
             if not self._is_pooled or self._open.is_in_transaction():
                 return await self._open.fetch(statement, *arguments)
-            async with self._open.transaction():
+            async with self.transaction():
                 return await self._open.fetch(statement, *arguments)
 
     @contextmanager

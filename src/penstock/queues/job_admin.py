@@ -22,7 +22,7 @@ OnBatch: TypeAlias = "Callable[[int], object]"
 Purged: TypeAlias = Literal["waiting", "done", "dead"]
 _STOPPED = """
 SELECT j.place, CASE j.state WHEN 1 THEN 'blocked' ELSE 'parked' END, j.attempts,
-  extract(epoch FROM clock_timestamp() - j.at)::float8, j.reason
+  (extract(epoch FROM clock_timestamp()) - extract(epoch FROM j.at))::float8, j.reason
 FROM {schema}.job j WHERE j.queue = $1 AND j.state <> 0 ORDER BY j.place LIMIT $2
 """
 _RESUME = "SELECT {schema}.resume_loose($1, $2::bigint[], $3)"

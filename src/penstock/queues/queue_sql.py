@@ -13,7 +13,8 @@ NOW = "statement_timestamp()"
 
 
 def _seconds(since: str) -> str:
-    return f"extract(epoch FROM {NOW} - {since})::float8"
+    # not the difference of the times: before PostgreSQL 17 it fails if one of them is infinite
+    return f"(extract(epoch FROM {NOW}) - extract(epoch FROM {since}))::float8"
 
 
 def _priorities(name: str, table: str, where: str) -> str:

@@ -36,16 +36,14 @@ class RangeAdmin:
     """The ranges of slots of one group of consumers. Created by `QueueAdmin.routing`.
 
     An assignment makes the ranges of the group manual: they stay until the next assignment or
-    `balance`, even if consumers join or leave. Methods raise `ConfigError` for ranges that overlap
+    `balance`, even if consumers join or leave. While the queue has `ordering_required`, its ranges are
+    stored and inactive, as `QueueAdmin.explain` reports: one consumer has all slots. Methods raise `ConfigError` for ranges that overlap
     or leave gaps, and the errors of `QueueAdmin`.
     """
 
     def __init__(self, access: SchemaAccess, queue: StoredQueue, group: str) -> None:
         if not queue.settings.sticky:
             raise bad("queue", queue.name, "is not sticky, so no consumer owns its slots")
-        if queue.settings.ordering_required:
-            rule = "has ordering_required, which makes its ranges inactive: one consumer has all"
-            raise bad("queue", queue.name, rule)
         self._access = access
         self._queue = queue.name
         self._group = checks.text("group", group)

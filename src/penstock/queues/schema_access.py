@@ -47,7 +47,7 @@ class SchemaAccess:
                 if con.is_in_transaction():  # always the case behind a pooler
                     yield statements
                     return
-                async with con.transaction():
+                async with con.transaction(isolation="read_committed"):
                     yield statements
 
     @contextmanager

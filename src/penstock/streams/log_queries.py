@@ -47,7 +47,7 @@ SELECT s.slot, s.position, c.messages, o.position, coalesce(o.age, 0), l.owner, 
 FROM {schema}.subscription u
 JOIN {schema}.subscription_slot s ON s.name = u.name
 LEFT JOIN LATERAL (
-  SELECT m.position, greatest(extract(epoch FROM clock_timestamp() - m.at), 0)::float8 AS age
+  SELECT m.position, greatest(extract(epoch FROM clock_timestamp()) - extract(epoch FROM m.at), 0)::float8 AS age
   FROM {schema}.message m
   WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
     AND m.position <> ALL (u.earlier) AND {condition}

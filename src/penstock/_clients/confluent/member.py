@@ -27,7 +27,7 @@ from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.source import Position, TopicPartition
 from . import AIOConsumer
 from .errors import is_rebalanced
-from .reader import LOGGER
+from .log_lines import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence

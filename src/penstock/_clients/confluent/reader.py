@@ -12,11 +12,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
+
+from .log_lines import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from ..._core.source import TopicPartition
     from .options import GroupOptions
-
-LOGGER = logging.getLogger("librdkafka")
 
 
 class PartitionReader:

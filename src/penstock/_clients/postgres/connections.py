@@ -90,7 +90,7 @@ class Connections:
                     "prepared statements or is in session mode"
                 )
                 raise bad("pool", "an asyncpg pool", rule)
-        self.statements.keep(cached=cached)
+            await self.statements.keep(con, cached=cached)
 
     @asynccontextmanager
     async def opening(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
@@ -100,7 +100,7 @@ class Connections:
 
     @asynccontextmanager
     async def asking(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
-        """Lend a connection for queries, in one transaction if none is prepared."""
+        """Lend a connection for queries, each at the level READ COMMITTED."""
         async with self.lent() as con, self.statements.block(con):
             yield con
 

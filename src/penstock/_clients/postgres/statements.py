@@ -9,7 +9,11 @@
    session mode is treated like one in transaction mode, since a reload can change the mode.
 3. Session settings are set in each transaction instead: `statement_timeout`, which a pooler refuses
    as a startup parameter.
-4. Switching is final, for the whole pool, and logged once.
+4. Every transaction has the level READ COMMITTED, since statements of a horizon, a claim or a check
+   must see what others committed before them; `default_transaction_isolation` may be another. Blocks
+   begin with it. A single statement has the default level of its session, which is set for a direct
+   connection; for another one with another level, single statements run in blocks too.
+5. Switching is final, for the whole pool, and logged once.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.postgres")
 
 _TIMEOUT = "statement_timeout"
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_LEVEL = "default_transaction_isolation"
 
 
 class Statements:
@@ -42,6 +48,8 @@ class Statements:
         self._place = access.place
         self._timeout = access.statement_timeout
         self.are_prepared = access.prepared is not False
+        self._is_level_other = False
+        """Whether sessions that are not the client's own have another isolation level."""
 
     @property
     def may_switch(self) -> bool:
@@ -58,12 +66,17 @@ class Statements:
     @property
     def begin(self) -> str:
         """Begin a transaction."""
-        return f"BEGIN; {self.limit}" if self.limit else "BEGIN"
+        return f"{BEGIN}; {self.limit}" if self.limit else BEGIN
+
+    @property
+    def are_in_blocks(self) -> bool:
+        """Whether single statements run in transaction blocks."""
+        return not self.are_prepared or self._is_level_other
 
     @asynccontextmanager
     async def block(self, con: PoolConnectionProxy[Any]) -> AsyncGenerator[None]:
-        """Run statements in one transaction if they are not prepared."""
-        if self.are_prepared:
+        """Run statements in one transaction if they are not prepared, or have another level."""
+        if not self.are_in_blocks:
             yield
             return
         await con.execute(self.begin)
@@ -75,9 +88,15 @@ class Statements:
             raise
         await con.execute("COMMIT")
 
-    def keep(self, *, cached: bool) -> None:
+    async def keep(self, con: PoolConnectionProxy[Any], *, cached: bool) -> None:
         """Prepare statements exactly if the user's pool caches them."""
         self.are_prepared = cached
+        await self._check_level(con)
+
+    async def _check_level(self, con: Connection[Any] | PoolConnectionProxy[Any]) -> None:
+        """Use blocks if the session has another isolation level, which others may rely on."""
+        tag = await con.execute(f"SELECT WHERE current_setting('{_LEVEL}') <> 'read committed'")
+        self._is_level_other |= tag == "SELECT 1"
 
     def switch(self, reason: str) -> None:
         """Stop preparing statements, for a `reason` that is logged the first time."""
@@ -115,10 +134,11 @@ class Statements:
                 raise
             self.switch(f"{_TIMEOUT} is refused as a startup parameter")
             return None
-        if not self.may_switch:
-            return con
         try:
-            if not await is_pooled(con):
+            if await _is_direct(con):
+                return con
+            if not self.may_switch:
+                await self._check_level(con)
                 return con
         except BaseException:
             con.terminate()
@@ -143,6 +163,19 @@ async def is_pooled(con: Connection[Any] | PoolConnectionProxy[Any]) -> bool:
     The simple protocol returns only the number of rows here, and prepares nothing.
     """
     tag = await con.execute(f"SELECT WHERE pg_backend_pid() <> {con.get_server_pid()}")
+    return tag == "SELECT 1"
+
+
+async def _is_direct(con: Connection[Any]) -> bool:
+    """Return whether there is no pooler in front of the server, and set the session's isolation
+    level if so.
+
+    It is the same round trip as of `is_pooled`. The session of a pooler belongs to others too.
+    """
+    tag = await con.execute(
+        f"SELECT set_config('{_LEVEL}', 'read committed', false) "
+        f"WHERE pg_backend_pid() = {con.get_server_pid()}"
+    )
     return tag == "SELECT 1"
 
 

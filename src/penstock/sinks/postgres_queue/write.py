@@ -144,7 +144,7 @@ class QueueWrite:
             return
         failed = set(self._failed)
         try:
-            async with con.transaction():
+            async with con.transaction(isolation="read_committed"):
                 await self._search(con, places)
         except Exception as error:
             self._failed = failed
@@ -164,7 +164,9 @@ class QueueWrite:
         """A transaction, unless a single statement suffices."""
         is_one = len([*self._parts(places)]) == 1
         async with (
-            con.transaction() if statements.are_prepared and not is_one else statements.block(con)
+            con.transaction(isolation="read_committed")
+            if statements.are_prepared and not is_one
+            else statements.block(con)
         ):
             yield
 

@@ -102,7 +102,7 @@ class StreamWrite:
         else:
             return
         try:
-            async with con.transaction():
+            async with con.transaction(isolation="read_committed"):
                 await self._search(con, range(len(self._given.indices)))
         except Exception as error:
             raise self._told(error)  # noqa: B904  # the cause is set

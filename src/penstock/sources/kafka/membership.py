@@ -24,7 +24,7 @@ from ..._clients.kafka_groups.beginnings import Beginnings
 from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Position
-from ..._core.told import for_log, text_of
+from ..._core.told import for_log, named, text_of
 from .stored import StoredPositions
 
 if TYPE_CHECKING:
@@ -143,11 +143,11 @@ class Membership:
             except Exception as error:
                 if not self._stored.are_elsewhere:
                     raise
-                trouble = _NOT_TAKEN % (", ".join(map(str, missing)), text_of(error))
+                trouble = _NOT_TAKEN % (named(missing), text_of(error))
             else:
                 self.begin({**starts, **moved})
                 missing = [each for each in missing if each not in starts]
-                trouble = _NO_POSITION % ", ".join(map(str, missing))
+                trouble = _NO_POSITION % named(missing)
             if missing:
                 self._troubles.note("positions", trouble)
                 await LOOP_CLOCK.sleep(delay)

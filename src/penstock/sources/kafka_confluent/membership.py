@@ -26,7 +26,7 @@ from ..._clients.kafka_groups.beginnings import Beginnings
 from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Position
-from ..._core.told import for_log
+from ..._core.told import for_log, named
 from .owned import ArrivingClaim
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class GroupClaims:
                 else:
                     self._begin(starts, number)
                     missing = [each for each in missing if each not in starts]
-                    trouble = _NO_POSITION % ", ".join(map(str, missing))
+                    trouble = _NO_POSITION % named(missing)
                 if missing:
                     self._troubles.note(part, trouble)
                     await LOOP_CLOCK.sleep(delay)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ..._core.say import say
 from ..._core.source import TopicPartition
 from ..._core.subscriptions import slot_lock
-from ..._core.told import for_log
+from ..._core.told import for_log, named
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -217,4 +217,4 @@ class SlotHolder:
 
 
 def _shown(slots: Collection[HeldSlot]) -> str:
-    return ", ".join(str(held.slot) for held in slots)
+    return named([held.slot for held in slots])

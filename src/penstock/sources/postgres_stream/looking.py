@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.subscriptions import CountsMembers
+from ..._core.told import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,7 +119,7 @@ class Looker:
         if self.is_paused:
             told = _PAUSED
         elif paused := self.paused.intersection(self._parts.options.selection.slots):
-            told = _PAUSED_SLOTS % ", ".join(map(str, sorted(paused)))
+            told = _PAUSED_SLOTS % named(sorted(paused))
         self._parts.troubles.note("pause", told)
 
     def _take_missed(self, missed: int) -> None:

@@ -18,7 +18,7 @@ GIVEN = (
 )
 """Cursors given as parameters: slots, positions, and positions that are not delivered."""
 
-AGE = "greatest(extract(epoch FROM clock_timestamp() - r.at), 0)::float8"
+AGE = "greatest(extract(epoch FROM clock_timestamp()) - extract(epoch FROM r.at), 0)::float8"
 """Seconds since `r` was appended, by the server's clock."""
 
 

@@ -27,6 +27,7 @@ from uuid import uuid4
 
 from ...._clients.postgres.errors import LOCK_NOT_AVAILABLE, NO_PRIVILEGE, sqlstate
 from ...._clients.postgres.names import quoted
+from ...._clients.postgres.statements import BEGIN
 from ...._core.checks import bad
 from ...._core.errors import StagesLost
 from ...._core.staging import Begun, OpenStage
@@ -230,7 +231,7 @@ async def _create(con: PoolConnectionProxy[Any], plan: TablePlan, creation: str)
 
 async def _drop(con: PoolConnectionProxy[Any], path: str) -> None:
     try:
-        await con.execute(f"BEGIN; {_PATIENCE}; DROP TABLE IF EXISTS {path}; COMMIT")
+        await con.execute(f"{BEGIN}; {_PATIENCE}; DROP TABLE IF EXISTS {path}; COMMIT")
     except Exception as error:
         await con.execute("ROLLBACK")
         if sqlstate(error) != LOCK_NOT_AVAILABLE:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.names import qualified
+from ...._clients.postgres.statements import BEGIN as BEGIN_AT_LEVEL
 from ...._core import checks
 from ...._core.errors import UnitRefused
 from ...._core.transaction import Committed, Counts, Unit, check_same_parts
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.postgres")
 
-BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET CONSTRAINTS ALL IMMEDIATE"
+BEGIN = f"{BEGIN_AT_LEVEL}; SET CONSTRAINTS ALL IMMEDIATE"
 """Deferred constraints are checked immediately, as at the end of a single write, so errors name a
 row.
 """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.errors import sqlstate
 from ...._clients.postgres.names import quoted
+from ...._clients.postgres.statements import BEGIN
 from ...._core.checks import bad
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ async def put_right(con: PoolConnectionProxy[Any], ledger: str, new: str, error:
 
 
 async def _is_old(con: PoolConnectionProxy[Any], ledger: str, error: Exception) -> bool:
-    await con.execute("BEGIN")
+    await con.execute(BEGIN)
     try:
         return await _needed(con, ledger, error) is not None
     finally:
@@ -110,7 +111,7 @@ async def make_table(
 
 
 async def _alter(con: PoolConnectionProxy[Any], ledger: str, error: Exception) -> None:
-    await con.execute(f"BEGIN; LOCK TABLE {ledger} IN ACCESS EXCLUSIVE MODE")
+    await con.execute(f"{BEGIN}; LOCK TABLE {ledger} IN ACCESS EXCLUSIVE MODE")
     try:
         statement = await _needed(con, ledger, error)
         if statement is not None:

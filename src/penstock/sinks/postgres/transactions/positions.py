@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.errors import sqlstate
 from ...._clients.postgres.names import literal, qualified
+from ...._clients.postgres.statements import BEGIN
 from ...._core import checks
 from ...._core.checks import bad
 from ...._core.errors import PositionLost
@@ -39,7 +40,7 @@ LOCK_WITHIN = 5
 IDLE_MOST = 10
 """Seconds for which a transaction may be idle between two statements."""
 _BEGIN = (
-    f"BEGIN; SET LOCAL lock_timeout = '{LOCK_WITHIN}s'; "
+    f"{BEGIN}; SET LOCAL lock_timeout = '{LOCK_WITHIN}s'; "
     f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MOST}s'"
 )
 """The limit on how long a process that freezes in the transaction holds the rows."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...._clients.postgres.statements import BEGIN
 from ...._core.errors import TransientError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class OwnTransaction(Scope):
         """Begin nothing: the first statement may be the only one."""
 
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
-        await con.execute(f"BEGIN; {script}")
+        await con.execute(f"{BEGIN}; {script}")
 
     async def undo(self, con: PoolConnectionProxy[Any]) -> None:
         if con.is_in_transaction():
