@@ -76,7 +76,7 @@ class Operated:
         return engine
 
     async def _leave(
-        self, engine: Engine, source: AbstractAsyncContextManager[None], *raised: Any
+        self, engine: Engine, source: AbstractAsyncContextManager[object], *raised: Any
     ) -> None:
         """Close the source, within the rest of the drain and `CLOSE_LATE`; then cut it off."""
         clock, now = self._settings.clock, self._settings.clock.now()

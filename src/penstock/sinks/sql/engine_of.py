@@ -122,10 +122,11 @@ class EngineGiven:
         elif not isinstance(given, _engines()):
             given = given()
         keeps = closes and not any(name.startswith("pool") for name in self.options)
-        kind = AsyncSqlEngine if isinstance(given, AsyncEngine) else ThreadedSqlEngine
-        return kind(
+        kind: Any = AsyncSqlEngine if isinstance(given, AsyncEngine) else ThreadedSqlEngine
+        made: SqlEngine = kind(
             given, closes=closes, keeps=keeps, size=self.size, close_timeout=self.close_timeout
         )
+        return made
 
     def _set_up(self, engine: Any) -> None:
         from sqlalchemy import event
