@@ -220,6 +220,8 @@ async def test_a_sink_continues_on_new_connections_and_ends_within_its_bound(
     """Connections that go silent, more often than there are connections and threads; then new
     connections, too, while the batcher shuts down. No thread stays behind.
     """
+    if case_of is nats:
+        pytest.skip("the client replaces the connection after two unanswered pings, of 20 s each")
     told, before = Told(), {*threading.enumerate()}
     async with AsyncExitStack() as opened:
         case: Case = await opened.enter_async_context(case_of(request))
