@@ -72,6 +72,8 @@ class Engine:
         self.source = source
         self._settings = settings
         self.ending = RunEnd()
+        self.drains_until: float | None = None
+        """The deadline of the drain, once it has begun."""
         observers = ConsumerObservers(settings.observers)
         self.commons = commons = Commons(settings.name, settings.clock, observers=observers)
         keys = _key_rules(settings, are_short=source.traits.short_claims)
@@ -266,7 +268,7 @@ class Engine:
         self.workers.stop()
         cut: list[Message] = []
         since = self.views.sampler.busy_since()
-        until = began + drain
+        until = self.drains_until = began + drain
         try:
             await self._quiet.wait(going, until - min(1.0, drain / 5), cut)
         except asyncio.CancelledError as error:  # drain at once

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.order.keys import shown
 from .._core.runtime.cuts import noticing_cuts
+from .._core.say import say
 from .blocked import UNBLOCKING
 from .dead_letters import LetterWriter
 from .engine import Engine
@@ -27,6 +30,12 @@ if TYPE_CHECKING:
     from .report import BlockedMessage
     from .settings import ConsumerSettings
     from .unparking import Unparked
+
+
+logger = logging.getLogger("penstock.consumer")
+CLOSE_LATE = 1.0
+"""Seconds that closing the source may take after the end of the drain."""
+_NOT_CLOSED = "%s: the source did not close within %.3g s, and was cut off"
 
 
 class Operated:
@@ -59,10 +68,27 @@ class Operated:
         engine = Engine(self._source, self._settings, letters, self._schedule)
         stack.callback(engine.closed)
         engine.opening()
+        source = self._source.open(engine.claims)
         with noticing_cuts():
-            await stack.enter_async_context(self._source.open(engine.claims))
+            await source.__aenter__()
+        stack.push_async_exit(partial(self._leave, engine, source))
         self._engine = engine
         return engine
+
+    async def _leave(
+        self, engine: Engine, source: AbstractAsyncContextManager[object], *raised: Any
+    ) -> None:
+        """Close the source, within the rest of the drain and `CLOSE_LATE`; then cut it off."""
+        clock, now = self._settings.clock, self._settings.clock.now()
+        until = max(now, engine.drains_until or now + self._settings.drain) + CLOSE_LATE
+        limit = clock.timeout_at(until)
+        try:
+            async with limit:
+                await source.__aexit__(*raised)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            say(logger, logging.WARNING, _NOT_CLOSED, self._settings.name, until - now)
 
     def stop(self) -> None:
         """Begin the drain: `run` returns its report. A second call has no effect."""

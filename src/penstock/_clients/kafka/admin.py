@@ -39,11 +39,10 @@ class TopicAdmin:
         """Open a client. Raises `ConfigError` for a refused login, and `UnavailableError`."""
         client: Any = AIOKafkaAdminClient(**options.arguments())
         try:
-            await client.start()
-        except Exception as error:
-            await closed(client.close(), options.close_timeout)
-            raise opening_error(error, options.bootstrap) from error
-        try:
+            try:
+                await client.start()
+            except Exception as error:
+                raise opening_error(error, options.bootstrap) from error
             yield cls(client)
         finally:
             await closed(client.close(), options.close_timeout)

@@ -12,10 +12,12 @@ Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` if a name no
 
 from __future__ import annotations
 
+import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiokafka import errors as kafka
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record import default_records, memory_records
@@ -24,7 +26,6 @@ from aiokafka.record.util import decode_varint
 from ..._core.errors import MissingExtra
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Collection, Mapping
 
 _NAMES = {
@@ -48,6 +49,26 @@ _NAMES = {
     ),
     "_subscription": ("reassignment_in_progress", "subscription"),
 }
+
+
+class CuttingClient(AIOKafkaClient):  # type: ignore[misc]  # it comes without types
+    """aiokafka's client, which closes a silent connection when a request on it is cancelled.
+
+    aiokafka closes it only after `request_timeout_ms` of one request. Requests that are cancelled
+    earlier, as by `Timeout`, would all be sent on it, and never be answered.
+    """
+
+    async def send(
+        self, node_id: Any, request: Any, *, group: Any = ConnectionGroup.DEFAULT
+    ) -> Any:
+        began = asyncio.get_running_loop().time()
+        try:
+            return await super().send(node_id, request, group=group)
+        except asyncio.CancelledError:
+            found = self._conns.get((node_id, group))
+            if found is not None and found._last_action < began:
+                found.close()
+            raise
 
 
 _OTHER = 'this version of aiokafka has no {}; pip install "penstock[kafka]" installs one that has'

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, for_code
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
@@ -28,6 +27,7 @@ from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.source import TopicPartition
 from .closing import closed
+from .insides import CuttingClient
 from .produced import Failed, Stored, produced, still_unknown, unanswered, unsent
 from .refusal import refusal_of
 
@@ -291,7 +291,7 @@ class ProducerSession(Producer):
 
     def __init__(self, options: ProducerOptions) -> None:
         try:
-            client = AIOKafkaClient(**options.arguments())
+            client = CuttingClient(**options.arguments())
         except (TypeError, ValueError, AssertionError) as error:
             raise ConfigError(f"aiokafka refuses the options: {error}") from error
         super().__init__(options, client)

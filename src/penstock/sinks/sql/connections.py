@@ -11,11 +11,16 @@
    read, is tested first: the server or a proxy may have closed it, and a statement that discovers
    this would have an unknown outcome.
 5. An error while connecting is an outage or a refusal, whatever class the driver gives it.
+6. A peer may be silent for ever, so no end of a connection waits for it: after a cancellation or a
+   loss the socket is broken first, and a thread that reads from it ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
+import socket
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import for_connecting, is_moved
@@ -64,12 +69,22 @@ class SqlConnections:
         self._is_closed = False
         self._socket = SOCKETS.get(engine.dialect.driver)
         self._idle: list[tuple[Connection, float]] = []
+        self._closing: Any = None
+        """The driver's connection that `close` is closing."""
+        self._used: dict[object, Connection] = {}
+        """The connections of running calls, by their owners."""
 
-    def call(self, function: Callable[[Connection], R]) -> R:
+    def call(self, function: Callable[[Connection], R], owner: object | None = None) -> R:
         """Call a function with a connection. The function must end its transaction or invalidate
-        the connection.
+        the connection. `cut(owner)` breaks the call off.
         """
-        con = self._taken()
+        owner = object() if owner is None else owner
+        try:
+            con = self._taken(owner)
+        except BaseException:
+            if (left := self._used.pop(owner, None)) is not None:
+                self._end(left)
+            raise
         try:
             return function(con)
         except Exception as error:
@@ -77,10 +92,45 @@ class SqlConnections:
                 con.invalidate()
             raise
         except BaseException:
+            self._break(con)
             con.invalidate()
             raise
         finally:
+            del self._used[owner]
             self.give_back(con)
+
+    def cut(self, owner: object) -> bool:
+        """Break the connection of a running call, so that the call fails. Return whether it has one;
+        does not suspend.
+        """
+        con = self._used.get(owner)
+        if con is not None:
+            self._break(con)
+        return con is not None
+
+    def cut_all(self) -> None:
+        """Break all connections, even while `close` closes them; does not suspend."""
+        if self._closing is not None:
+            self._break_socket(self._closing)
+        for con in [*self._used.values(), *[each for each, _ in self._idle]]:
+            self._break(con)
+
+    def _break(self, con: Connection) -> None:
+        """Break a connection's socket, if the driver shows it."""
+        if not (con.closed or con.invalidated):
+            self._break_socket(con.connection.driver_connection)
+
+    def _break_socket(self, driver: Any) -> None:
+        with contextlib.suppress(Exception):  # it is broken already
+            if self._socket is not None and (found := self._socket(driver)) is not None:
+                with socket.socket(fileno=os.dup(found.fileno())) as same:
+                    same.shutdown(socket.SHUT_RDWR)
+
+    def _end(self, con: Connection) -> None:
+        """Break a connection, and close it."""
+        self._break(con)
+        con.invalidate()
+        _close(con)
 
     def fresh(self) -> Connection | None:
         """Take a recently used idle connection that is still open, if there is one; return it with
@@ -106,31 +156,28 @@ class SqlConnections:
         poll.register(socket, select.POLLIN)
         return bool(poll.poll(0))
 
-    def _taken(self) -> Connection:
-        """An idle connection that is known to work, or a new one."""
+    def _taken(self, owner: object) -> Connection:
+        """An idle connection that is known to work, or a new one; `_used` has it from now on."""
         while True:
             if (con := self.fresh()) is not None:
+                self._used[owner] = con
                 return con
             if (found := self._popped()) is None:
-                return self._connected()
-            if _answers(found[0]):
-                return found[0]
-            _close(found[0])
+                return self._connected(owner)
+            con = self._used[owner] = found[0]
+            if _answers(con):
+                return con
+            del self._used[owner]
+            _close(con)
             self._drop_idle()
 
-    def _connected(self) -> Connection:
-        """A new connection in autocommit mode. It is closed if setting the mode fails."""
-        con = None
+    def _connected(self, owner: object) -> Connection:
+        """A new connection in autocommit mode."""
         try:
-            con = self._engine.connect()
+            con = self._used[owner] = self._engine.connect()
             return con.execution_options(isolation_level="AUTOCOMMIT")
-        except BaseException as error:
-            if con is not None:
-                con.invalidate()
-                _close(con)
-            if isinstance(error, Exception):
-                raise for_connecting(error)  # noqa: B904  # it has its cause
-            raise
+        except Exception as error:
+            raise for_connecting(error)  # noqa: B904  # it has its cause
 
     def _popped(self) -> tuple[Connection, float] | None:
         """The most recently used connection with the time of its use; another thread may take it
@@ -154,14 +201,20 @@ class SqlConnections:
 
     def _drop_idle(self) -> None:
         while (found := self._popped()) is not None:
-            found[0].invalidate()
-            _close(found[0])
+            self._end(found[0])
 
     def close(self) -> None:
-        """Close the idle connections; the others are closed at the end of their calls."""
+        """Close the idle connections; the others are closed at the end of their calls.
+
+        They are in a known state, so their server is told, and not asked.
+        """
         self._is_closed = True
         while (found := self._popped()) is not None:
-            _close(found[0])
+            con = found[0]
+            self._closing = None if con.invalidated else con.connection.driver_connection
+            con.invalidate()
+            _close(con)
+        self._closing = None
 
 
 def _close(con: Connection) -> None:

@@ -16,7 +16,7 @@ from .connections import SqlConnections
 from .errors import is_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -69,7 +69,11 @@ class SqlEngine(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connections, and the engine if the sink created it."""
+        """Close the connections, and the engine if the sink created it.
+
+        Suspends for at most `close_timeout`; after that time, or a cancellation, the sockets are
+        broken.
+        """
         ...
 
 
@@ -82,8 +86,11 @@ class AsyncSqlEngine:
     with asyncmy (medians of 40 interleaved rounds).
     """
 
-    def __init__(self, engine: AsyncEngine, *, closes: bool, keeps: bool, size: int) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, closes: bool, keeps: bool, size: int, close_timeout: float
+    ) -> None:
         self.sync = engine.sync_engine
+        self._close_timeout = close_timeout
         self._engine = engine
         self._closes = closes
         self._connections = SqlConnections(self.sync, keeps=keeps, now=_now())
@@ -94,8 +101,22 @@ class AsyncSqlEngine:
         """See `SqlEngine`."""
         from sqlalchemy.util import greenlet_spawn
 
+        owner = object()
         async with self._slots:
-            return await greenlet_spawn(lambda: self._connections.call(function))
+            call = greenlet_spawn(self._connections.call, function, owner)
+            if self._send is not None:
+                return await call
+            # psycopg would ask the server to cancel the statement, and wait for it
+            calling = asyncio.ensure_future(call)
+            try:
+                return await asyncio.shield(calling)
+            except asyncio.CancelledError:
+                if not self._connections.cut(owner):
+                    calling.cancel()
+                calling.add_done_callback(_ignored)
+                await asyncio.wait([calling], timeout=self._close_timeout)
+                calling.cancel()
+                raise
 
     async def execute(
         self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]
@@ -126,6 +147,9 @@ class AsyncSqlEngine:
 
     async def close(self) -> None:
         """See `SqlEngine`."""
+        await _closed(self._close(), self._connections, self._close_timeout)
+
+    async def _close(self) -> None:
         from sqlalchemy.util import greenlet_spawn
 
         await greenlet_spawn(self._connections.close)
@@ -136,8 +160,8 @@ class AsyncSqlEngine:
 class ThreadedSqlEngine:
     """Any other engine, in threads.
 
-    A cancelled call waits for its thread for at most `close_timeout`; a call that is still queued
-    for a thread is dropped.
+    A cancelled call waits for its thread for at most `close_timeout`; then its socket is broken, if
+    the driver shows it, so that the thread ends. A call that is still queued for a thread is dropped.
     """
 
     def __init__(
@@ -151,14 +175,19 @@ class ThreadedSqlEngine:
 
     async def run(self, function: Callable[[Connection], R]) -> R:
         """See `SqlEngine`."""
-        call = self._threads.submit(self._connections.call, function)
+        owner = object()
+        call = self._threads.submit(self._connections.call, function, owner)
         future = asyncio.wrap_future(call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if not call.cancel() and not future.done():
                 future.add_done_callback(_ignored)
-                await asyncio.wait([future], timeout=self._close_timeout)
+                try:
+                    await asyncio.wait([future], timeout=self._close_timeout)
+                finally:
+                    if not future.done():
+                        self._connections.cut(owner)
             raise
 
     async def execute(
@@ -169,11 +198,29 @@ class ThreadedSqlEngine:
 
     async def close(self) -> None:
         """See `SqlEngine`."""
-        loop = asyncio.get_running_loop()
         self._threads.shutdown(wait=False)
+        await _closed(self._close(), self._connections, self._close_timeout)
+
+    async def _close(self) -> None:
+        loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._connections.close)
         if self._closes:
             await loop.run_in_executor(None, self.sync.dispose)
+
+
+async def _closed(
+    work: Coroutine[Any, Any, None], connections: SqlConnections, within: float
+) -> None:
+    """Run the work for at most `within` seconds; then break the connections."""
+    closing = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([closing], timeout=within)
+    finally:
+        if not closing.done():
+            connections.cut_all()
+            closing.cancel()
+    if not closing.cancelled() and closing.done():
+        closing.result()
 
 
 def _now() -> Callable[[], float]:

@@ -24,6 +24,17 @@ _OWNED = {
 }
 
 
+CONNECT_WITHIN = 10
+"""Seconds for connecting and the login, unless the URL or `connect_args` say otherwise."""
+LIMITS = {
+    "asyncpg": ("timeout",),
+    "asyncmy": ("connect_timeout",),
+    "psycopg": ("connect_timeout",),
+    "pymysql": ("connect_timeout",),
+}
+"""The options of drivers that limit this."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class EngineGiven:
     """The engine of a sink, created when the sink is opened."""
@@ -111,20 +122,25 @@ class EngineGiven:
         elif not isinstance(given, _engines()):
             given = given()
         keeps = closes and not any(name.startswith("pool") for name in self.options)
-        if isinstance(given, AsyncEngine):
-            return AsyncSqlEngine(given, closes=closes, keeps=keeps, size=self.size)
-        return ThreadedSqlEngine(
+        kind: Any = AsyncSqlEngine if isinstance(given, AsyncEngine) else ThreadedSqlEngine
+        made: SqlEngine = kind(
             given, closes=closes, keeps=keeps, size=self.size, close_timeout=self.close_timeout
         )
+        return made
 
     def _set_up(self, engine: Any) -> None:
         from sqlalchemy import event
 
         dialect = dialect_of(engine.dialect.name, prepares=self.prepares)
 
+        def connecting(_: object, __: object, ___: object, given: dict[str, Any]) -> None:
+            for name in LIMITS.get(engine.dialect.driver, ()):
+                given.setdefault(name, CONNECT_WITHIN)
+
         def connected(dbapi: Any, _: object) -> None:
             dialect.set_up(dbapi)
 
+        event.listen(engine, "do_connect", connecting)
         event.listen(engine, "connect", connected)
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from ..._clients.row_maker import RowMaker
 from ..._clients.row_target import RowTarget
 from ..._core import checks
 from ..._core.classify import classified
+from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
     ClosedError,
     ConfigError,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("penstock.sinks.sql")
+ANSWER_WITHIN = 20.0
+"""Seconds for connecting and reading the table when the sink is opened."""
 
 
 @known_arguments()
@@ -75,7 +78,8 @@ class SqlSink(Openable):
         pool_size: number of connections, and therefore of concurrent writes; default 10, or 1 for
             SQLite, which allows one writer at a time.
         engine_options: any options of `sqlalchemy.create_engine`, such as `connect_args`.
-        close_timeout: seconds that a cancelled write waits for its thread; default 5.
+        close_timeout: seconds for closing, and for ending a cancelled write; default 5. Then the
+            connections are broken.
         prepared_statements: for PostgreSQL. `"auto"`: psycopg prepares no statements behind a
             pooler, and asyncpg is refused there. `True`: statements are prepared without a test for
             a pooler, which must then work in session mode. Default `"auto"`.
@@ -178,9 +182,13 @@ class SqlSink(Openable):
             engine, self._target, dialect, RowMaker(self._target.columns, self._row)
         )
         try:
-            await table.read()
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ANSWER_WITHIN):
+                await table.read()
         except ConfigError:
             raise
+        except TimeoutError as error:
+            told = f"no database answers at {self._engine.place} within {ANSWER_WITHIN:g} s"
+            raise UnavailableError(told) from error
         except Exception as error:
             raise self._opening_error(error) from error
         if table.plan.doubt is not None:
