@@ -21,8 +21,18 @@ FATES = {
 }
 
 
-@pytest.mark.parametrize("action", FATES)
-@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize(
+    ("key", "action"),
+    [
+        ("k", "free"),
+        (None, "free"),
+        *[
+            pytest.param(key, action, marks=pytest.mark.long)
+            for key in ("k", None)
+            for action in ("keep", "nak", "fail", "bury")
+        ],
+    ],
+)
 async def test_a_locked_lease_is_neither_settled_nor_lost_and_others_are_settled(
     log: Log, real_clock: LoopClock, key: str | None, action: str
 ) -> None:

@@ -19,15 +19,25 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 LONG = 60.0
-LOCK = "SELECT FROM {s}.{table} WHERE lease IS NOT NULL AND key IS NOT DISTINCT FROM $1 FOR UPDATE"
+LOCK = "SELECT FROM {s}.{table} WHERE key IS NOT DISTINCT FROM $1 FOR UPDATE"
 
 
-@pytest.mark.parametrize("key", ["k", None])
-@pytest.mark.parametrize("answer", [Ack(), Nak(delay=LONG), Terminate("no")])
+@pytest.mark.parametrize(
+    ("key", "table", "answer"),
+    [
+        ("k", "lane", Ack()),
+        ("k", "job", Ack()),
+        pytest.param("k", "lane", Nak(delay=LONG), marks=pytest.mark.long),
+        pytest.param("k", "lane", Terminate("no"), marks=pytest.mark.long),
+        pytest.param("k", "job", Terminate("no"), marks=pytest.mark.long),
+        pytest.param(None, "job", Ack(), marks=pytest.mark.long),
+        pytest.param(None, "job", Nak(delay=LONG), marks=pytest.mark.long),
+        pytest.param(None, "job", Terminate("no"), marks=pytest.mark.long),
+    ],
+)
 async def test_jobs_of_other_keys_are_settled_and_those_of_the_locked_one_after_it(
-    log: Log, key: str | None, answer: Result
+    log: Log, key: str | None, table: str, answer: Result
 ) -> None:
-    table = "job" if key is None else "lane"
     async with asyncio.timeout(WITHIN), queue(log, poison="skip") as made:
         await made.enqueue(key, 1)
         for other in "abc":

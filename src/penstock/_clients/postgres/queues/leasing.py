@@ -141,9 +141,21 @@ class QueueLeases:
         return [LeasedJob(*row) for row in rows]
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[int, Fate]:
-        """Settle leases, in one transaction; return the fate of each by its number."""
-        async with self._connections.asking() as con:
-            return await self._settle_on(con, settlements)
+        """Settle leases; return the fate of each by its number.
+
+        This is one transaction, unless a row other than a lane is locked, such as a job's: then
+        halves are settled by themselves, down to the lease with that row.
+        """
+        try:
+            async with self._connections.asking() as con:
+                return await self._settle_on(con, settlements)
+        except Exception as error:
+            if sqlstate(error) != _LOCK_NOT_AVAILABLE:
+                raise
+        if len(settlements) == 1:
+            return {settlements[0].lease.number: "locked"}
+        half = len(settlements) // 2
+        return await self.settle(settlements[:half]) | await self.settle(settlements[half:])
 
     async def settle_one(self, settlement: Settlement) -> Fate:
         """Settle a lease; return its fate.
