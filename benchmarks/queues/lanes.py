@@ -52,18 +52,21 @@ class Lanes:
     async def done(self, con: Connection, taken: Sequence[Any]) -> None:
         """Settle jobs, and release their keys."""
         leases = {row["r_lease"]: row["r_lane"] for row in taken}
-        nothing = [None] * len(leases)
-        fates = await con.fetch(
-            SETTLE,
-            QUEUE,
-            list(leases),
-            list(leases.values()),
-            ["free"] * len(leases),
-            *(nothing for _ in range(5)),
-            [row["r_place"] for row in taken],
-            [row["r_lease"] for row in taken],
-        )
-        assert all(fate["r_fate"] in {"freed", "empty"} for fate in fates)
+        while leases:
+            nothing = [None] * len(leases)
+            fates = await con.fetch(
+                SETTLE,
+                QUEUE,
+                list(leases),
+                list(leases.values()),
+                ["free"] * len(leases),
+                *(nothing for _ in range(5)),
+                [row["r_place"] for row in taken],
+                [row["r_lease"] for row in taken],
+            )
+            assert all(fate["r_fate"] in {"freed", "empty", "locked"} for fate in fates)
+            locked = {fate["r_lease"] for fate in fates if fate["r_fate"] == "locked"}
+            leases = {lease: lane for lease, lane in leases.items() if lease in locked}
 
 
 class LanesWithoutBells(Lanes):

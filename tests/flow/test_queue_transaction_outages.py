@@ -74,6 +74,34 @@ async def test_a_lease_that_is_lost_before_the_commit_applies_nothing(
         await made.assert_exact()
 
 
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_lane_that_is_locked_aborts_the_transaction_until_it_is_free(
+    embedded_postgres: EmbeddedPostgres, kind: Kind, key: str | None
+) -> None:
+    """Effects never commit without the settle of their job, and other keys do not wait."""
+    table = "lane" if key else "job"
+    async with flow_queue(embedded_postgres.dsn) as made, made.log.connected() as operator:
+        locked = await made.enqueue(key, "a", "b")
+        others = await made.enqueue("other", "c", "d")
+        held = operator.transaction()
+        await held.start()
+
+        async def lock(message: Message) -> None:
+            if message.offset == locked[0] and message.attempt == 1:
+                await operator.fetch(
+                    f"SELECT FROM {made.log.sql}.{table} WHERE key IS NOT DISTINCT FROM $1 FOR UPDATE",
+                    key,
+                )
+
+        async with running(made.flow(kind, lock, source=made.source(ends=False))):
+            await made.until("SELECT count(*) - 2 FROM {schema}.job")
+            assert await made.waiting() == locked
+            assert sorted(await made.places()) == others
+            await held.rollback()
+            await made.handled()
+        await made.assert_exact()
+
+
 @pytest.mark.parametrize("is_applied", [True, False])
 @pytest.mark.parametrize("key", ["k", None])
 async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_job(

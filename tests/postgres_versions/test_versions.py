@@ -219,7 +219,10 @@ async def test_jobs_are_claimed_and_settled_by_a_role_that_works(
             assert await worker.fetchval(balance) == 256
             rows = await claim(worker, log, "plain")
             leases = [*{row["r_lease"]: row for row in rows}.values()]
-            extend = f"SELECT count(*) FROM {log.sql}.extend_leases('plain', $1, $2, $3, 60)"
+            extend = (
+                f"SELECT count(*) FROM {log.sql}.extend_leases('plain', $1, $2, $3, 60) "
+                "WHERE r_fate = 'kept'"
+            )
             columns = ([row[name] for row in leases] for name in ("r_lease", "r_lane", "r_place"))
             assert await worker.fetchval(extend, *columns) == 2
             assert "lost" not in await settle(worker, log, "plain", leases, "free", rows)

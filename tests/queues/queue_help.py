@@ -104,11 +104,12 @@ class Queue:
         delay: float | None = None,
         attempts: int | None = None,
         reason: str | None = None,
+        waits: bool = False,
     ) -> list[str]:
         """Settle the leases of these jobs, of which the first `done` were handled, by default all.
 
         With `nak`, `fail` and `bury` the default is none, and the action applies to the next job.
-        Returns the results in key order.
+        Returns the results in key order. With `waits` lanes that are locked are waited for.
         """
         leases: dict[int, list[Job]] = {}
         for job in jobs:
@@ -122,7 +123,7 @@ class Queue:
         is_done = action == "free" and done > 0
         rows = await con.fetch(
             f"SELECT r_fate FROM {self.sql}.settle_jobs"
-            "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+            "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
             self.name,
             [*leases],
             [job.lane for job in about],
@@ -135,6 +136,7 @@ class Queue:
             [job.place for job in handled],
             [job.lease for job in handled],
             at(now),
+            waits,
         )
         return [row["r_fate"] for row in rows]
 
@@ -151,7 +153,7 @@ class Queue:
             [job.place for job in first.values()],
             *(seconds, at(now)),
         )
-        return {row[0] for row in rows}
+        return {row[0] for row in rows if row[1] == "kept"}
 
     async def call(self, con: Any, function: str, *values: Any) -> Any:
         """Call another function with the queue's name as the first argument; return its result."""

@@ -140,7 +140,7 @@ async def test_new_keys_are_merged_by_several_claims_at_once(
             while jobs := await q.claim(con, name, lanes=7, per=3):
                 for job in jobs:
                     seen.setdefault(job.key, []).append(job.payload)
-                assert "lost" not in await q.settle(con, jobs)
+                assert "lost" not in await q.settle(con, jobs, waits=True)
 
         for _ in range(5):
             await asyncio.gather(*(work(con, f"w{n}") for n, con in enumerate(cons)))

@@ -116,6 +116,31 @@ async def test_a_claim_does_not_read_keys_that_back_off_or_are_parked(
         assert many <= 2 * few, (few, many)
 
 
+async def test_a_claim_does_not_visit_each_priority(log: Log, real_clock: LoopClock) -> None:
+    """Lanes that back off have 20,000 different priorities above that of the ready ones."""
+    async with log.connected() as con:
+        await con.execute(f"ALTER TABLE {log.sql}.lane SET (autovacuum_enabled = off)")
+        for sticky in (False, True):
+            q = await queue(con, log, sticky=sticky)
+            await q.assign(con, (0, 65535, "one"))
+            await con.execute(
+                f"INSERT INTO {log.sql}.job (queue, key, payload, priority)"
+                " SELECT $1::text, 'k' || n, to_jsonb(n), -n % 3 - 1 FROM generate_series(1, 500) n",
+                q.name,
+            )
+            few = await median(con, q)
+            await con.execute(
+                f"INSERT INTO {log.sql}.lane (queue, key, slot, sticky, priority, due)"
+                " SELECT $1::text, 'later ' || n, n % 65536, $2, n, $3::timestamptz"
+                " FROM generate_series(1, 20000) n",
+                *(q.name, sticky, at(1000)),
+            )
+            many = await median(con, q)
+            assert many <= 2 * few + 500, (few, many)
+            jobs = await q.claim(con, lanes=500, per=1)
+            assert jobs == sorted(jobs, key=lambda job: job.payload % 3)
+
+
 async def test_a_settle_reads_as_much_for_each_lease_however_many_there_are(
     log: Log, real_clock: LoopClock
 ) -> None:

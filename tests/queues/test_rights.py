@@ -150,7 +150,10 @@ async def test_a_role_that_works_claims_and_settles_and_writes_no_table(
         assert await con.fetchval(f"SELECT count(*) FROM {log.sql}.job") == 3
         rows = await claim(con, log, "q")
         assert [json.loads(row["r_payload"]) for row in rows] == [1, 2, 3]
-        extend = f"SELECT count(*) FROM {log.sql}.extend_leases('q', $1, $2, $3, 60)"
+        extend = (
+            f"SELECT count(*) FROM {log.sql}.extend_leases('q', $1, $2, $3, 60) "
+            "WHERE r_fate = 'kept'"
+        )
         lease = rows[0]
         assert await con.fetchval(extend, [lease["r_lease"]], ["k"], [lease["r_place"]]) == 1
         assert "lost" not in await settle(con, log, "q", [rows[0], rows[2]], "free", rows)

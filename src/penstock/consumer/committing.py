@@ -9,7 +9,9 @@
 3. A closing claim is committed by its source during a revoke, and by the committer during the
    drain.
 4. With short claims, or a source that settles each record, a commit is due as soon as a message is
-   settled. Messages settled during a commit share the next one.
+   settled. Messages settled during a commit share the next one. A claim that stays open although
+   its position was not stored, as of a locked row, is committed again with the next messages, or
+   `AGAIN_AFTER` seconds later.
 5. A source that settles each record keeps the reported records if its commit fails: the next commit
    names all claims.
 """
@@ -39,6 +41,7 @@ logger = logging.getLogger("penstock.consumer")
 
 LOOK_EVERY = 1.0
 SMALL = 1000
+AGAIN_AFTER = 0.25
 
 _FAILED = "%s: a commit failed (%s); the next one follows in %.3g s"
 
@@ -69,6 +72,8 @@ class Committer:
         self._lock = asyncio.Lock()
         self._settled = commons.signals.settled
         self._committed = 0
+        self._is_unstored = False
+        """Whether the last commit did not store the position of a claim that is still open."""
         self.commits = 0
         self.failures = 0
         self.error: BaseException | None = None
@@ -89,7 +94,9 @@ class Committer:
         now = self._clock.now()
         until = now + self._every
         if self._at_once and self.error is None:
-            if not self._has_news():
+            if self._is_unstored:
+                await wait_until(self._clock, now + AGAIN_AFTER, self._settled)
+            elif not self._has_news():
                 await wait_until(self._clock, math.inf, self._settled)
             return
         news = (self._settled,) if self._after < SMALL else ()
@@ -120,6 +127,8 @@ class Committer:
             self.error = None
             for claim in stored:
                 cast("Claim", claim).stored(new[claim])
+            left = new.keys() - set(stored)
+            self._is_unstored = any(not cast("Claim", claim).is_closing for claim in left)
             self._tell({claim: new[claim] for claim in stored})
 
     def _has_news(self) -> bool:

@@ -52,6 +52,7 @@ class Lease:
         "claim",
         "delivered",
         "failed",
+        "is_locked",
         "lane",
         "number",
         "partition",
@@ -76,6 +77,8 @@ class Lease:
         self.settled = 0
         """Number of its records that are settled in the queue."""
         self.claim: SourceClaim | None = None
+        self.is_locked = False
+        """Whether its last extension has found its lane locked by another session."""
 
     @property
     def is_gone(self) -> bool:
@@ -119,6 +122,7 @@ class Lease:
     def extend(self, until: float) -> None:
         """Record an extension."""
         self.until = until
+        self.is_locked = False
 
     def settle_before(self, offset: int) -> bool:
         """Record the settled jobs; return whether the lease is completely settled."""

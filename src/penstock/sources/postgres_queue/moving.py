@@ -33,15 +33,16 @@ class LeaseMove:
         return f"the queue {self._name}"
 
     async def move(self, connection: Any) -> None:
-        """Settle the jobs on this connection. Raises `PositionLost` if the lease has ended."""
+        """Settle the jobs on this connection. Raises `PositionLost` if the lease has ended, and the
+        client's error if another session keeps its lane locked.
+        """
         queue, lease = self._queue, self._lease
         if await queue.left_on(connection, self._places) < len(self._places):
             text = f"jobs of lease {lease.number} of {self._name} are already settled, or the sink"
             raise PositionLost(f"{text} is in another database than the queue")
         is_loose = lease.lane is None
         settlement = Settlement(lease.name, "done") if is_loose else lease.kept(self._places)
-        fates = await queue.settle_on(connection, [settlement])
-        if fates.get(lease.number, "lost") == "lost":
+        if await queue.settle_on(connection, settlement) == "lost":
             text = f"lease {lease.number} of {self._name} has ended, or the sink"
             raise PositionLost(f"{text} is in another database than the queue")
 

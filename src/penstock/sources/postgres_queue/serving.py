@@ -11,6 +11,9 @@
 5. No more jobs are claimed while `LEASED_MOST` are leased, since the consumer no longer counts
    handled jobs that wait to be settled; nor while a lease has to be alone.
 6. At the end, all unsettled jobs are given back at once, without counting an attempt.
+7. A lane that another session has locked, such as an operator's, delays its key only. It is left out
+   of the common statements. `_settle_locked` settles it as soon as it is free, and its extension is
+   tried again. Its lease is lost if it is not extended in time, or if the server has ended it.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..._clients.postgres.queues.leasing import Settlement
 from ..._core.clock import wait_until
-from ..._core.errors import ConfigError, PositionLost
+from ..._core.errors import ConfigError, PositionLost, UnavailableError
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log, storable, text_of
@@ -36,7 +39,7 @@ from .moving import LeaseMove
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 
-    from ..._clients.postgres.queues.leasing import LeaseName, QueueLeases
+    from ..._clients.postgres.queues.leasing import Fate, LeaseName, QueueLeases
     from ..._core.clock import Clock
     from ..._core.source import (
         ClaimHost,
@@ -65,6 +68,7 @@ _FAILED_FOR_GOOD = "%s: %s failed: %s"
 _LOST = "%s: %d leases are lost (%s), the first of the key %r; their unsettled jobs come again"
 _NOT_GIVEN_BACK = "%s: %d leases could not be given back (%s); they expire by themselves"
 _PAUSED = "the queue is paused: `penstock queue resume` continues it"
+_LOCKED = "another session keeps %d keys locked, such as %r; their jobs are settled after it"
 _EXPIRED = "they were not extended in time"
 _REPLACED = "they had expired, or the queue has changed"
 
@@ -93,6 +97,10 @@ class OpenQueue:
         self._look_at = math.inf
         """The time at which a job that was put back here is due."""
         self._failure: ConfigError | None = None
+        self._locked: dict[Lease, int] = {}
+        """The leases whose lanes were locked, with the offsets before which they are settled."""
+        self._has_locked = asyncio.Event()
+        self._are_locks_logged = False
 
     @asynccontextmanager
     async def running(self, waker: Waker) -> AsyncGenerator[None]:
@@ -106,7 +114,8 @@ class OpenQueue:
             raise self._failure
         self._host.assigned({})  # a consumer without jobs is also ready
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(each) for each in (self._keep(), self._stay(), waker.run())]
+        parts = (self._keep(), self._stay(), self._settle_locked(), waker.run())
+        tasks = [loop.create_task(each) for each in parts]
         try:
             yield
         finally:
@@ -120,28 +129,39 @@ class OpenQueue:
     async def _keep(self) -> None:
         """Extend the leases, and end those that may have expired."""
         clock, every = self._clock, self._options.extend_every
-        next_at = clock.now() + every
+        soon = min(every / 4, 1.0)
+        next_at, locked_at = clock.now() + every, math.inf
         while True:
             first = min((lease.until for lease in self._book.all), default=math.inf)
-            await clock.sleep(max(0.0, min(next_at, first) - clock.now()))
+            await clock.sleep(max(0.0, min(next_at, locked_at, first) - clock.now()))
             self._lose([each for each in self._book.all if each.until <= clock.now()], _EXPIRED)
-            if clock.now() < next_at:
+            if clock.now() >= next_at:
+                is_kept = await self._tried("extending the leases", self._extend(self._book.all))
+                next_at = clock.now() + (every if is_kept else soon)
+            elif clock.now() >= locked_at:
+                locked = [lease for lease in self._book.all if lease.is_locked]
+                await self._tried("extending the leases", self._extend(locked))
+            else:
                 continue
-            is_kept = await self._tried("extending the leases", self._extend())
-            next_at = clock.now() + (every if is_kept else min(every / 4, 1.0))
+            are_locked = any(lease.is_locked for lease in self._book.all)
+            locked_at = clock.now() + soon if are_locked else math.inf
 
-    async def _extend(self) -> None:
-        leases = self._book.all
+    async def _extend(self, leases: Collection[Lease]) -> None:
         if not leases:
             return
         asked_at, until = self._clock.now(), min(lease.until for lease in leases)
         async with self._clock.timeout_at(until):
-            kept = await self._queue.extend([each.name for each in leases], self._options.lease)
+            fates = await self._queue.extend([each.name for each in leases], self._options.lease)
         for lease in leases:
-            if lease.number in kept:
+            fate = fates.get(lease.number)
+            if fate == "kept":
                 lease.extend(asked_at + self._options.lease)
+            lease.is_locked = fate == "locked"
         here = self._book.all  # others may have been settled in the meantime
-        self._lose([each for each in leases if each.number not in kept and each in here], _REPLACED)
+        lost = [
+            each for each in leases if fates.get(each.number, "lost") == "lost" and each in here
+        ]
+        self._lose(lost, _REPLACED)
 
     async def _stay(self) -> None:
         """Stay a member of the group."""
@@ -251,8 +271,16 @@ class OpenQueue:
         ]
         if not moves:
             return []
+        self._locked.update({each: offset for each, offset in moves if each in self._locked})
+        moves = [(lease, offset) for lease, offset in moves if lease not in self._locked]
         wanted = [lease.settlement(offset) for lease, offset in moves if not lease.is_gone]
         fates = await self._answered(self._queue.settle(wanted)) if wanted else {}
+        return self._settled(moves, fates)
+
+    def _settled(
+        self, moves: Collection[tuple[Lease, int]], fates: Mapping[int, Fate]
+    ) -> list[SourceClaim]:
+        """Record settled jobs; return the claims of leases that had not ended."""
         lost: list[Lease] = []
         over: list[Lease] = []
         stored: list[SourceClaim] = []
@@ -260,18 +288,70 @@ class OpenQueue:
             claim = lease.claim
             if claim is None or self._book.of(claim) is not lease:
                 continue  # lost in the meantime, by expiry
-            if not lease.is_gone and fates.get(lease.number, "lost") == "lost":
+            fate = None if lease.is_gone else fates.get(lease.number, "lost")
+            if fate == "lost":
                 lost.append(lease)
-                continue
-            stored.append(claim)
-            is_kept = fates.get(lease.number) == "kept"  # the rest may be settled in the meantime
-            if lease.settle_before(offset) and (lease.is_gone or not is_kept):
-                over.append(lease)
+            elif fate == "locked":
+                self._locked[lease] = max(offset, self._locked.get(lease, offset))
+                self._has_locked.set()
+            else:
+                stored.append(claim)
+                # the rest of a lease that is kept may be settled in the meantime
+                if lease.settle_before(offset) and fate != "kept":
+                    over.append(lease)
         self._end(over)
         self._lose(lost, _REPLACED)
         if "freed" in fates.values():  # a key has more jobs
             self.news.fire()
         return stored
+
+    async def _settle_locked(self) -> None:
+        """Settle the leases whose lanes were locked, as soon as their lanes are free."""
+        while True:
+            await self._has_locked.wait()
+            if not await self._tried("settling locked keys", self._settle_free()):
+                await self._clock.sleep(min(self._options.extend_every / 4, 1.0))
+            self._drop_ended()
+            if not self._locked:
+                self._has_locked.clear()
+                self._are_locks_logged = False
+
+    async def _settle_free(self) -> None:
+        """Settle the locked leases whose lanes are free by now, then wait for the lock of one.
+
+        If that lock is held for longer, it is waited for again after the others.
+        """
+        self._drop_ended()
+        if len(self._locked) > 1:
+            moves = [*self._locked.items()]
+            wanted = [lease.settlement(offset) for lease, offset in moves]
+            self._settled_locked(moves, await self._answered(self._queue.settle(wanted)))
+        if not self._locked:
+            return
+        lease, offset = next(iter(self._locked.items()))
+        fate = await self._answered(self._queue.settle_one(lease.settlement(offset)))
+        if fate == "locked":
+            if not self._are_locks_logged:
+                self._are_locks_logged = True
+                told = _LOCKED % (len(self._locked), lease.lane)
+                say(logger, logging.WARNING, "%s: %s", self._options.queue, told)
+            if lease in self._locked:
+                self._locked[lease] = self._locked.pop(lease)
+        else:
+            self._settled_locked([(lease, offset)], {lease.number: fate})
+
+    def _settled_locked(
+        self, moves: Collection[tuple[Lease, int]], fates: Mapping[int, Fate]
+    ) -> None:
+        for lease, offset in moves:
+            is_newest = self._locked.get(lease) == offset  # another commit may have moved it
+            if fates.get(lease.number) != "locked" and is_newest:
+                del self._locked[lease]
+        self._settled(moves, fates)
+
+    def _drop_ended(self) -> None:
+        here = self._book.all
+        self._locked = {lease: offset for lease, offset in self._locked.items() if lease in here}
 
     def move_to(self, claim: SourceClaim, offset: int) -> LeaseMove:
         """Return the move that settles a claim's jobs before this offset in another transaction."""
@@ -344,8 +424,9 @@ class OpenQueue:
         done = [] if lease.lane is None else lease.settled_before(settled)
         name = lease.name._replace(place=record.offset)
         settlement = Settlement(name, done=done, **settled_as)  # type: ignore[arg-type]
-        fates = await self._answered(self._queue.settle([settlement]))
-        fate = fates.get(lease.number, "lost")
+        fate = await self._answered(self._queue.settle_one(settlement))
+        if fate == "locked":
+            raise UnavailableError(_LOCKED % (1, lease.lane))
         if fate == "lost":
             self._lose([lease], _REPLACED)
             return None
@@ -368,8 +449,12 @@ class OpenQueue:
             self._end(leases)
 
     async def _give_back(self, leases: Collection[Lease]) -> None:
-        await self._answered(self._queue.settle([Settlement(each.name, "free") for each in leases]))
-        self._end(leases)
+        wanted = [Settlement(each.name, "free") for each in leases]
+        fates = await self._answered(self._queue.settle(wanted))
+        locked = [each for each in leases if fates.get(each.number) == "locked"]
+        self._end([each for each in leases if each not in locked])
+        if locked:
+            raise UnavailableError(_LOCKED % (len(locked), locked[0].lane))
 
     async def _close(self) -> None:
         """End all claims, and give back their unsettled jobs."""
@@ -377,11 +462,16 @@ class OpenQueue:
         try:
             async with self._clock.timeout_at(self._clock.now() + GIVE_BACK_WITHIN):
                 await self._claimer.close()
-                names = [lease.name for lease in self._book.all]
+                self._drop_ended()
+                wanted = [self._given_back(lease) for lease in self._book.all]
+                names = [each.lease for each in wanted]
                 self._end(self._book.all)
-                if names:
-                    await self._queue.settle([Settlement(name, "free") for name in names])
+                if wanted:
+                    fates = await self._queue.settle(wanted)
+                    wanted = [each for each in wanted if fates.get(each.lease.number) == "locked"]
                 await self._member.leave()
+                for each in wanted:
+                    await self._queue.settle_one(each)
         except Exception as error:
             say(
                 logger,
@@ -393,6 +483,13 @@ class OpenQueue:
             )
         finally:
             self._end(self._book.all)
+
+    def _given_back(self, lease: Lease) -> Settlement:
+        """Build the settlement that ends a lease, with its jobs that are handled but were locked."""
+        offset = self._locked.get(lease, 0)
+        if lease.lane is None and lease.settled_before(offset):
+            return Settlement(lease.name, "done")
+        return Settlement(lease.name, "free", lease.settled_before(offset))
 
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
         """Return the offset after the last job of each claim."""

@@ -5,6 +5,9 @@
    the other jobs.
 3. A settle identifies each lease by its number, and has an answer for each. A lease that had ended
    is `lost`: nothing was stored for it.
+4. A lane that another session has locked does not delay other lanes: its lease is `locked`. Nothing
+   was stored for it, and it may be settled later. A call about one lease waits for the lock, for at
+   most a quarter of a second.
 """
 
 # ruff: noqa: S608  # names of the schema, quoted
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 Action = Literal["keep", "free", "done", "nak", "fail", "bury"]
 """The action for a lease; see `settle_jobs` in the schema."""
-Fate = Literal["kept", "freed", "empty", "waiting", "dead", "blocked", "parked", "lost"]
+Fate = Literal["kept", "freed", "empty", "waiting", "dead", "blocked", "parked", "lost", "locked"]
 """The result. `freed` has jobs left, `empty` has none."""
 
 
@@ -40,6 +43,7 @@ SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) FROM pg_proc
 WHERE pronamespace = $1::text::regnamespace AND proname IN ('claim_jobs', 'settle_jobs')
 """
 _NO_QUEUE = "PS010"
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 class LeasedJob(NamedTuple):
@@ -137,17 +141,54 @@ class QueueLeases:
         return [LeasedJob(*row) for row in rows]
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[int, Fate]:
-        """Settle leases, in one transaction; return the fate of each by its number."""
-        async with self._connections.asking() as con:
-            return await self.settle_on(con, settlements)
+        """Settle leases; return the fate of each by its number.
 
-    async def settle_on(
-        self, connection: PoolConnectionProxy[Any], settlements: Sequence[Settlement]
+        This is one transaction, unless a row other than a lane is locked, such as a job's: then
+        halves are settled by themselves, down to the lease with that row.
+        """
+        try:
+            async with self._connections.asking() as con:
+                return await self._settle_on(con, settlements)
+        except Exception as error:
+            if sqlstate(error) != _LOCK_NOT_AVAILABLE:
+                raise
+        if len(settlements) == 1:
+            return {settlements[0].lease.number: "locked"}
+        half = len(settlements) // 2
+        return await self.settle(settlements[:half]) | await self.settle(settlements[half:])
+
+    async def settle_one(self, settlement: Settlement) -> Fate:
+        """Settle a lease; return its fate.
+
+        Suspends while its lane is locked, for at most a quarter of a second.
+        """
+        try:
+            async with self._connections.asking() as con:
+                return await self.settle_on(con, settlement)
+        except Exception as error:
+            if sqlstate(error) != _LOCK_NOT_AVAILABLE:
+                raise
+            return "locked"
+
+    async def settle_on(self, connection: PoolConnectionProxy[Any], settlement: Settlement) -> Fate:
+        """As `settle_one`, in the transaction of a connection to the same database.
+
+        Raises the client's error for a lane that stays locked: the transaction is to be rolled back.
+        """
+        fates = await self._settle_on(connection, [settlement], waits=True)
+        return fates.get(settlement.lease.number, "lost")
+
+    async def _settle_on(
+        self,
+        connection: PoolConnectionProxy[Any],
+        settlements: Sequence[Settlement],
+        *,
+        waits: bool = False,
     ) -> dict[int, Fate]:
-        """As `settle`, in the transaction of a connection to the same database."""
         done = [(place, each.lease.number) for each in settlements for place in each.done]
         rows = await connection.fetch(
-            f"SELECT * FROM {self._schema}.settle_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            f"SELECT * FROM {self._schema}.settle_jobs("
+            "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, p_waits => $12)",
             self._queue,
             [each.lease.number for each in settlements],
             [each.lease.lane for each in settlements],
@@ -159,6 +200,7 @@ class QueueLeases:
             [each.error for each in settlements],
             [place for place, _ in done],
             [lease for _, lease in done],
+            waits,
         )
         return {row[0]: row[1] for row in rows}
 
@@ -180,13 +222,14 @@ class QueueLeases:
         """Return the first of these places of a lease that still has a job.
 
         Reads on the given connection to its database, or on its own. Suspends while a transaction
-        that settles jobs under the lease commits.
+        that settles jobs under the lease commits, and raises the client's error after a quarter of a
+        second.
         """
         if connection is None:
             async with self._connections.asking() as con:
                 return await self.first_left(lease, places, con)
         # waits for the lease's lock; only a later statement sees jobs that were settled meanwhile
-        await self.settle_on(connection, [Settlement(lease, "keep")])
+        await self.settle_on(connection, Settlement(lease, "keep"))
         first: int | None = await connection.fetchval(
             f"SELECT min(place) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",
             self._queue,
@@ -194,8 +237,10 @@ class QueueLeases:
         )
         return first
 
-    async def extend(self, leases: Collection[LeaseName], seconds: float) -> set[int]:
-        """Make these leases end in `seconds`; return the numbers of those that had not ended."""
+    async def extend(self, leases: Collection[LeaseName], seconds: float) -> dict[int, Fate]:
+        """Make these leases end in `seconds`; return the fate of each by its number: `kept`, `lost`
+        or `locked`.
+        """
         rows = await self._fetch(
             f"SELECT * FROM {self._schema}.extend_leases($1, $2, $3, $4, $5)",
             self._queue,
@@ -204,7 +249,7 @@ class QueueLeases:
             [each.place for each in leases],
             seconds,
         )
-        return {row[0] for row in rows}
+        return {row[0]: row[1] for row in rows}
 
     async def seen(self, seconds: float, *, balances: bool, pause: float) -> None:
         """Record that the consumer is alive for this many seconds, and let automatic ranges move.

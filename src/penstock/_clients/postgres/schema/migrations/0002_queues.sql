@@ -110,8 +110,9 @@ CREATE TABLE {schema}.lane (
   PRIMARY KEY (queue, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
-CREATE INDEX lane_ready ON {schema}.lane (queue, priority, due)
-WHERE lease IS NULL AND state = 0 AND NOT sticky;
+CREATE INDEX lane_ready ON {schema}.lane (queue, priority DESC, due) WHERE lease IS NULL AND state = 0;
+CREATE INDEX lane_block ON {schema}.lane (queue, (priority >> 8) DESC, due)
+WHERE lease IS NULL AND state = 0;
 CREATE INDEX lane_slot ON {schema}.lane (queue, priority, (slot >> 8), due)
 WHERE lease IS NULL AND state = 0 AND sticky;
 CREATE INDEX lane_leased ON {schema}.lane (queue, lease_until) WHERE lease IS NOT NULL;
@@ -519,6 +520,55 @@ BEGIN
   END LOOP;
 END $$;
 
+-- The highest priority below p_below of which a lane is due, or NULL. Blocks of 256 priorities are looked
+-- at first, so at most 256 blocks and the priorities of those with a due lane are visited, not all that
+-- have lanes.
+CREATE FUNCTION {schema}.due_priority(p_queue text, p_below int, p_now timestamptz) RETURNS int
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_below int := p_below;
+  v_from int := p_below & ~255;  -- the priorities from here, below v_below, are of one block
+  v_priority int;
+BEGIN
+  LOOP
+    IF v_from < v_below THEN
+      WITH RECURSIVE walk (priority, due) AS (
+        (SELECT l.priority, l.due FROM {schema}.lane l
+         WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0
+           AND l.priority < v_below AND l.priority >= v_from
+         ORDER BY l.queue, l.priority DESC, l.due LIMIT 1)
+        UNION ALL
+        SELECT n.* FROM walk w CROSS JOIN LATERAL (
+          SELECT l.priority, l.due FROM {schema}.lane l
+          WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0
+            AND l.priority < w.priority AND l.priority >= v_from
+          ORDER BY l.queue, l.priority DESC, l.due LIMIT 1) n
+        WHERE w.due > p_now
+      )
+      SELECT w.priority INTO v_priority FROM walk w WHERE w.due <= p_now;
+      IF FOUND THEN
+        RETURN v_priority;
+      END IF;
+    END IF;
+    WITH RECURSIVE walk (block, due) AS (
+      (SELECT l.priority >> 8, l.due FROM {schema}.lane l
+       WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND (l.priority >> 8) < v_from >> 8
+       ORDER BY l.queue, (l.priority >> 8) DESC, l.due LIMIT 1)
+      UNION ALL
+      SELECT n.* FROM walk w CROSS JOIN LATERAL (
+        SELECT l.priority >> 8, l.due FROM {schema}.lane l
+        WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND (l.priority >> 8) < w.block
+        ORDER BY l.queue, (l.priority >> 8) DESC, l.due LIMIT 1) n
+      WHERE w.due > p_now
+    )
+    SELECT w.block::int << 8 INTO v_from FROM walk w WHERE w.due <= p_now;
+    IF NOT FOUND THEN
+      RETURN NULL;
+    END IF;
+    v_below := v_from + 256;
+  END LOOP;
+END $$;
+
 -- Locks lanes that may be leased, and returns their keys: expired ones first, so that those of a
 -- consumer that died do not wait behind a backlog; then by priority, the longest waiting first.
 CREATE FUNCTION {schema}.pick_lanes(p_queue text, p_most int, p_now timestamptz) RETURNS text[]
@@ -532,15 +582,13 @@ BEGIN
     WHERE l.queue = p_queue AND l.lease IS NOT NULL AND l.lease_until <= p_now
     ORDER BY l.queue, l.lease_until LIMIT p_most FOR NO KEY UPDATE SKIP LOCKED);
   WHILE cardinality(v_keys) < p_most LOOP
-    SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
-    WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND NOT l.sticky
-      AND l.priority < v_priority;
+    v_priority := {schema}.due_priority(p_queue, v_priority, p_now);
     EXIT WHEN v_priority IS NULL;
     v_keys := v_keys || ARRAY(
       SELECT l.key FROM {schema}.lane l
-      WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND NOT l.sticky
+      WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0
         AND l.priority = v_priority AND l.due <= p_now
-      ORDER BY l.queue, l.priority, l.due LIMIT p_most - cardinality(v_keys)
+      ORDER BY l.queue, l.priority DESC, l.due LIMIT p_most - cardinality(v_keys)
       FOR NO KEY UPDATE SKIP LOCKED);
   END LOOP;
   RETURN v_keys;
@@ -567,9 +615,7 @@ BEGIN
       AND EXISTS (SELECT FROM unnest(v_los, v_his) AS r (lo, hi) WHERE l.slot BETWEEN r.lo AND r.hi)
     ORDER BY l.queue, l.lease_until LIMIT p_most FOR NO KEY UPDATE SKIP LOCKED);
   WHILE cardinality(v_keys) < p_most LOOP
-    SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
-    WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND l.sticky
-      AND l.priority < v_priority;
+    v_priority := {schema}.due_priority(p_queue, v_priority, p_now);
     EXIT WHEN v_priority IS NULL;
     v_keys := v_keys || ARRAY(
       SELECT f.key FROM (
@@ -798,6 +844,11 @@ END $$;
 
 -- -- Settling ------------------------------------------------------------------------------------
 
+-- Settling and extending wait for no lane that another session has locked, such as an operator's: what is
+-- about that lane is left, with the fate "locked", and the others are settled. If p_waits, the locks on
+-- lanes are waited for; this is for one lease at a time. No wait for any lock is longer than lock_timeout:
+-- it ends the statement.
+
 -- Settles leases: an element of the first arrays for each of them, and of the last two for each job of a
 -- lane that was handled, with its lease: the first ones that it was given, in order. The action says
 -- what becomes of the lease, and the place is that of the job that it is about:
@@ -807,14 +858,15 @@ END $$;
 --   nak   it ends; the job is due again in so many seconds, after so many tries
 --   fail  it ends; the job is poison after so many tries, for a reason and of a type of error
 --   bury  it ends; the job becomes a dead letter, whatever the queue does with poison
--- The fate is "lost" if a lease had ended: nothing of it is settled. Otherwise it is "kept", "freed",
--- "empty" (freed, and no job of the key is left), "waiting", "dead", "blocked" or "parked".
+-- The fate is "lost" if a lease had ended, and "locked" if it had not when its row was locked: nothing of
+-- it is settled. Otherwise it is "kept", "freed", "empty" (freed, and no job of the key is left), "waiting",
+-- "dead", "blocked" or "parked".
 CREATE FUNCTION {schema}.settle_jobs(
   p_queue text, p_leases bigint[], p_lanes text[], p_actions text[], p_places bigint[],
   p_delays float8[], p_attempts int[], p_reasons text[], p_errors text[],
-  p_done bigint[], p_done_leases bigint[], p_now timestamptz DEFAULT NULL)
+  p_done bigint[], p_done_leases bigint[], p_now timestamptz DEFAULT NULL, p_waits boolean DEFAULT false)
 RETURNS TABLE (r_lease bigint, r_fate text)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -832,9 +884,17 @@ DECLARE
   v_done bigint[];
   v_empty bigint[] := '{}';  -- of them, those without a job that is left
   v_loose bigint[];
+  v_locked bigint[] := '{}';
   v_given record;
 BEGIN
   SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
+  IF p_waits THEN
+    PERFORM FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (p_lanes)
+    ORDER BY l.key FOR NO KEY UPDATE;
+    PERFORM FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (ARRAY(
+      SELECT g.place FROM unnest(p_places, p_lanes) AS g (place, key) WHERE g.key IS NULL))
+    ORDER BY j.place FOR NO KEY UPDATE;
+  END IF;
   SELECT array_agg(l.row), coalesce(array_agg(g.key), '{}'), coalesce(array_agg(g.lease), '{}'),
     array_agg(g.action), array_agg(g.place), array_agg(l.after), array_agg(l.may_go)
   INTO v_rows, v_keys, v_held, v_actions, v_nexts, v_afters, v_may_go
@@ -847,7 +907,11 @@ BEGIN
     FROM {schema}.lane l
     WHERE l.queue = p_queue AND l.key = g.key  -- by the key, and not by the index of leases
       AND coalesce(l.lease = g.lease AND l.lease_until > v_now, false)
-    OFFSET 0 FOR NO KEY UPDATE) l;
+    OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) l;
+  IF cardinality(v_held) < cardinality(p_leases) THEN
+    -- seen in a later statement; a lane that is free by now is settled by the next call
+    v_locked := {schema}.live_of(p_queue, p_leases, p_lanes, p_places, v_held, v_now);
+  END IF;
   SELECT array_agg(d.place) INTO v_done FROM unnest(p_done, p_done_leases) AS d (place, lease)
   WHERE d.lease = ANY (v_held);
   v_passed := ARRAY(
@@ -861,7 +925,8 @@ BEGIN
       WHERE g.key IS NULL AND g.action = 'done' ORDER BY g.place OFFSET 0) g
     CROSS JOIN LATERAL (
       SELECT j.place FROM {schema}.job j WHERE j.queue = p_queue AND j.place = g.place
-        AND coalesce(j.lease = g.lease AND j.lease_until > v_now, false) OFFSET 0 FOR UPDATE) j);
+        AND coalesce(j.lease = g.lease AND j.lease_until > v_now, false)
+      OFFSET 0 FOR UPDATE SKIP LOCKED) j);
   PERFORM {schema}.finish_jobs(v_queue, v_done || v_loose, v_now);
   IF 'free' = ANY (v_actions) THEN
     WITH dropped AS (
@@ -886,12 +951,16 @@ BEGIN
   LOOP
     r_lease := v_given.lease;
     IF v_given.lane IS NULL AND v_given.action = 'done' THEN
-      r_fate := CASE WHEN v_given.place = ANY (v_loose) THEN 'empty' ELSE 'lost' END;
+      r_fate := CASE WHEN v_given.place = ANY (v_loose) THEN 'empty'
+        WHEN v_given.lease = ANY (v_locked) THEN 'locked' ELSE 'lost' END;
     ELSIF v_given.lane IS NULL THEN
       r_fate := {schema}.settle_loose(v_queue, v_given.lease, v_given.action, v_given.place,
         v_given.delay, v_given.attempts, v_given.reason, v_given.error, v_now);
+      IF r_fate = 'lost' AND v_given.lease = ANY (v_locked) THEN
+        r_fate := 'locked';
+      END IF;
     ELSIF v_given.lease <> ALL (v_held) THEN
-      r_fate := 'lost';
+      r_fate := CASE WHEN v_given.lease = ANY (v_locked) THEN 'locked' ELSE 'lost' END;
     ELSIF v_given.action = 'nak' THEN
       UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
         after = least(l.after, l.low - 1), low = NULL, attempts = coalesce(v_given.attempts, l.attempts),
@@ -910,6 +979,21 @@ BEGIN
     END IF;
     RETURN NEXT;
   END LOOP;
+END $$;
+
+-- Those of leases that have not ended, as far as is visible, without the given ones.
+CREATE FUNCTION {schema}.live_of(
+  p_queue text, p_leases bigint[], p_lanes text[], p_places bigint[], p_without bigint[],
+  p_now timestamptz)
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  RETURN ARRAY(
+    SELECT g.lease FROM unnest(p_leases, p_lanes, p_places) AS g (lease, key, place)
+    WHERE g.lease <> ALL (p_without) AND CASE WHEN g.key IS NULL
+      THEN (SELECT j.lease = g.lease AND j.lease_until > p_now FROM {schema}.job j
+            WHERE j.queue = p_queue AND j.place = g.place)
+      ELSE (SELECT l.lease = g.lease AND l.lease_until > p_now FROM {schema}.lane l
+            WHERE l.queue = p_queue AND l.key = g.key) END);
 END $$;
 
 -- Moves leased lanes behind their handled jobs, and ends the leases of those that are freed.
@@ -1022,7 +1106,7 @@ CREATE FUNCTION {schema}.settle_loose(
 RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   PERFORM FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = p_place
-    AND j.lease = p_lease AND j.lease_until > p_now FOR NO KEY UPDATE;
+    AND j.lease = p_lease AND j.lease_until > p_now FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     RETURN 'lost';
   ELSIF p_action = 'nak' THEN
@@ -1068,18 +1152,20 @@ BEGIN
   RETURN CASE p_queue.poison WHEN 'park_key' THEN 'parked' ELSE 'blocked' END;
 END $$;
 
--- Extends leases that have not ended, and returns them.
+-- Extends leases. The fate is "kept", "lost" if the lease had ended, or "locked": it is not extended.
 CREATE FUNCTION {schema}.extend_leases(
   p_queue text, p_leases bigint[], p_lanes text[], p_places bigint[], p_seconds float8,
   p_now timestamptz DEFAULT NULL)
-RETURNS SETOF bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+RETURNS TABLE (r_lease bigint, r_fate text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_until timestamptz := v_now + make_interval(secs => p_seconds);
   v_rows tid[];
+  v_kept bigint[];
+  v_locked bigint[] := '{}';
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
   v_rows := ARRAY(
@@ -1090,9 +1176,11 @@ BEGIN
       SELECT l.ctid AS row FROM {schema}.lane l
       WHERE l.queue = p_queue AND l.key = g.key
         AND coalesce(l.lease = g.lease AND l.lease_until > v_now, false)
-      OFFSET 0 FOR NO KEY UPDATE) l);
-  RETURN QUERY
-  UPDATE {schema}.lane l SET lease_until = v_until WHERE l.ctid = ANY (v_rows) RETURNING l.lease;
+      OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) l);
+  WITH kept AS (
+    UPDATE {schema}.lane l SET lease_until = v_until WHERE l.ctid = ANY (v_rows) RETURNING l.lease
+  )
+  SELECT coalesce(array_agg(k.lease), '{}') INTO v_kept FROM kept k;
   v_rows := ARRAY(
     SELECT j.row FROM (
       SELECT g.* FROM unnest(p_places, p_leases, p_lanes) AS g (place, lease, key)
@@ -1100,9 +1188,18 @@ BEGIN
     CROSS JOIN LATERAL (
       SELECT j.ctid AS row FROM {schema}.job j WHERE j.queue = p_queue AND j.place = g.place
         AND coalesce(j.lease = g.lease AND j.lease_until > v_now, false)
-      OFFSET 0 FOR NO KEY UPDATE) j);
+      OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) j);
+  WITH kept AS (
+    UPDATE {schema}.job j SET lease_until = v_until WHERE j.ctid = ANY (v_rows) RETURNING j.lease
+  )
+  SELECT v_kept || coalesce(array_agg(k.lease), '{}') INTO v_kept FROM kept k;
+  IF cardinality(v_kept) < cardinality(p_leases) THEN
+    v_locked := {schema}.live_of(p_queue, p_leases, p_lanes, p_places, v_kept, v_now);
+  END IF;
   RETURN QUERY
-  UPDATE {schema}.job j SET lease_until = v_until WHERE j.ctid = ANY (v_rows) RETURNING j.lease;
+  SELECT g.lease, CASE WHEN g.lease = ANY (v_kept) THEN 'kept' WHEN g.lease = ANY (v_locked) THEN 'locked'
+    ELSE 'lost' END
+  FROM unnest(p_leases) AS g (lease);
 END $$;
 
 -- -- Operating -----------------------------------------------------------------------------------

@@ -1,0 +1,65 @@
+"""Rows that another session has locked delay their key only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.queues.queue_help import queue
+
+if TYPE_CHECKING:
+    from tests.streams.log_help import Log
+
+    from penstock._core.clock import LoopClock
+
+FATES = {
+    "free": "empty",
+    "keep": "kept",
+    "nak": "waiting",
+    "fail": "parked",
+    "bury": "dead",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "action"),
+    [
+        ("k", "free"),
+        (None, "free"),
+        *[
+            pytest.param(key, action, marks=pytest.mark.long)
+            for key in ("k", None)
+            for action in ("keep", "nak", "fail", "bury")
+        ],
+    ],
+)
+async def test_a_locked_lease_is_neither_settled_nor_lost_and_others_are_settled(
+    log: Log, real_clock: LoopClock, key: str | None, action: str
+) -> None:
+    """A lease that has ended is lost, whether or not its row is locked."""
+    table = "job" if key is None else "lane"
+    async with log.connected() as con, log.connected() as operator:
+        q = await queue(con, log)
+        await con.execute("SET statement_timeout = '5s'")
+        await q.enqueue(con, (key, 1), *([("other", 2), (None, 3)]))
+        jobs = await q.claim(con)
+        (job,) = [each for each in jobs if each.payload == 1]
+        rest = [each for each in jobs if each is not job]
+        row = f"SELECT * FROM {log.sql}.{table} WHERE queue = $1 AND lease = $2"
+        before = await con.fetchrow(row, q.name, job.lease)
+        async with operator.transaction():
+            await operator.fetch(f"{row} FOR UPDATE", q.name, job.lease)
+            assert await q.extend(con, jobs) == {each.lease for each in rest}
+            fates = await q.settle(con, jobs, action, attempts=1, delay=0)
+            assert sorted(fates) == sorted(["locked", *[_fate(action, each.lane) for each in rest]])
+            assert await q.settle(con, [job], action, attempts=1, now=30) == ["lost"]
+            with pytest.raises(Exception, match="lock timeout"):
+                await q.settle(con, [job], action, attempts=1, delay=0, waits=True)
+            assert await con.fetchrow(row, q.name, job.lease) == before
+        assert await q.extend(con, [job]) == {job.lease}
+        fates = await q.settle(con, [job], action, attempts=1, delay=0, waits=True)
+        assert fates == [_fate(action, key)]
+
+
+def _fate(action: str, lane: str | None) -> str:
+    return FATES[action]
