@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.order.keys import shown
+from .._core.runtime.closing import Closing
 from .._core.runtime.cuts import noticing_cuts
 from .blocked import UNBLOCKING
 from .dead_letters import LetterWriter
@@ -43,6 +44,7 @@ class Operated:
         self._settings = settings
         self._schedule = schedule
         self._engine: Engine | None = None
+        self._closing = Closing()
 
     def _check_new(self) -> None:
         if self._engine is not None:
@@ -56,11 +58,12 @@ class Operated:
             await stack.enter_async_context(letters.open())
         if isinstance(self._settings.parked, AbstractAsyncContextManager):
             await stack.enter_async_context(self._settings.parked)
-        engine = Engine(self._source, self._settings, letters, self._schedule)
+        engine = Engine(self._source, self._settings, letters, self._closing, self._schedule)
         stack.callback(engine.closed)
         engine.opening()
         with noticing_cuts():
             await stack.enter_async_context(self._source.open(engine.claims))
+        stack.callback(self._closing.__enter__)  # closing may happen in another context
         self._engine = engine
         return engine
 

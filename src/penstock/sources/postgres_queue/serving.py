@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._clients.postgres.queues.leasing import Settlement
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, PositionLost
+from ..._core.runtime.closing import close_within
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log, storable, text_of
@@ -101,7 +102,7 @@ class OpenQueue:
 
         Raises `ConfigError` from the first attempt to begin.
         """
-        await self._tried("opening", self._answered(self._member.join()))
+        await self._tried("opening", self._member.join())
         if self._failure is not None:
             raise self._failure
         self._host.assigned({})  # a consumer without jobs is also ready
@@ -149,17 +150,9 @@ class OpenQueue:
             await self._clock.sleep(self._member.every)
             if self._member.has_joined:
                 what = "renewing the membership"
-                await self._tried(what, self._answered(self._member.tell()))
+                await self._tried(what, self._member.tell())
             else:
-                await self._tried("opening", self._answered(self._member.join()))
-
-    async def _answered(self, call: Coroutine[None, None, T]) -> T:
-        """Wait for an answer for at most the time of a lease.
-
-        Raises `TimeoutError`, since a server may hang.
-        """
-        async with self._clock.timeout_at(self._clock.now() + self._options.lease):
-            return await call
+                await self._tried("opening", self._member.join())
 
     async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
         """Whether an attempt succeeded. Its error becomes a trouble, or the failure of the source."""
@@ -229,14 +222,14 @@ class OpenQueue:
         return True
 
     async def _note_pause(self) -> None:
-        is_paused = await self._answered(self._queue.is_paused())
+        is_paused = await self._queue.is_paused()
         self._troubles.note("pause", _PAUSED if is_paused else None)
 
     async def _is_over(self) -> bool:
         ready: list[bool] = []
 
         async def look() -> None:
-            ready.append(await self._answered(self._queue.has_ready()))
+            ready.append(await self._queue.has_ready())
 
         return await self._tried("checking the queue", look()) and ready == [False]
 
@@ -252,7 +245,7 @@ class OpenQueue:
         if not moves:
             return []
         wanted = [lease.settlement(offset) for lease, offset in moves if not lease.is_gone]
-        fates = await self._answered(self._queue.settle(wanted)) if wanted else {}
+        fates = await self._queue.settle(wanted) if wanted else {}
         lost: list[Lease] = []
         over: list[Lease] = []
         stored: list[SourceClaim] = []
@@ -281,7 +274,7 @@ class OpenQueue:
         """Return the offset before which all jobs of a claim are settled in the queue."""
         lease = self._held(claim)
         places = [record.offset for record in lease.records]
-        first = await self._answered(self._queue.first_left(lease.name, places))
+        first = await self._queue.first_left(lease.name, places)
         offset = places[-1] + 1 if first is None else first
         lease.settle_before(offset)
         return offset
@@ -344,7 +337,7 @@ class OpenQueue:
         done = [] if lease.lane is None else lease.settled_before(settled)
         name = lease.name._replace(place=record.offset)
         settlement = Settlement(name, done=done, **settled_as)  # type: ignore[arg-type]
-        fates = await self._answered(self._queue.settle([settlement]))
+        fates = await self._queue.settle([settlement])
         fate = fates.get(lease.number, "lost")
         if fate == "lost":
             self._lose([lease], _REPLACED)
@@ -368,14 +361,15 @@ class OpenQueue:
             self._end(leases)
 
     async def _give_back(self, leases: Collection[Lease]) -> None:
-        await self._answered(self._queue.settle([Settlement(each.name, "free") for each in leases]))
+        await self._queue.settle([Settlement(each.name, "free") for each in leases])
         self._end(leases)
 
     async def _close(self) -> None:
         """End all claims, and give back their unsettled jobs."""
         names: list[LeaseName] = []
         try:
-            async with self._clock.timeout_at(self._clock.now() + GIVE_BACK_WITHIN):
+            seconds = close_within(GIVE_BACK_WITHIN)
+            async with self._clock.timeout_at(self._clock.now() + seconds):
                 await self._claimer.close()
                 names = [lease.name for lease in self._book.all]
                 self._end(self._book.all)
