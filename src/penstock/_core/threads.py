@@ -7,6 +7,8 @@ import contextvars
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from .runtime.closing import close_within
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -38,13 +40,13 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
 async def uncut(work: Coroutine[Any, Any, R], *, within: float) -> R:
     """Run `work` to its end even when cancelled; then raise the cancellation.
 
-    `within` seconds after the cancellation, `work` is cancelled too. Its result is lost.
+    `within` seconds after the cancellation, or with the end of the closing, `work` is cancelled too. Its result is lost.
     """
     call = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
-        await asyncio.wait([call], timeout=within)
+        await asyncio.wait([call], timeout=close_within(within))
         if call.done() and not call.cancelled():
             call.exception()  # retrieved, so that asyncio does not report it
         raise

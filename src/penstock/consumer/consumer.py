@@ -127,6 +127,7 @@ class Consumer(Operated):
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._closing)
             await self._enter(stack)
             self._stack = stack.pop_all()
         return self

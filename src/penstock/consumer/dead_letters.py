@@ -41,7 +41,7 @@ from ..letters.source_items import item_of_record
 from .keys import SingleRecord
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from typing import Self
 
     from .._core.clock import Clock
@@ -52,6 +52,8 @@ logger = logging.getLogger("penstock.consumer")
 
 MOST = 500
 """Maximum number of letters of one write."""
+WRITE_WITHIN = 30.0
+"""Seconds for one write: the default of a batcher's `flush_timeout`."""
 _DOWN = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE})
 _BURIED = "%s: %d dead letters are written, the first for %s (%s)"
 
@@ -116,7 +118,7 @@ class LetterWriter:
     async def _write(self, letters: Sequence[QueuedLetter]) -> None:
         records = [letter.record for letter in letters]
         batch = RowBatch(records, lineage=Lineage(id=_id(records), name=self._name))
-        errors = await send(self._target, batch)
+        errors = await self._sent(batch)
         written: list[DeadLetterRecord[Any]] = []
         for index, letter in enumerate(letters):
             error = errors.get(index)
@@ -131,6 +133,17 @@ class LetterWriter:
             first = written[0]
             told_of = (len(written), first.batch_id, first.error_type)
             say(logger, logging.WARNING, _BURIED, self._name, *told_of)
+
+    async def _sent(self, batch: RowBatch[Any]) -> Mapping[int, BaseException]:
+        """Write the letters; without an answer within `WRITE_WITHIN`, each has an error."""
+        try:
+            async with self._clock.timeout_at(self._clock.now() + WRITE_WITHIN) as limit:
+                return await send(self._target, batch)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            text = f"the dead letters were not accepted within {WRITE_WITHIN:g} s"
+            return {index: UnavailableError(text) for index in range(len(batch))}
 
     def _forget_ended(self) -> None:
         self._queue = [letter for letter in self._queue if letter.is_open]

@@ -45,6 +45,7 @@ from .workers import Workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from .._core.runtime.closing import Closing
     from .._core.source import Source
     from .batching.batch_limits import BatchLimits
     from .batching.batch_messages import BatchFunction
@@ -67,13 +68,13 @@ class Engine:
         source: Source,
         settings: ConsumerSettings,
         letters: Letters | None,
+        closing: Closing,
         schedule: type[Schedule] = Schedule,
     ) -> None:
         self.source = source
         self._settings = settings
         self.ending = RunEnd()
-        self.drains_until: float | None = None
-        """The deadline of the drain, once it has begun."""
+        self._closing = closing
         observers = ConsumerObservers(settings.observers)
         self.commons = commons = Commons(settings.name, settings.clock, observers=observers)
         keys = _key_rules(settings, are_short=source.traits.short_claims)
@@ -259,6 +260,7 @@ class Engine:
     async def _drain(self, tasks: list[asyncio.Task[None]], *, at_end: bool) -> DrainReport:
         clock, drain = self._settings.clock, self._settings.drain
         self.commons.tell_state("draining")
+        self._closing.limit(drain)
         began, blocked = clock.now(), self.failures.blocked.messages()
         tasks[0].cancel()
         self.schedule.complete(began)
@@ -268,12 +270,13 @@ class Engine:
         self.workers.stop()
         cut: list[Message] = []
         since = self.views.sampler.busy_since()
-        until = self.drains_until = began + drain
+        until = began + drain
         try:
             await self._quiet.wait(going, until - min(1.0, drain / 5), cut)
         except asyncio.CancelledError as error:  # drain at once
             self.ending.hasten(error)
             until = clock.now()
+            self._closing.limit(0.0)
             self.workers.hurry(until)
             with contextlib.suppress(asyncio.CancelledError):
                 await self._quiet.wait(going, until, cut)

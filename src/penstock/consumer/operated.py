@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.order.keys import shown
+from .._core.runtime.closing import GRACE, Closing, close_within
 from .._core.runtime.cuts import noticing_cuts
 from .._core.say import say
 from .blocked import UNBLOCKING
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("penstock.consumer")
-CLOSE_LATE = 1.0
-"""Seconds that closing the source may take after the end of the drain."""
 _NOT_CLOSED = "%s: the source did not close within %.3g s, and was cut off"
 
 
@@ -52,6 +51,7 @@ class Operated:
         self._settings = settings
         self._schedule = schedule
         self._engine: Engine | None = None
+        self._closing = Closing()
 
     def _check_new(self) -> None:
         if self._engine is not None:
@@ -65,30 +65,29 @@ class Operated:
             await stack.enter_async_context(letters.open())
         if isinstance(self._settings.parked, AbstractAsyncContextManager):
             await stack.enter_async_context(self._settings.parked)
-        engine = Engine(self._source, self._settings, letters, self._schedule)
+        engine = Engine(self._source, self._settings, letters, self._closing, self._schedule)
         stack.callback(engine.closed)
         engine.opening()
         source = self._source.open(engine.claims)
         with noticing_cuts():
             await source.__aenter__()
-        stack.push_async_exit(partial(self._leave, engine, source))
+        stack.push_async_exit(partial(self._leave, source))
         self._engine = engine
         return engine
 
-    async def _leave(
-        self, engine: Engine, source: AbstractAsyncContextManager[object], *raised: Any
-    ) -> None:
-        """Close the source, within the rest of the drain and `CLOSE_LATE`; then cut it off."""
-        clock, now = self._settings.clock, self._settings.clock.now()
-        until = max(now, engine.drains_until or now + self._settings.drain) + CLOSE_LATE
-        limit = clock.timeout_at(until)
+    async def _leave(self, source: AbstractAsyncContextManager[object], *raised: Any) -> None:
+        """Close the source, within the rest of the drain and 1 s; then cut it off."""
+        self._closing.__enter__()  # closing may happen in another context
+        seconds = close_within(self._settings.drain + GRACE)
+        clock = self._settings.clock
+        limit = clock.timeout_at(clock.now() + seconds)
         try:
             async with limit:
                 await source.__aexit__(*raised)
         except TimeoutError:
             if not limit.expired():
                 raise
-            say(logger, logging.WARNING, _NOT_CLOSED, self._settings.name, until - now)
+            say(logger, logging.WARNING, _NOT_CLOSED, self._settings.name, seconds)
 
     def stop(self) -> None:
         """Begin the drain: `run` returns its report. A second call has no effect."""

@@ -24,6 +24,7 @@ from .._core.errors import (
     TransientError,
     UnavailableError,
 )
+from .._core.send import send
 from .._core.sink import classifier_of
 from .._core.told import for_log, text_of
 from ..consumer.results import ACK, Ack, Nak, Terminate, ToDeadLetter, no_result
@@ -32,8 +33,10 @@ from .transacting import PartitionCommits, Refused
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from .._core.batch import RowBatch
     from .._core.errors import SinkError
     from .._core.sink import Sink
+    from .._core.transaction import Transaction
     from ..consumer.message import Message
     from ..consumer.results import Result
     from .positions import HeldPosition, KeepsMoves
@@ -104,6 +107,12 @@ class PartitionEffects(PartitionCommits):
     ) -> None:
         super().__init__(sink, keeper, write_size=write_size)
         self._handler = handler
+
+    async def _sent(
+        self, within: Transaction[Any], batch: RowBatch[Any]
+    ) -> Mapping[int, BaseException]:
+        """Run effects, which have their own limits."""
+        return await send(within, batch)
 
     async def _handle_new(
         self, messages: Sequence[Message], done: int, held: HeldPosition

@@ -112,6 +112,7 @@ class Pipe(Operated):
         self._check_new()
         try:
             async with AsyncExitStack() as stack:
+                stack.enter_context(self._closing)
                 await stack.enter_async_context(self._open_batcher())
                 engine = await self._enter(stack)
                 self._opened.fire()

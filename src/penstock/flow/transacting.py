@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._core.batch import RowBatch
 from .._core.classify import classified
+from .._core.clock import LOOP_CLOCK
 from .._core.effects import CauseUnclear
 from .._core.enlisted import transaction
 from .._core.errors import (
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from .positions import HeldPosition, KeepsMoves
     from .transform import Transformed, Transformer
 
+WRITE_WITHIN = 30.0
+"""Seconds for one write of rows: the default of a batcher's `flush_timeout`."""
 _ENDS = (Terminate, ToDeadLetter)
 """The answers of a transform that end a prefix."""
 
@@ -122,9 +125,22 @@ class PartitionCommits(ABC):
                 places += [place] * len(cast("list[Any]", each))
         size = self._write_size
         for at in range(0, len(rows), size):
-            errors = await send(within, RowBatch(rows[at : at + size]))
+            errors = await self._sent(within, RowBatch(rows[at : at + size]))
             if errors:
                 self._raise_first(errors, places[at : at + size], rows[at : at + size])
+
+    async def _sent(
+        self, within: Transaction[Any], batch: RowBatch[Any]
+    ) -> Mapping[int, BaseException]:
+        """Write rows. Raises `UnavailableError` without an answer within `WRITE_WITHIN`."""
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + WRITE_WITHIN) as limit:
+                return await send(within, batch)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            text = f"the rows of a transaction were not accepted within {WRITE_WITHIN:g} s"
+            raise UnavailableError(text) from error
 
 
 class PartitionTransactions(PartitionCommits):

@@ -143,6 +143,7 @@ class TransactionalPipe(Operated):
             raise bad("sink", destination, rule)
         try:
             async with AsyncExitStack() as stack:
+                stack.enter_context(self._closing)
                 await stack.enter_async_context(opened(self._sink))
                 engine = await self._enter(stack)
                 self._opened.fire()

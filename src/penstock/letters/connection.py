@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from .._clients.postgres.answers import ANSWER_TIMEOUT, answered, keep_alive
 from .._clients.postgres.statements import is_pooled
 from .._core import told
+from .._core.errors import UnavailableError
 from .store import StoreError
 from .text import without_secrets
 
@@ -50,18 +52,21 @@ class LetterConnection:
     async def open(self) -> None:
         """Connect. Raises `StoreError` if that fails."""
         self._connection = await self._connected()
-        with self._errors_of("the connection"):
+        bound = answered(self._connection, ANSWER_TIMEOUT, self.place)
+        with self._errors_of("the connection"), bound:
             self._is_pooled = await is_pooled(self._connection)
 
     async def _connected(self) -> asyncpg.Connection[Any]:
         import asyncpg  # an optional dependency
 
         try:
-            return await asyncpg.connect(self._dsn, statement_cache_size=0)
+            made = await asyncpg.connect(self._dsn, statement_cache_size=0)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreError(f"no connection to {self.place}: {self.text_of(error)}") from None
         except (ValueError, TypeError, LookupError):  # its text may contain any part of the DSN
             raise StoreError(f"the DSN of {self.place} cannot be read: {_DSN_RULE}") from None
+        keep_alive(made)
+        return made
 
     async def close(self) -> None:
         """Disconnect, within 5 s."""
@@ -94,11 +99,15 @@ class LetterConnection:
         """Return the rows of a statement about `table`, which errors name."""
         with self._errors_of(table):
             if self._holder is not None:
-                await self._holder.execute("SELECT")  # raises if the lock is lost
-            if not self._is_pooled or self._open.is_in_transaction():
+                with answered(self._holder, ANSWER_TIMEOUT, self.place):
+                    await self._holder.execute("SELECT")  # raises if the lock is lost
+            if self._open.is_in_transaction():  # a preparation may take any time
                 return await self._open.fetch(statement, *arguments)
-            async with self.transaction():
-                return await self._open.fetch(statement, *arguments)
+            with answered(self._open, ANSWER_TIMEOUT, self.place):
+                if not self._is_pooled:
+                    return await self._open.fetch(statement, *arguments)
+                async with self.transaction():
+                    return await self._open.fetch(statement, *arguments)
 
     @contextmanager
     def _errors_of(self, table: str) -> Generator[None]:
@@ -111,6 +120,7 @@ class LetterConnection:
             asyncpg.PostgresError,
             asyncpg.InterfaceError,
             asyncpg.InternalClientError,
+            UnavailableError,
         ) as error:
             raise StoreError(f"{table} at {self.place}: {self.text_of(error)}") from error
 

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from .._clients.postgres.access import Access, need_asyncpg
+from .._clients.postgres.answers import ANSWER_TIMEOUT
 from .._clients.postgres.schema.connected import connected_to_log
 from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from .._core import checks
@@ -92,6 +93,8 @@ class QueueAdmin(Openable):
             setting.
         prepared_statements: as for `PostgresSink`.
         close_timeout: timeout in seconds for closing the connection; default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects,
     and raises `ConfigError` for a schema that is missing or too old. Methods suspend for a few
@@ -113,6 +116,7 @@ class QueueAdmin(Openable):
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
     ) -> None:
         need_asyncpg()
         self._schema = check_schema_name(schema)
@@ -124,6 +128,7 @@ class QueueAdmin(Openable):
             options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
+            answer_timeout=answer_timeout,
         )
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from .._clients.postgres.access import Access, need_asyncpg
+from .._clients.postgres.answers import ANSWER_TIMEOUT
 from .._clients.postgres.monitoring.polls import PeriodicPolls, checked_observers
 from .._clients.postgres.monitoring.record import PollRecord
 from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
@@ -63,6 +64,8 @@ class QueueMonitor(Openable):
         statement_timeout: timeout in seconds of a query on the server; default 5. Not with `pool`.
         prepared_statements: as for `PostgresSink`.
         close_timeout: timeout in seconds for closing the connection; default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening does not
@@ -87,6 +90,7 @@ class QueueMonitor(Openable):
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         need_asyncpg()
@@ -99,6 +103,7 @@ class QueueMonitor(Openable):
             options=connect_options,
             timeout=5.0 if statement_timeout is None and pool is None else statement_timeout,
             prepared=prepared_statements,
+            answer_timeout=answer_timeout,
         )
         self.name = self._schema if name is None else checks.text("name", name)
         self._observers = Watchers(checked_observers(observers, QueueObserver))

@@ -47,8 +47,9 @@ class SchemaAccess:
                 if con.is_in_transaction():  # always the case behind a pooler
                     yield statements
                     return
-                async with con.transaction(isolation="read_committed"):
-                    yield statements
+                with self._connections.bounded(con):
+                    async with con.transaction(isolation="read_committed"):
+                        yield statements
 
     @contextmanager
     def _told(self) -> Generator[None]:

@@ -1,7 +1,8 @@
 """Wakes a source when writers notify of new messages. Polling is the fallback.
 
-1. `LISTEN` has a connection of its own. If the server ends it, it is replaced, and the source then
-   polls at once, since a notification may have been missed.
+1. `LISTEN` has a connection of its own. If the server ends it, or does not answer a periodic probe,
+   it is replaced, and the source then polls at once, since a notification may have been missed. At
+   the end it is terminated, which needs no answer.
 2. There is no `LISTEN` behind a pooler, which shares connections between clients, nor in an
    application's pool of fewer than `LEAST` connections.
 """
@@ -12,7 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .._clients.postgres.names import quoted
+from .._clients.postgres.errors import is_gone
 from .._clients.postgres.statements import is_pooled
 from .._core.clock import Signal
 from .._core.runtime.cuts import end_if_cut
@@ -27,6 +28,8 @@ logger = logging.getLogger("penstock.sources.postgres")
 
 LEAST = 3
 """The smallest pool of which one connection may listen."""
+PROBE_EVERY = 30.0
+"""Seconds between two checks whether a connection that listens still answers."""
 RETRY_FROM, RETRY_TO = 0.1, 5.0
 """Seconds between attempts to listen: the first and the longest delay."""
 
@@ -95,12 +98,21 @@ class Waker:
             await con.add_listener(self._channel, self._notified)
             self._news.fire()
             try:
-                await gone
+                while not await self._is_done(gone):
+                    await con.execute("SELECT")
             finally:
-                if not con.is_closed():
+                if not is_gone(con):  # ends the LISTEN without a round trip
                     con.remove_termination_listener(ended)
-                    await con.execute(f"UNLISTEN {quoted(self._channel)}")
-                    await con.remove_listener(self._channel, self._notified)
+                    con.terminate()
+        return True
+
+    async def _is_done(self, gone: asyncio.Future[None]) -> bool:
+        """Wait for the end of the connection, for at most `PROBE_EVERY` seconds."""
+        try:
+            async with self._clock.timeout_at(self._clock.now() + PROBE_EVERY):
+                await asyncio.shield(gone)
+        except TimeoutError:
+            return False
         return True
 
     def _notified(self, *_: object) -> None:

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._clients.postgres.access import Access, need_asyncpg
+from .._clients.postgres.answers import ANSWER_TIMEOUT
 from .._clients.postgres.errors import is_lost, shown, sqlstate
 from .._clients.postgres.names import quoted
 from .._clients.postgres.refusals import refusal, repair_of
@@ -119,6 +120,8 @@ class SubscriptionAdmin(Openable):
             server's.
         prepared_statements: as for `PostgresSink`.
         close_timeout: seconds for closing the connection; default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects,
     and raises `ConfigError` if the schema is missing or older. Methods suspend for a few
@@ -141,6 +144,7 @@ class SubscriptionAdmin(Openable):
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
     ) -> None:
         need_asyncpg()
         self._schema = check_schema_name(schema)
@@ -152,6 +156,7 @@ class SubscriptionAdmin(Openable):
             options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
+            answer_timeout=answer_timeout,
         )
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
         self._close_timeout = checks.seconds(

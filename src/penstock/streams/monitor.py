@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from .._clients.postgres.access import Access, need_asyncpg
+from .._clients.postgres.answers import ANSWER_TIMEOUT
 from .._clients.postgres.monitoring.polls import PeriodicPolls, checked_observers
 from .._clients.postgres.monitoring.record import PollRecord
 from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
@@ -65,6 +66,8 @@ class StreamMonitor(Openable):
             `pool`.
         prepared_statements: as for `PostgresSink`.
         close_timeout: seconds for closing the connection; default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening does not
@@ -90,6 +93,7 @@ class StreamMonitor(Openable):
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         need_asyncpg()
@@ -102,6 +106,7 @@ class StreamMonitor(Openable):
             options=connect_options,
             timeout=5.0 if statement_timeout is None and pool is None else statement_timeout,
             prepared=prepared_statements,
+            answer_timeout=answer_timeout,
         )
         self.name = self._schema if name is None else checks.text("name", name)
         self._observers = Watchers(checked_observers(observers, StreamObserver))

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from .._clients.postgres.access import Access, need_asyncpg
+from .._clients.postgres.answers import ANSWER_TIMEOUT
 from .._clients.postgres.names import quoted
 from .._clients.postgres.schema.connected import connected_to_log
 from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
@@ -72,6 +73,8 @@ class PostgresParkStore(Openable):
             server's.
         prepared_statements: as for `PostgresSink`.
         close_timeout: seconds for closing the connections; default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not connect. Opening connects, and raises `ConfigError` if the schema is missing or older, or
@@ -95,6 +98,7 @@ class PostgresParkStore(Openable):
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
     ) -> None:
         need_asyncpg()
         self._schema = check_schema_name(schema)
@@ -106,6 +110,7 @@ class PostgresParkStore(Openable):
             options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
+            answer_timeout=answer_timeout,
         )
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sinks.postgres_help import proxied
 from tests.streams.log_help import Log, role
 
 from penstock import ConfigError
@@ -200,20 +199,6 @@ async def test_a_notification_during_a_read_is_not_missed(
         monkeypatch.setattr(LogReader, "horizon", horizon)
         is_due = True
         assert await fetched(reader, host) == [2]
-
-
-async def test_a_source_closes_although_its_listening_connection_breaks_then(
-    log: Log, real_clock: LoopClock
-) -> None:
-    """The client raises the connection's error in place of the cancellation."""
-    async with proxied(log.dsn) as (proxy, through):
-        host = StreamHost()
-        async with asyncio.timeout(WITHIN), source(log, through).open(host):
-            await host.wait_for_claims(256)
-            while not any(each.startswith("LISTEN") for each in proxy.statements):
-                await real_clock.sleep(0.001)
-            proxy.cut_request = lambda _, body: body.startswith(b"UNLISTEN")
-        assert proxy.cuts == 1
 
 
 async def test_the_transaction_that_holds_the_horizon_is_named(

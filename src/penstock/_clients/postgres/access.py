@@ -13,6 +13,7 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import MissingExtra
 from ..._core.options import Options
+from .answers import ANSWER_TIMEOUT
 from .dsn import check_dsn, place_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Access:
     size: int
     options: Options
     statement_timeout: float | None
+    answer_timeout: float
     prepared: Prepared
 
     @classmethod
@@ -67,8 +69,13 @@ class Access:
         options: Mapping[str, Any] | None,
         timeout: float | timedelta | None,
         prepared: Prepared,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
+        lease: float | timedelta | None = None,
     ) -> Access:
-        """Check the arguments. Raises `ConfigError`, which never shows the DSN."""
+        """Check the arguments. Raises `ConfigError`, which never shows the DSN.
+
+        Half of a `lease` is the most for an answer, so that another connection can extend it.
+        """
         if pool is not None:
             _check_pool(pool, dsn, options, timeout)
         if dsn is not None:
@@ -83,6 +90,7 @@ class Access:
             statement_timeout=checks.optional_seconds(
                 "statement_timeout", timeout, usual=checks.LONG_TIMEOUT
             ),
+            answer_timeout=_answer_timeout(answer_timeout, lease),
             prepared=_prepared(prepared, given),
         )
 
@@ -166,6 +174,13 @@ def _size(pool: Any, size: int | None) -> int:
     if most is not None and size > most:
         raise bad("pool_size", size, f"the pool has {most} connections at most")
     return size
+
+
+def _answer_timeout(given: float | timedelta, lease: float | timedelta | None) -> float:
+    seconds = checks.seconds("answer_timeout", given, usual=checks.LONG_TIMEOUT)
+    if lease is None:
+        return seconds
+    return min(seconds, checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT) / 2)
 
 
 def _prepared(prepared: object, options: Mapping[str, Any]) -> Prepared:

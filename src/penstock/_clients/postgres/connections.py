@@ -26,6 +26,8 @@ from ..._core.causes import caused
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, ErrorClass, RefusedError
+from ..._core.runtime.closing import close_within
+from .answers import AnsweredConnection, answered
 from .errors import classify_postgres, is_gone
 from .lending import Lending
 from .refusals import for_connecting, for_opening
@@ -33,6 +35,7 @@ from .statements import Statements, is_pooled, keeps_statements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from asyncpg.pool import Pool, PoolConnectionProxy
@@ -95,13 +98,20 @@ class Connections:
     @asynccontextmanager
     async def opening(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
         """Lend a connection while the sink is being opened; raises errors of the client."""
-        async with self.pool.acquire() as con:
-            yield con
+        con = await self.pool.acquire()
+        try:
+            yield self.answering(con)
+        except BaseException:
+            if not is_gone(con):
+                con.terminate()
+            raise
+        finally:
+            await self.pool.release(con, timeout=close_within(self._close_timeout))
 
     @asynccontextmanager
     async def asking(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
         """Lend a connection for queries, each at the level READ COMMITTED."""
-        async with self.lent() as con, self.statements.block(con):
+        async with self.lent(answered=True) as con, self.statements.block(con):
             yield con
 
     async def lost_statement(self, con: PoolConnectionProxy[Any], *, again: bool) -> None:
@@ -126,12 +136,31 @@ class Connections:
         """Whether the connections can be replaced by others that prepare nothing."""
         return self._access.pool is None and self.statements.may_switch
 
-    def lent(self, *, keep: bool = False) -> Loan:
+    def lent(self, *, keep: bool = False, answered: bool = False) -> Loan:
         """Lend a connection for a context. Entering raises errors as `for_connecting` does.
 
         With `keep`, it may serve the next loan without a reset, since no reference to it remains.
+        With `answered`, the wait for a connection and each of its statements are bounded.
         """
-        return Loan(self, keep=keep)
+        return Loan(self, keep=keep, answered=answered)
+
+    def bounded(self, con: PoolConnectionProxy[Any]) -> AbstractContextManager[None]:
+        """Bound the time of statements in a context: `answered`."""
+        return answered(con, self._access.answer_timeout, self._place)
+
+    def answering(self, con: PoolConnectionProxy[Any]) -> PoolConnectionProxy[Any]:
+        """Bound each statement on a lent connection."""
+        return AnsweredConnection.of(con, self._access.answer_timeout, self._place)
+
+    async def borrow_soon(self) -> PoolConnectionProxy[Any]:
+        """Take a connection within the time for an answer."""
+        seconds = self._access.answer_timeout
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
+                return await self.borrow()
+        except TimeoutError:
+            error = TimeoutError(f"none was available within {seconds:g} s")
+            raise for_connecting(error, self._place)  # noqa: B904  # it has its cause
 
     async def borrow(self) -> PoolConnectionProxy[Any]:
         """Take a connection; `Loan` gives it back."""
@@ -208,7 +237,7 @@ class Connections:
         """Return a connection outside any transaction; terminate it if that takes too long."""
         try:
             if is_gone(con) or not con.is_in_transaction():
-                await self.pool.release(con, timeout=self._close_timeout)
+                await self.pool.release(con, timeout=close_within(self._close_timeout))
             else:
                 await self._roll_back(con)
         except asyncio.CancelledError:
@@ -242,9 +271,9 @@ class Connections:
             self._returned(con)
 
     async def _roll_back(self, con: PoolConnectionProxy[Any]) -> None:
-        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + close_within(self._close_timeout)):
             await con.execute("ROLLBACK")
-        await self.pool.release(con, timeout=self._close_timeout)
+        await self.pool.release(con, timeout=close_within(self._close_timeout))
 
     async def _drop(self, con: PoolConnectionProxy[Any]) -> None:
         """Terminate a connection; the pool replaces it."""
@@ -262,7 +291,8 @@ class Connections:
     async def close(self) -> None:
         """Close every connection within `close_timeout`, then terminate the rest."""
         try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+            seconds = close_within(self._close_timeout)
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
                 for con in self._lending.expire():
                     self._in_background(con, self._give_back(con))
                 if self._returning:  # not cancelled with this call: each must return its connection
@@ -293,17 +323,21 @@ class Connections:
 class Loan:
     """A connection, lent for a context."""
 
-    __slots__ = ("_con", "_connections", "_keep")
+    __slots__ = ("_answered", "_con", "_connections", "_keep")
 
     _con: PoolConnectionProxy[Any]
 
-    def __init__(self, connections: Connections, *, keep: bool) -> None:
+    def __init__(self, connections: Connections, *, keep: bool, answered: bool) -> None:
         self._connections = connections
         self._keep = keep
+        self._answered = answered
 
     async def __aenter__(self) -> PoolConnectionProxy[Any]:
-        self._con = await self._connections.borrow()
-        return self._con
+        if not self._answered:
+            self._con = await self._connections.borrow()
+            return self._con
+        self._con = await self._connections.borrow_soon()
+        return self._connections.answering(self._con)
 
     async def __aexit__(
         self,

@@ -36,6 +36,7 @@ from .pooler import POOLER, class_of_pooler, was_not_sent
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
+    from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
 _P, _T, _U, _R = (
@@ -237,7 +238,7 @@ def _is_refused_at_rest(error: BaseException) -> bool:
     return type(error).__name__ == "InternalClientError" and "cannot switch to state" in str(error)
 
 
-def is_gone(con: PoolConnectionProxy[Any]) -> bool:
+def is_gone(con: Connection[Any] | PoolConnectionProxy[Any]) -> bool:
     """Return whether a connection is closed; a broken one has already left its pool, and raises."""
     try:
         return con.is_closed()

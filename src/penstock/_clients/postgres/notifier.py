@@ -85,7 +85,7 @@ class Notifier:
     async def _notify(self) -> None:
         channel = self._channel.replace("'", "''")
         try:
-            async with self._connections.lent(keep=True) as con:
+            async with self._connections.lent(keep=True, answered=True) as con:
                 await con.execute(f"SELECT pg_catalog.pg_notify('{channel}', '')")
         except Exception as error:
             if not self._has_failed:

@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from .answers import keep_alive
 from .errors import is_gone, is_stale, message_of, pooler_error
 
 if TYPE_CHECKING:
@@ -116,12 +117,13 @@ class Statements:
         import asyncpg  # an optional dependency
 
         make = options.pop("connect_with", None) or asyncpg.connect
+        con: Connection[Any] | None = None
         if self.are_prepared:
             con = await self._prepared(make, arguments, options)
-            if con is not None:
-                return con
-        made: Connection[Any] = await make(*arguments, **{**options, "statement_cache_size": 0})
-        return made
+        if con is None:
+            con = await make(*arguments, **{**options, "statement_cache_size": 0})
+        keep_alive(con)
+        return con
 
     async def _prepared(
         self, make: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]

@@ -70,7 +70,7 @@ async def _deleted(options: argparse.Namespace, *, ask_only: bool = False) -> De
         connections = await connected(stack, options)
         if ask_only:
             return Deleted(0, 0)
-        async with connections.asking() as con:
+        async with connections.lent() as con, connections.statements.block(con):  # any time
             try:
                 if options.stream is not None:
                     return await retention.delete_stream(

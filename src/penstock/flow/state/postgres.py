@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..._clients.postgres.access import Access, need_asyncpg
+from ..._clients.postgres.answers import ANSWER_TIMEOUT
 from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.refusals import for_opening
 from ..._core import checks
@@ -67,6 +68,8 @@ class PostgresState(PositionedState):
             `statement_timeout` and `prepared_statements`.
         pool_size: number of connections, which limits the partitions that are stored or restored
             concurrently; default 10.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not connect. Opening suspends; it raises `ConfigError` for a wrong user, password, database or
@@ -92,6 +95,7 @@ class PostgresState(PositionedState):
         pool_size: int | None = None,
         connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Literal["auto"] | bool = "auto",
     ) -> None:
@@ -104,6 +108,7 @@ class PostgresState(PositionedState):
             options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
+            answer_timeout=answer_timeout,
         )
         self._codec = checked_codec(codec)
         self._table = StateTable(table=table, schema=schema, column=self._codec.column)

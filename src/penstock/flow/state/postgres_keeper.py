@@ -74,7 +74,7 @@ class PostgresKeeper:
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
         """Take over these partitions; return their stored positions."""
-        async with self._connections.lent() as con:
+        async with self._connections.lent(answered=True) as con:
             claimed = await self._positions.claim(
                 con, self._group, partitions, self._table.qualified, self._home, limit=self._limit
             )
@@ -91,7 +91,7 @@ class PostgresKeeper:
         """
         del entries  # the table cannot lose single rows
         claimed = self._of(partition)
-        async with self._connections.lent() as con:
+        async with self._connections.lent(answered=True) as con:
             await con.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             mark = await self._table.mark(con, self._group, partition)
             check_mark(mark, claimed.owned, self._table, self._positions)
@@ -105,7 +105,7 @@ class PostgresKeeper:
         claimed = self._of(partition)
         mark = claimed.next_mark(taken.offset)
         idle = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MOST}s'"
-        async with self._connections.lent() as con:
+        async with self._connections.lent(answered=True) as con:
             await con.execute(f"{BEGIN_UNIT}; {idle}; {self._limit}")
             await self._table.apply(con, self._group, partition, taken.changes)
             await self._table.set_mark(con, partition, mark)
@@ -120,7 +120,7 @@ class PostgresKeeper:
         """Whether the position is that of the next transaction. Raises `PositionLost`."""
         claimed = self._of(partition)
         mark = claimed.next_mark(taken.offset)
-        async with self._connections.lent() as con:
+        async with self._connections.lent(answered=True) as con:
             known = await self._positions.read(con, claimed.owned, limit=self._limit)
         if known == Position(mark.position, mark.metadata):
             claimed.moved(mark)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..._clients.postgres.access import Access, need_asyncpg
+from ..._clients.postgres.answers import ANSWER_TIMEOUT
 from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.errors import classify_postgres
 from ..._clients.postgres.refusals import for_opening
@@ -78,6 +79,8 @@ class PostgresEffects(PositionsInTable):
             default 10.
         connect_options: any options of `asyncpg.create_pool`.
         close_timeout: seconds for closing and for rolling back before a connection is terminated.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
         statement_timeout: time limit of one statement on the server, in seconds; default: the
             server's.
         prepared_statements: as for `PostgresSink`.
@@ -105,6 +108,7 @@ class PostgresEffects(PositionsInTable):
         pool_size: int | None = None,
         connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Literal["auto"] | bool = "auto",
         idle_timeout: float | timedelta = float(IDLE_MOST),
@@ -120,6 +124,7 @@ class PostgresEffects(PositionsInTable):
                 options=connect_options,
                 timeout=statement_timeout,
                 prepared=prepared_statements,
+                answer_timeout=answer_timeout,
             ),
             positions=PositionTable(table=positions, schema=schema),
             idle_timeout=checks.seconds("idle_timeout", idle_timeout, usual=checks.LONG_TIMEOUT),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.column_names import column_names, optional_names
 from ..._clients.postgres.access import Access, need_asyncpg
+from ..._clients.postgres.answers import ANSWER_TIMEOUT
 from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.errors import classify_postgres
 from ..._core import checks
@@ -100,6 +101,8 @@ class PostgresSink(PositionsInTable):
             the `SSLContext`.
         close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
             before it is terminated. Default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
         statement_timeout: time limit of one statement on the server, in seconds; default: the
             server's. Exceeding it is transient.
         prepared_statements: `"auto"`: statements are prepared, unless the connections come from a
@@ -152,6 +155,7 @@ class PostgresSink(PositionsInTable):
         pool_size: int | None = None,
         connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Literal["auto"] | bool = "auto",
         ledger: str = "penstock_ledger",
@@ -180,6 +184,7 @@ class PostgresSink(PositionsInTable):
                 options=connect_options,
                 timeout=statement_timeout,
                 prepared=prepared_statements,
+                answer_timeout=answer_timeout,
             ),
             row=row,
             close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),

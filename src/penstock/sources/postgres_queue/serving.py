@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._clients.postgres.queues.leasing import Settlement
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, PositionLost, UnavailableError
+from ..._core.runtime.closing import close_within
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log, storable, text_of
@@ -109,7 +110,7 @@ class OpenQueue:
 
         Raises `ConfigError` from the first attempt to begin.
         """
-        await self._tried("opening", self._answered(self._member.join()))
+        await self._tried("opening", self._member.join())
         if self._failure is not None:
             raise self._failure
         self._host.assigned({})  # a consumer without jobs is also ready
@@ -169,17 +170,9 @@ class OpenQueue:
             await self._clock.sleep(self._member.every)
             if self._member.has_joined:
                 what = "renewing the membership"
-                await self._tried(what, self._answered(self._member.tell()))
+                await self._tried(what, self._member.tell())
             else:
-                await self._tried("opening", self._answered(self._member.join()))
-
-    async def _answered(self, call: Coroutine[None, None, T]) -> T:
-        """Wait for an answer for at most the time of a lease.
-
-        Raises `TimeoutError`, since a server may hang.
-        """
-        async with self._clock.timeout_at(self._clock.now() + self._options.lease):
-            return await call
+                await self._tried("opening", self._member.join())
 
     async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
         """Whether an attempt succeeded. Its error becomes a trouble, or the failure of the source."""
@@ -249,14 +242,14 @@ class OpenQueue:
         return True
 
     async def _note_pause(self) -> None:
-        is_paused = await self._answered(self._queue.is_paused())
+        is_paused = await self._queue.is_paused()
         self._troubles.note("pause", _PAUSED if is_paused else None)
 
     async def _is_over(self) -> bool:
         ready: list[bool] = []
 
         async def look() -> None:
-            ready.append(await self._answered(self._queue.has_ready()))
+            ready.append(await self._queue.has_ready())
 
         return await self._tried("checking the queue", look()) and ready == [False]
 
@@ -274,7 +267,7 @@ class OpenQueue:
         self._locked.update({each: offset for each, offset in moves if each in self._locked})
         moves = [(lease, offset) for lease, offset in moves if lease not in self._locked]
         wanted = [lease.settlement(offset) for lease, offset in moves if not lease.is_gone]
-        fates = await self._answered(self._queue.settle(wanted)) if wanted else {}
+        fates = await self._queue.settle(wanted) if wanted else {}
         return self._settled(moves, fates)
 
     def _settled(
@@ -325,11 +318,11 @@ class OpenQueue:
         if len(self._locked) > 1:
             moves = [*self._locked.items()]
             wanted = [lease.settlement(offset) for lease, offset in moves]
-            self._settled_locked(moves, await self._answered(self._queue.settle(wanted)))
+            self._settled_locked(moves, await self._queue.settle(wanted))
         if not self._locked:
             return
         lease, offset = next(iter(self._locked.items()))
-        fate = await self._answered(self._queue.settle_one(lease.settlement(offset)))
+        fate = await self._queue.settle_one(lease.settlement(offset))
         if fate == "locked":
             if not self._are_locks_logged:
                 self._are_locks_logged = True
@@ -361,7 +354,7 @@ class OpenQueue:
         """Return the offset before which all jobs of a claim are settled in the queue."""
         lease = self._held(claim)
         places = [record.offset for record in lease.records]
-        first = await self._answered(self._queue.first_left(lease.name, places))
+        first = await self._queue.first_left(lease.name, places)
         offset = places[-1] + 1 if first is None else first
         lease.settle_before(offset)
         return offset
@@ -424,7 +417,7 @@ class OpenQueue:
         done = [] if lease.lane is None else lease.settled_before(settled)
         name = lease.name._replace(place=record.offset)
         settlement = Settlement(name, done=done, **settled_as)  # type: ignore[arg-type]
-        fate = await self._answered(self._queue.settle_one(settlement))
+        fate = await self._queue.settle_one(settlement)
         if fate == "locked":
             raise UnavailableError(_LOCKED % (1, lease.lane))
         if fate == "lost":
@@ -450,7 +443,7 @@ class OpenQueue:
 
     async def _give_back(self, leases: Collection[Lease]) -> None:
         wanted = [Settlement(each.name, "free") for each in leases]
-        fates = await self._answered(self._queue.settle(wanted))
+        fates = await self._queue.settle(wanted)
         locked = [each for each in leases if fates.get(each.number) == "locked"]
         self._end([each for each in leases if each not in locked])
         if locked:
@@ -460,7 +453,8 @@ class OpenQueue:
         """End all claims, and give back their unsettled jobs."""
         names: list[LeaseName] = []
         try:
-            async with self._clock.timeout_at(self._clock.now() + GIVE_BACK_WITHIN):
+            seconds = close_within(GIVE_BACK_WITHIN)
+            async with self._clock.timeout_at(self._clock.now() + seconds):
                 await self._claimer.close()
                 self._drop_ended()
                 wanted = [self._given_back(lease) for lease in self._book.all]

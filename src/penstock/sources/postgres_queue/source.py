@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.postgres.access import Access, need_asyncpg
+from ..._clients.postgres.answers import ANSWER_TIMEOUT
 from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.queues.channel import queue_channel
 from ..._clients.postgres.queues.leasing import QueueLeases
@@ -85,6 +86,8 @@ class PostgresQueueSource:
             setting.
         prepared_statements: as for `PostgresSink`.
         close_timeout: timeout in seconds for closing the connections; default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20; at most half of `lease`.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Used by one consumer
@@ -116,6 +119,7 @@ class PostgresQueueSource:
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         need_asyncpg()
@@ -138,6 +142,8 @@ class PostgresQueueSource:
             options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
+            answer_timeout=answer_timeout,
+            lease=lease,
         )
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT

@@ -18,6 +18,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
+from ..._core.runtime.closing import close_within
 from ..._core.say import say
 from ..._core.source import TopicPartition
 from ..._core.subscriptions import slot_lock
@@ -210,7 +211,8 @@ class SlotHolder:
         """End all claims without a commit, and release the locks."""
         self.end(self._book.all)
         try:
-            async with self._clock.timeout_at(self._clock.now() + UNLOCK_WITHIN):
+            seconds = close_within(UNLOCK_WITHIN)
+            async with self._clock.timeout_at(self._clock.now() + seconds):
                 await self.unlock_ended()
         except Exception as error:
             say(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))

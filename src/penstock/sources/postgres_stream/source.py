@@ -7,6 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.postgres.access import Access, need_asyncpg
+from ..._clients.postgres.answers import ANSWER_TIMEOUT
 from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.schema.opened import check_schema_name
 from ..._clients.postgres.streams.channel import channel_of
@@ -87,6 +88,8 @@ class PostgresStreamSource:
             setting.
         prepared_statements: as for `PostgresSink`.
         close_timeout: timeout in seconds for closing the connections; default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20; at most half of `lease`.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Used by one consumer
@@ -128,6 +131,7 @@ class PostgresStreamSource:
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         need_asyncpg()
@@ -149,6 +153,8 @@ class PostgresStreamSource:
             options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
+            answer_timeout=answer_timeout,
+            lease=lease,
         )
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
@@ -163,6 +169,7 @@ class PostgresStreamSource:
                 close_pool=close_pool,
                 connect_options=connect_options,
                 close_timeout=close_timeout,
+                answer_timeout=answer_timeout,
                 statement_timeout=statement_timeout,
                 prepared_statements=prepared_statements,
             )

@@ -138,9 +138,10 @@ class OpenStream:
 
     async def _keep(self) -> None:
         clock, every = self._parts.clock, self._parts.locks.keep_every
+        is_kept = True
         while every is not None:
-            await clock.sleep(every)
-            await self._tried("extending the locks", self._holder.keep())
+            await clock.sleep(every if is_kept else min(every / 4, 1.0))
+            is_kept = await self._tried("extending the locks", self._holder.keep())
 
     async def _watch(self) -> None:
         """End the claims when their locks may have expired, even while a `keep` has no answer."""

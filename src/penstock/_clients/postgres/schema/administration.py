@@ -14,6 +14,7 @@ from ...._core import checks
 from ...._core.causes import caused
 from ...._core.errors import PenstockError, UnavailableError
 from ..access import Access, need_asyncpg
+from ..answers import keep_alive
 from ..errors import is_lost, shown, sqlstate
 from ..refusals import for_opening, refusal, repair_of
 from .check import check
@@ -186,6 +187,7 @@ async def _connected(dsn: str) -> AsyncGenerator[Connection[Any]]:
         con: Connection[Any] = await asyncpg.connect(dsn, statement_cache_size=0)
     except Exception as error:
         raise for_opening(error, access.place)  # noqa: B904  # it has its cause
+    keep_alive(con)
     try:
         yield con
     except PenstockError:

@@ -220,9 +220,11 @@ async def attempted(
     async with connections.lent() as con:
         made = make(con)
         try:
-            await made.begin()
+            with connections.bounded(con):
+                await made.begin()
             yield made
-            await made.commit()
+            with connections.bounded(con):
+                await made.commit()
         except BaseException as error:
             await made.roll_back()
             if isinstance(error, TransactionLost) and (refused := made.refusal) is not None:
@@ -248,7 +250,7 @@ async def _resolve(
     try:
         async with (
             LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + close_timeout),
-            connections.lent() as con,
+            connections.lent(answered=True) as con,
         ):
             is_there = await made.is_applied(con)
     except Exception as second:

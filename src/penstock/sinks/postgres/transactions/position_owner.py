@@ -52,7 +52,7 @@ class PositionOwner:
         """Own these partitions; return the positions of those that have one."""
         if not partitions:
             return {}
-        async with self._connections.lent() as con:
+        async with self._connections.lent(answered=True) as con:
             claimed = await self._table.claim(
                 con, group, partitions, self._target, self._home, limit=self._limit
             )
@@ -68,7 +68,7 @@ class PositionOwner:
     ) -> dict[TopicPartition, Position]:
         """The current positions of these partitions."""
         found: dict[TopicPartition, Position] = {}
-        async with self._connections.lent() as con:
+        async with self._connections.lent(answered=True) as con:
             for partition in partitions:
                 owned = self._of(group, partition)
                 position = await self._table.read(con, owned, limit=self._limit)
@@ -82,7 +82,7 @@ class PositionOwner:
     ) -> list[TopicPartition]:
         """Move these positions without rows; return the partitions whose positions were moved."""
         moves = [(self._of(group, each), at) for each, at in positions.items()]
-        async with self._connections.lent() as con:
+        async with self._connections.lent(answered=True) as con:
             moved = await self._table.store(con, moves, limit=self._limit)
         for owned in moved:
             owned.moved(positions[owned.partition])

@@ -6,12 +6,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.access import Access, need_asyncpg
+from ...._clients.postgres.answers import ANSWER_TIMEOUT
 from ...._clients.postgres.schema.connected import connected_to_log
 from ...._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from ...._core import checks
 from ...._core.clock import LOOP_CLOCK
 from ...._core.errors import ClosedError
 from ...._core.opening import Openable
+from ...._core.runtime.closing import close_within
 from ...._core.say import say
 from ...._core.told import for_log
 from .leases import SlotLeases
@@ -53,6 +55,8 @@ class PostgresSubscriptions(Openable):
         connect_options: any options of `asyncpg.create_pool`.
         close_timeout: timeout in seconds for releasing the locks and closing the connections;
             default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20; at most half of `lease`.
         statement_timeout: timeout in seconds of a statement on the server; default: the server's
             setting.
         prepared_statements: as for `PostgresSink`.
@@ -77,6 +81,7 @@ class PostgresSubscriptions(Openable):
         pool_size: int | None = None,
         connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
     ) -> None:
@@ -89,6 +94,8 @@ class PostgresSubscriptions(Openable):
             options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
+            answer_timeout=answer_timeout,
+            lease=lease,
         )
         self._schema = check_schema_name(schema)
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
@@ -109,7 +116,8 @@ class PostgresSubscriptions(Openable):
     async def _leave(self, leases: SlotLeases) -> None:
         """Release all held locks within `close_timeout`; otherwise the leases expire."""
         try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+            seconds = close_within(self._close_timeout)
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
                 await leases.leave()
         except Exception as error:
             say(logger, logging.WARNING, _NOT_FREED, self, self._lease, for_log(error))

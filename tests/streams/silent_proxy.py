@@ -1,0 +1,89 @@
+"""A proxy whose connections can become silent: they stay open, and their bytes are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+
+class SilentProxy:
+    """Forwards connections to the server of a DSN."""
+
+    def __init__(self, dsn: str) -> None:
+        self._target = urlsplit(dsn)
+        self._open: list[asyncio.Event] = []
+        """For each forwarded connection, whether it is silent."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.dsn = ""
+
+    def silence(self) -> int:
+        """Make all present connections silent for ever, while new ones work; return their number."""
+        for each in self._open:
+            each.set()
+        count = len(self._open)
+        self._open.clear()
+        return count
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward a connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        silent = asyncio.Event()
+        assert self._target.port is not None
+        far_reader, far_writer = await asyncio.open_connection(
+            self._target.hostname, self._target.port
+        )
+        self._open.append(silent)
+        pumps = [
+            asyncio.ensure_future(_pump(*ends, silent))
+            for ends in ((reader, far_writer), (far_reader, writer))
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            for each in (writer, far_writer):
+                each.close()
+            with contextlib.suppress(ValueError):
+                self._open.remove(silent)
+            self._tasks.discard(task)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silent: asyncio.Event
+) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65_536):
+            if not silent.is_set():
+                writer.write(data)
+                await writer.drain()
+
+
+@asynccontextmanager
+async def silent_proxy(dsn: str) -> AsyncGenerator[SilentProxy]:
+    """A proxy in front of a server, with its DSN."""
+    proxy = SilentProxy(dsn)
+    server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    target = urlsplit(dsn)
+    host = target.netloc.rpartition("@")[0]
+    proxy.dsn = target._replace(netloc=f"{host}@127.0.0.1:{port}".removeprefix("@")).geturl()
+    try:
+        yield proxy
+    finally:
+        server.close()
+        await proxy.close()
