@@ -87,7 +87,7 @@ class PlanFacts:
     @cached_property
     def key_of(self) -> Callable[[Sequence[object]], object]:
         """The values of the key in a row: one, or a tuple."""
-        return itemgetter(*self.key_places)
+        return itemgetter(*(self.columns.index(name) for name in self.key or ()))
 
     @cached_property
     def keeps_arrival(self) -> bool:
