@@ -86,8 +86,8 @@ class PlanFacts:
 
     @cached_property
     def key_of(self) -> Callable[[Sequence[object]], object]:
-        """The values of the conflict key in a row."""
-        return itemgetter(*(self.columns.index(name) for name in self.target or ()))
+        """The values of the key in a row: one, or a tuple."""
+        return itemgetter(*(self.columns.index(name) for name in self.key or ()))
 
     @cached_property
     def keeps_arrival(self) -> bool:
@@ -185,7 +185,7 @@ class PlanFacts:
         if not kinds:
             return None
         if keys is None:
-            keys = [*map(itemgetter(*self.key_places), rows)]
+            keys = [*map(self.key_of, rows)]
         return sorted_places(kinds, keys)
 
     @cached_property
