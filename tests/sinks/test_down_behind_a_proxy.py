@@ -83,7 +83,7 @@ QUICK = [
     Way("request", 150, by="fin"),
     Way("answer", 20, by="rst"),
 ]
-LONG = [
+MORE = [
     Way("connect", by="refuse"),
     *(
         way
@@ -537,7 +537,13 @@ def case_of(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize(
-    "way", [*QUICK, *(pytest.param(way, marks=pytest.mark.long) for way in LONG)], ids=str
+    "way",
+    [
+        *QUICK,
+        *(pytest.param(way, marks=pytest.mark.long) for way in MORE[::3]),
+        *(pytest.param(way, marks=pytest.mark.soak) for way in MORE if way not in MORE[::3]),
+    ],
+    ids=str,
 )
 async def test_a_destination_down_behind_a_proxy_loses_no_good_item(
     request: pytest.FixtureRequest, real_clock: LoopClock, case_of: Any, way: Way

@@ -166,8 +166,11 @@ async def test_a_value_gives_in_every_statement_what_it_gives_alone(
     await _check(embedded_postgres.dsn, names, arrays=arrays, some=2 if arrays else 6)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("arrays", [False, True], ids=["single", "arrays"])
+@pytest.mark.parametrize(
+    "arrays",
+    [pytest.param(False, marks=pytest.mark.long), pytest.param(True, marks=pytest.mark.soak)],
+    ids=["single", "arrays"],
+)
 @pytest.mark.parametrize("name", [*GOOD, OTHER])
 async def test_so_does_every_type_that_a_column_may_have(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, name: str, *, arrays: bool

@@ -56,6 +56,8 @@ def statement_for_values(
 
 def _repeats(keys: list[object]) -> bool:
     """Whether two of the keys may be the same."""
+    if len(keys) == 1:
+        return False
     try:
         return len(set(keys)) < len(keys)
     except TypeError:  # a value that cannot be hashed
