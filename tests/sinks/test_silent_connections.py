@@ -200,7 +200,7 @@ class Told(Observer):
         self.classes.add(error_class)
 
 
-def _forms(*quick: Any) -> Any:
+def _forms(*quick: Any) -> pytest.MarkDecorator:
     """All destinations; those besides `quick` with the long tests."""
     forms = [
         pytest.param(each, marks=[] if each in quick else [pytest.mark.long], id=each.__name__)

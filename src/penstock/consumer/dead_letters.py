@@ -136,8 +136,9 @@ class LetterWriter:
 
     async def _sent(self, batch: RowBatch[Any]) -> Mapping[int, BaseException]:
         """Write the letters; without an answer within `WRITE_WITHIN`, each has an error."""
+        limit = self._clock.timeout_at(self._clock.now() + WRITE_WITHIN)
         try:
-            async with self._clock.timeout_at(self._clock.now() + WRITE_WITHIN) as limit:
+            async with limit:
                 return await send(self._target, batch)
         except TimeoutError:
             if not limit.expired():

@@ -133,8 +133,9 @@ class PartitionCommits(ABC):
         self, within: Transaction[Any], batch: RowBatch[Any]
     ) -> Mapping[int, BaseException]:
         """Write rows. Raises `UnavailableError` without an answer within `WRITE_WITHIN`."""
+        limit = LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + WRITE_WITHIN)
         try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + WRITE_WITHIN) as limit:
+            async with limit:
                 return await send(within, batch)
         except TimeoutError as error:
             if not limit.expired():

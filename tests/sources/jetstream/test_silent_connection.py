@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.sinks.nats.nats_help import new_stream
-from tests.sinks.test_silent_connections import HOST, black_hole
+from tests.sinks.test_down_behind_a_proxy import HOST
+from tests.sinks.test_silent_connections import black_hole
 
 from penstock import Consumer, LoopClock
 from penstock.sources.jetstream import JetStreamSource

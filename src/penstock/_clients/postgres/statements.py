@@ -117,11 +117,10 @@ class Statements:
         import asyncpg  # an optional dependency
 
         make = options.pop("connect_with", None) or asyncpg.connect
-        con: Connection[Any] | None = None
-        if self.are_prepared:
-            con = await self._prepared(make, arguments, options)
-        if con is None:
-            con = await make(*arguments, **{**options, "statement_cache_size": 0})
+        prepared = await self._prepared(make, arguments, options) if self.are_prepared else None
+        con: Connection[Any] = prepared or await make(
+            *arguments, **{**options, "statement_cache_size": 0}
+        )
         keep_alive(con)
         return con
 

@@ -103,7 +103,7 @@ class AsyncSqlEngine:
 
         owner = object()
         async with self._slots:
-            call = greenlet_spawn(self._connections.call, function, owner)
+            call: Coroutine[Any, Any, R] = greenlet_spawn(self._connections.call, function, owner)
             if self._send is not None:
                 return await call
             # psycopg would ask the server to cancel the statement, and wait for it
