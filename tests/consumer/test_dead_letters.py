@@ -243,7 +243,7 @@ async def test_a_message_whose_letter_is_not_written_is_not_settled(fake_clock: 
     ) as consumer:
         running = asyncio.ensure_future(consumer.run(give_up))
         await fake_clock.advance(600.0)
-        assert len(sink.calls) == 1
+        assert len(sink.calls) > 1, "each has a limit"
         consumer.stop()
         report = await running
     assert not report.complete

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
     from penstock.testing import EmbeddedPostgres
 
-NOTHING_OF = ("BEGIN", "COMMIT", "")
+NOTHING_OF = ("BEGIN", "BEGIN ISOLATION LEVEL READ COMMITTED", "COMMIT", "")
 
 
 def words(count: int, start: int = 0) -> list[tuple[int, str]]:

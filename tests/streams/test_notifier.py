@@ -38,8 +38,9 @@ class Server:
         self.times: list[float] = []
 
     @asynccontextmanager
-    async def lent(self, *, keep: bool = False) -> AsyncGenerator[Server]:
+    async def lent(self, *, keep: bool, answered: bool) -> AsyncGenerator[Server]:
         assert keep
+        assert answered
         if self.is_away:
             raise ConnectionRefusedError("away")
         yield self

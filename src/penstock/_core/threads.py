@@ -40,7 +40,8 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
 async def uncut(work: Coroutine[Any, Any, R], *, within: float) -> R:
     """Run `work` to its end even when cancelled; then raise the cancellation.
 
-    `within` seconds after the cancellation, or with the end of the closing, `work` is cancelled too. Its result is lost.
+    `within` seconds after the cancellation, or with the end of the closing, `work` is cancelled
+    too. Its result is lost.
     """
     call = asyncio.ensure_future(work)
     try:

@@ -180,7 +180,7 @@ def _answer_timeout(given: float | timedelta, lease: float | timedelta | None) -
     seconds = checks.seconds("answer_timeout", given, usual=checks.LONG_TIMEOUT)
     if lease is None:
         return seconds
-    return min(seconds, checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT) / 2)
+    return min(seconds, checks.seconds("lease", lease) / 2)  # its own check warns of milliseconds
 
 
 def _prepared(prepared: object, options: Mapping[str, Any]) -> Prepared:
