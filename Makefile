@@ -52,7 +52,7 @@ test: $(VENV)/.dev  ## the whole suite, in three processes, which often wait for
 	$(BIN)/python -m pytest -n 3 $(ARGS)
 
 long: $(VENV)/.dev  ## the long tests, once each
-	$(BIN)/python -m pytest -n 2 -m long $(ARGS)
+	$(BIN)/python -m pytest -n 3 -m "long and not soak" $(ARGS)
 
 soak: $(VENV)/.dev  ## kills, outages and random schedules, many times each
 	$(BIN)/python -m pytest -m soak $(ARGS)

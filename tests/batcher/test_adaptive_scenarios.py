@@ -170,6 +170,7 @@ def test_no_flood_of_timeouts_is_made_worse(seed: int) -> None:
         assert seen.writing <= 16
 
 
+@pytest.mark.long
 def test_what_it_is_for(program: Any) -> None:
     """If fixed limits overload the destination, it writes more and fewer items fail; otherwise it
     costs nothing.

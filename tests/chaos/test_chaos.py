@@ -29,6 +29,7 @@ def test_after_the_storm_good_items_are_there_and_bad_ones_are_the_dead_letters(
     storms(range(first, first + 20), patient=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, SAMPLE, 20))
 def test_a_shutdown_in_the_storm_accounts_for_every_item(first: int) -> None:
     """batcher/4b.1, batcher/4b.2, B-T57: delivered means applied, unsent means not applied, and

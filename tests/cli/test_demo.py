@@ -40,6 +40,7 @@ def flights() -> None:
         skip_or_fail("flights", str(error))
 
 
+@pytest.mark.long
 def test_a_server_killed_half_way_costs_no_row(
     embedded_postgres: EmbeddedPostgres,
     folder: Path,
@@ -291,6 +292,7 @@ def test_a_server_that_does_not_come_back_is_told_with_what_was_left(
 # -- signals ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_an_interrupt_drains_and_says_what_was_left(
     embedded_postgres: EmbeddedPostgres, folder: Path
 ) -> None:

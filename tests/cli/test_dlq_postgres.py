@@ -136,6 +136,7 @@ def test_letters_are_chosen_as_in_a_file(cli: Cli, letters: Letters) -> None:
     assert cli.keys(letters.dsn, "--limit", "4") == [700, 800, 0, 1], "interrupted ones come first"
 
 
+@pytest.mark.long
 def test_a_replay_into_a_table_is_exactly_once_though_it_is_killed_anywhere(
     cli: Cli, letters: Letters, tmp_path: Path
 ) -> None:

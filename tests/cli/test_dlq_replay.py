@@ -274,6 +274,7 @@ def test_a_replay_that_is_killed_goes_on_with_the_same_batch_and_knows_that_it_m
     assert [item["n"] for item in rest["items"]] == [6]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sent_signal", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("where", ["at the destination", "backing off", "partly done"])
 def test_a_replay_that_is_interrupted_notes_what_is_known(

@@ -146,6 +146,7 @@ def test_a_package_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch
         find_file()
 
 
+@pytest.mark.long
 def test_the_whole_year_is_read_without_importing_the_package() -> None:
     """Its import would load pandas."""
     try:

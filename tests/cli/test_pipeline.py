@@ -139,6 +139,7 @@ def test_without_java_a_run_says_so(
     assert "Spark needs Java, and none was found" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     file = tmp_path / "numbers.toml"

@@ -241,7 +241,7 @@ class OvertakingMachine(LanesMachine):
 
 
 FAST = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=25, stateful_step_count=40, deadline=None, derandomize=True, database=None
 )
 
 

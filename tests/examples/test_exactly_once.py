@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedKafka, EmbeddedPostgres
 
 
+@pytest.mark.long
 def test_bookings_reach_postgresql_once(
     embedded_kafka: EmbeddedKafka,
     embedded_postgres: EmbeddedPostgres,

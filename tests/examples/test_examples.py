@@ -66,6 +66,7 @@ async def test_the_users_own_test_of_events(fake_clock: FakeClock, name: str) ->
     await getattr(load("test_my_events"), name)(fake_clock)
 
 
+@pytest.mark.long
 def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) -> None:
     """It prints its address, has the tables, crashes and restarts, and ends in order. The fixture
     skips if the server's package is missing.
@@ -113,6 +114,7 @@ async def test_events_reach_an_http_endpoint(
     )
 
 
+@pytest.mark.long
 async def test_an_order_outlives_its_broker(
     embedded_kafka: EmbeddedKafka, real_clock: LoopClock
 ) -> None:

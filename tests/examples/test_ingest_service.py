@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import httpx
 import psutil
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.children import child
 from tests.examples.example import EXAMPLES, load
@@ -175,6 +176,7 @@ async def overload_and_crashes(server: EmbeddedPostgres) -> tuple[Crowd, Service
     return crowd, running, code
 
 
+@pytest.mark.long
 def test_what_was_accepted_is_in_the_table_once() -> None:
     """B-T37: overloaded tenfold, the database killed twice, stopped during the load: no accepted
     event is lost, and memory stays at the ledger's limit.

@@ -161,6 +161,7 @@ def test_what_it_does_is_measured(step: str, embedded_postgres: EmbeddedPostgres
     assert measured("batcher_enqueued_total", {"name": "audit"}) == COUNT
 
 
+@pytest.mark.long
 def test_the_tenth_step_has_tests_that_pass() -> None:
     """batcher/B57: the user's tests, run as a user runs them."""
     command = [

@@ -347,6 +347,7 @@ async def test_a_deferred_constraint_costs_its_own_message_only(
 # -- outages and owners ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_cut_connections_at_every_statement_cost_no_effect_and_repeat_none(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:

@@ -32,6 +32,7 @@ PARTITIONS = 6
 QUICKLY = RetryPolicy(attempts=100, backoff=lambda tries, error=None, waited=0.0: 0.02)
 
 
+@pytest.mark.long
 def test_members_that_join_and_leave_write_each_row_once_and_in_order(
     broker: EmbeddedKafka,
 ) -> None:
@@ -51,6 +52,7 @@ def test_members_that_join_and_leave_for_long_write_each_row_once(
     run(_churn(broker, random.Random(seed), changes, records=3_000), seconds=170)
 
 
+@pytest.mark.long
 def test_members_whose_writes_fail_repeat_only_rows_of_unknown_outcome(
     broker: EmbeddedKafka,
 ) -> None:

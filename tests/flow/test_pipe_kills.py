@@ -39,6 +39,7 @@ CREATE TRIGGER slow AFTER INSERT ON {table} EXECUTE FUNCTION {table}_slow()
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 
 
+@pytest.mark.long
 async def test_two_kills_at_random_moments_repeat_only_what_was_not_stored(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:

@@ -104,6 +104,7 @@ async def blocked(db: Database) -> None:
     await until_blocked(db.con, db.table)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_database_that_restarts_costs_no_row(
     broker: EmbeddedKafka, own_postgres: EmbeddedPostgres, how: str

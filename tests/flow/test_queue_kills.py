@@ -56,13 +56,13 @@ async def kill_at_random(
     await stop(*members)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.long
 async def test_kills_and_frozen_processes_repeat_no_job_and_lose_none(
-    embedded_postgres: EmbeddedPostgres, kills: int
+    embedded_postgres: EmbeddedPostgres,
 ) -> None:
     """Q-T2, Q-T11, Q-T13, R6: half of the faults are a SIGSTOP; rows and effects side by side."""
     async with flow_queue(embedded_postgres.dsn) as made:
-        await kill_at_random(made, EXACT, kills, random.Random(0))
+        await kill_at_random(made, EXACT, 6, random.Random(0))
         await made.assert_exact()
 
 

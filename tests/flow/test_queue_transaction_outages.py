@@ -236,6 +236,7 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.mark.long
 async def test_a_server_that_is_killed_costs_no_job_and_repeats_none(
     own_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:

@@ -53,6 +53,7 @@ def schedules(seeds: range) -> Counter[str]:
     return seen
 
 
+@pytest.mark.long
 def test_pipes_keep_order_and_positions_in_random_schedules() -> None:
     """consumer/C:C5, consumer/C:R1, consumer/C:R2, consumer/C:R4, consumer/C:N12: in memory,
     checked by the records of the destination and of the log.

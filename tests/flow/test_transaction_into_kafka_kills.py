@@ -75,6 +75,7 @@ def _acked(least: int) -> Callable[[dict[str, Any]], bool]:
     return lambda told: told["acked"] >= least
 
 
+@pytest.mark.long
 async def test_a_frozen_process_commits_nothing_when_it_wakes_up(broker: EmbeddedKafka) -> None:
     """Its partitions have moved; it reports this once and continues with those it is assigned
     again.

@@ -41,6 +41,7 @@ KINDS = [
 """The requests of a transaction."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("direction", [pytest.param("request", marks=pytest.mark.soak), "answer"])
 @pytest.mark.parametrize("api", KINDS, ids=lambda api: api.name.lower())
 async def test_what_is_lost_of_a_transaction_costs_no_record_and_repeats_none(

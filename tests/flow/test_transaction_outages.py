@@ -127,6 +127,7 @@ def test_a_broker_that_is_away_for_a_while_costs_no_row_and_repeats_none(
     run(scenario())
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_and_started_again_costs_no_row_and_repeats_none(
     own_broker: OwnKafka, own_postgres: EmbeddedPostgres
 ) -> None:

@@ -37,7 +37,7 @@ def test_no_record_is_lost_and_every_key_stays_in_order() -> None:
     consumer/C:R2, consumer/C:N3, consumer/C:N8: the laws hold after every step, and at the end
     every record is settled.
     """
-    run_state_machine_as_test(ConsumerMachine, settings=settings(FAST, max_examples=40))
+    run_state_machine_as_test(ConsumerMachine, settings=settings(FAST, max_examples=20))
 
 
 @pytest.mark.soak

@@ -34,7 +34,7 @@ def test_keys_tenants_and_adaptive_control_keep_their_laws() -> None:
     """I1, I4, I5, I6, I9, batcher/4a.9, batcher/4a.10, batcher/4a.11, batcher/4b.6, B-T28, G-T8:
     after every step; nothing remains at the end.
     """
-    run_state_machine_as_test(KeyedMachine, settings=settings(FAST, max_examples=60))
+    run_state_machine_as_test(KeyedMachine, settings=settings(FAST, max_examples=30))
 
 
 @pytest.mark.soak

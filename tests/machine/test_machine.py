@@ -44,7 +44,7 @@ def test_every_item_is_accounted_for_whatever_happens() -> None:
     """batcher/4b.1, batcher/4b.2, B-T7: the law holds after every step, and the final outcomes
     match the destination.
     """
-    run_state_machine_as_test(BatcherMachine, settings=FAST)
+    run_state_machine_as_test(BatcherMachine, settings=settings(FAST, max_examples=50))
 
 
 @pytest.mark.soak

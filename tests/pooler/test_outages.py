@@ -139,6 +139,7 @@ async def test_a_database_that_is_killed_or_disabled_blames_no_row(
         assert len(await db.rows()) == 40
 
 
+@pytest.mark.long
 async def test_a_pooler_and_a_server_that_crash_lose_no_row(real_clock: LoopClock) -> None:
     """The server is killed behind the pooler, and the pooler behind the sink, while rows arrive."""
     with there_or_skip("postgres", own_postgres({"fsync": "off"})) as server:

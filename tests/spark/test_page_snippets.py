@@ -54,6 +54,7 @@ def ended(spark: Any) -> None:
         each.stop()
 
 
+@pytest.mark.long
 def test_exactly_once(spark: Any, runner: asyncio.Runner, database: str, tmp_path: Path) -> None:
     by_stream, atomic, overwrites = snippets("how-to/deliver-exactly-once-from-spark.md")
     query(database, f"CREATE TABLE orders {COLUMNS}")
@@ -140,6 +141,7 @@ def test_windows(spark: Any, runner: asyncio.Runner, database: str, tmp_path: Pa
     assert len(query(database, "SELECT * FROM orders")) == 3
 
 
+@pytest.mark.long
 def test_into_kafka(spark: Any, runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
     (into_kafka,) = snippets("how-to/write-from-spark.md")
     broker.create_topic("orders_of_rows")

@@ -196,6 +196,7 @@ CASES: dict[str, tuple[Callable[[Path], Batcher[str]], str, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 async def test_an_exception_of_user_code_is_one_event_with_its_traceback(
     real_clock: LoopClock, sentry: Collecting, tmp_path: Path, case: str

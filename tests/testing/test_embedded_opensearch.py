@@ -48,6 +48,7 @@ def get(server: EmbeddedOpenSearch, number: int) -> Any:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "way",
     [

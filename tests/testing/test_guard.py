@@ -119,6 +119,7 @@ def started(body: str) -> Iterator[Started]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "by", "paused"),
     [

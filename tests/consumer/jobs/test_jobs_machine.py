@@ -65,7 +65,7 @@ def test_every_event_is_complete_once_and_in_order() -> None:
     consumer/C:Ba7: the laws hold after every step; at the end everything is complete and the
     consumer is empty.
     """
-    run_state_machine_as_test(JobsMachine, settings=settings(FAST, max_examples=30))
+    run_state_machine_as_test(JobsMachine, settings=settings(FAST, max_examples=15))
 
 
 @pytest.mark.soak
@@ -99,7 +99,7 @@ def complaint(machine: type[JobsMachine], seed: int) -> str:
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.soak)
+        pytest.param(name, marks=pytest.mark.long if name in QUICK else pytest.mark.soak)
         for name in jobs_mutants.ALL
     ],
 )

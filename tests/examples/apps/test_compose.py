@@ -129,6 +129,7 @@ async def health(secret: Path, is_up: bool) -> bool:
         return await is_healthy(url)
 
 
+@pytest.mark.long
 def test_the_healthcheck(secret: Path, database: str) -> None:
     """Its command, with the app in front of the table of `events.sql`."""
     asyncio.run(query(database, (APPS / "events.sql").read_text()))
@@ -153,6 +154,7 @@ async def drained_as_process_1(secret: Path) -> tuple[Counter[str], int]:
     return report, code
 
 
+@pytest.mark.long
 def test_it_drains_as_process_1(secret: Path, database: str) -> None:
     """As in a container without `init`, where SIGTERM has no effect by default."""
     may = subprocess.run([*ALONE, "true"], check=False, capture_output=True, text=True)

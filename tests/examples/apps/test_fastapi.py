@@ -209,6 +209,7 @@ async def with_a_crash(server: EmbeddedPostgres) -> tuple[Crowd, list[str]]:
     return crowd, ready
 
 
+@pytest.mark.long
 def test_a_killed_database_pushes_back_and_loses_nothing() -> None:
     """Down at the start, and killed later: 503 with Retry-After and not ready meanwhile; then
     everything continues.

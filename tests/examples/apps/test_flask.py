@@ -72,6 +72,7 @@ async def stopped_under_load(dsn: str, *options: str) -> tuple[Crowd, Service, i
     return crowd, running, code
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [("--preload",), pytest.param((), marks=pytest.mark.soak)], ids=["preload", "plain"]
 )

@@ -91,9 +91,10 @@ async def test_two_runs(broker: EmbeddedKafka) -> None:
         assert [each["number"] for each in marks] == [*range(1, len(marks) + 1)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kills",
-    [2, pytest.param(4, marks=pytest.mark.long), pytest.param(25, marks=pytest.mark.soak)],
+    [3, pytest.param(25, marks=pytest.mark.soak)],
 )
 async def test_kills(broker: EmbeddedKafka, kills: int) -> None:
     """G-T24: after each kill the state is exactly that of the events before its position."""

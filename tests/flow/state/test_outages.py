@@ -37,6 +37,7 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.mark.long
 async def test_a_database_that_is_killed(own_postgres: EmbeddedPostgres) -> None:
     """G-T24: events continue meanwhile; at the end the state contains each of them once. A run that
     ends during the outage reports it, and the next one continues.

@@ -62,6 +62,7 @@ async def run(
         )
 
 
+@pytest.mark.long
 async def test_a_whole_log(embedded_postgres: EmbeddedPostgres) -> None:
     """consumer/G28: the state contains all events, with jobs and finalisers that share a key."""
     counting = Counting(0)

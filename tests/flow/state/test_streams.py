@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 STREAMS = 60
 
 
+@pytest.mark.long
 async def test_streams_of_many_slots(embedded_postgres: EmbeddedPostgres) -> None:
     """G-T24: each slot has its own state, and a second run continues with it."""
     log = Log(embedded_postgres.dsn, fresh_name())

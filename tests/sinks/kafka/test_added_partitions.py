@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 
+@pytest.mark.long
 async def test_a_record_for_an_added_partition_is_not_refused(broker: EmbeddedKafka) -> None:
     """The client does not know its number for up to five minutes."""
     topic = await new_topic(broker, 1)

@@ -115,9 +115,10 @@ async def under_load(
     return times
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "event",
-    ["killed", *[pytest.param(each, marks=pytest.mark.long) for each in ("restarted", "frozen")]],
+    ["killed", "restarted", "frozen"],
 )
 @pytest.mark.parametrize("timeout", [pytest.param(None, marks=pytest.mark.soak), 1.5])
 def test_an_outage_at_full_load_costs_nothing_and_doubles_nothing(
@@ -141,6 +142,7 @@ def test_outages_at_random_moments(own_broker: OwnKafka, seed: int) -> None:
     assert max(times.values()) == 1 or not idempotent
 
 
+@pytest.mark.long
 def test_a_write_without_a_broker_ends_soon_and_is_unavailable_until_it_is_back(
     own_broker: OwnKafka,
 ) -> None:

@@ -128,6 +128,7 @@ async def under_load(
     return times, counts.times
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("event", EVENTS)
 async def test_each_item_is_in_the_stream_once_after_an_outage(
     own: EmbeddedNats, real_clock: LoopClock, event: str

@@ -40,6 +40,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in range(2, 20))]
 )

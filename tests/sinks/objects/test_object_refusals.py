@@ -232,6 +232,7 @@ async def test_a_file_that_is_larger_than_this_process_may_write(
     assert folder.objects() == {}
 
 
+@pytest.mark.long
 async def test_a_server_that_is_frozen_or_killed(real_clock: LoopClock) -> None:
     """While the server is frozen the outcome is unknown; while it is down the store is unavailable.
     Both are temporary.

@@ -173,6 +173,7 @@ class Filling:
         return await self._task
 
 
+@pytest.mark.long
 async def test_a_server_that_is_killed_costs_no_job_and_makes_none_twice(
     crashing: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:

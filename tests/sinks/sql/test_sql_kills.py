@@ -132,6 +132,7 @@ WAIT = {
 """A query that waits for the end of a killed process's statement."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("driver", ["asyncpg"])
 @pytest.mark.parametrize(("size", "lines"), [(10, 50), (40_000, 17)])
 def test_a_process_that_is_killed_has_lost_nothing(

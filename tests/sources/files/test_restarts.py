@@ -60,6 +60,7 @@ def fill(folder: Path, ending: str, name: str = "a", count: int = COUNT) -> None
 ENDINGS = [".ndjson", ".ndjson.gz", ".ndjson.zst", ".csv", ".parquet"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_after_a_kill_exactly_the_unfinished_rows_run_again(
     tmp_path: Path, real_clock: LoopClock, ending: str

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 
 
-@pytest.mark.parametrize("partitions", [pytest.param(None, marks=pytest.mark.long), 2])
+@pytest.mark.long
+@pytest.mark.parametrize("partitions", [None, 2])
 @pytest.mark.parametrize("how", ["hold", "block"])
 async def test_a_process_that_was_away_beyond_the_wait_settles_nothing_that_it_held(
     own: EmbeddedNats, tmp_path: Path, how: str, partitions: int | None
@@ -50,6 +51,7 @@ async def test_a_process_that_was_away_beyond_the_wait_settles_nothing_that_it_h
         assert {*made.sequences("done", second.name)} == {*held, *newer}
 
 
+@pytest.mark.long
 async def test_a_process_that_is_frozen_for_less_than_the_wait_repeats_nothing(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:
@@ -76,7 +78,8 @@ async def test_a_process_that_is_frozen_for_less_than_the_wait_repeats_nothing(
         assert made.repeats() == 0
 
 
-@pytest.mark.parametrize("partitions", [pytest.param(None, marks=pytest.mark.long), 2])
+@pytest.mark.long
+@pytest.mark.parametrize("partitions", [None, 2])
 async def test_what_was_sent_to_a_frozen_process_is_not_handled_by_it_late(
     own: EmbeddedNats, tmp_path: Path, partitions: int | None
 ) -> None:

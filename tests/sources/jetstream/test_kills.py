@@ -50,7 +50,8 @@ async def all_settled(made: Audited) -> None:
         assert told.num_ack_pending == 0
 
 
-@pytest.mark.parametrize("partitions", [pytest.param(None, marks=pytest.mark.long), 4])
+@pytest.mark.long
+@pytest.mark.parametrize("partitions", [None, 4])
 async def test_a_server_that_is_killed_under_load_loses_nothing(
     own: EmbeddedNats, tmp_path: Path, partitions: int | None
 ) -> None:
@@ -102,6 +103,7 @@ async def test_one_process_repeats_nothing_over_restarts_of_the_server(
         assert made.repeats() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [0.5, 3.0])
 async def test_a_server_that_is_frozen_loses_nothing(
     own: EmbeddedNats, tmp_path: Path, seconds: float
@@ -178,7 +180,8 @@ async def test_a_killed_process_is_succeeded_for_all_that_it_held(
         assert all(made.attempts(each, second) == [1] for each in held[1:3]), "behind the head"
 
 
-@pytest.mark.parametrize("partitions", [pytest.param(None, marks=pytest.mark.long), 4])
+@pytest.mark.long
+@pytest.mark.parametrize("partitions", [None, 4])
 async def test_processes_that_are_killed_at_random_moments_lose_nothing(
     own: EmbeddedNats, tmp_path: Path, partitions: int | None
 ) -> None:

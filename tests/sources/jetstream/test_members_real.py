@@ -71,6 +71,7 @@ async def flow(made: Audited, stopped: asyncio.Event) -> None:
         await asyncio.sleep(0.002)
 
 
+@pytest.mark.long
 async def test_members_that_join_and_leave_cleanly_repeat_nothing_and_stop_no_other_partition(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ async def test_members_that_join_and_leave_cleanly_repeat_nothing_and_stop_no_ot
         assert made.repeats() == 0
 
 
+@pytest.mark.long
 async def test_the_partitions_of_a_killed_member_are_taken_over(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAST = settings(
-    max_examples=200,
+    max_examples=60,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,

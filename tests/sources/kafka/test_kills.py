@@ -103,6 +103,7 @@ def assert_exact(runs: Runs, count: int) -> None:
     assert runs.replayed == end - runs.position - runs.skipped
 
 
+@pytest.mark.long
 async def test_after_two_kills_the_stuck_record_runs_and_none_of_those_behind_it(
     broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ async def test_after_two_kills_the_stuck_record_runs_and_none_of_those_behind_it
     assert runs.received <= 500, "one fetch"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_kill_at_a_random_moment_repeats_exactly_what_was_not_stored(
     broker: EmbeddedKafka, tmp_path: Path, seed: int

@@ -35,6 +35,7 @@ AT_MOST = 5.0
 """Seconds for such an end on a busy machine; a bare client takes 40 s, or never ends."""
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_and_started_again_costs_neither_records_nor_repeats(
     own_broker: OwnKafka,
 ) -> None:

@@ -71,6 +71,7 @@ def test_records_that_arrive_before_their_stored_position_are_not_lost(
     run(scenario())
 
 
+@pytest.mark.long
 def test_members_that_join_and_leave_share_no_key_and_repeat_only_what_was_cut(
     broker: EmbeddedKafka,
 ) -> None:

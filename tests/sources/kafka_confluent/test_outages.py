@@ -41,6 +41,7 @@ def login(password: str = PASSWORD) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_under_load_and_started_again_loses_nothing(
     own_broker: OwnKafka,
 ) -> None:

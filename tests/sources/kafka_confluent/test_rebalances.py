@@ -27,6 +27,7 @@ HEARTBEATS = {"cooperative": Api.HEARTBEAT, "consumer": Api.GROUP_HEARTBEAT}
 """The heartbeats of a protocol."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_partitions_that_stay_handle_new_records_while_those_that_move_drain(
     broker: EmbeddedKafka, protocol: str

@@ -52,6 +52,7 @@ async def assert_lost(made: Queue, first: Member, places: list[int]) -> None:
     await made.assert_exact()
 
 
+@pytest.mark.long
 async def test_a_handler_that_runs_longer_than_its_lease_keeps_it(log: Log) -> None:
     """Q-T12, Q10: for four lease periods, beside an idle process; it counts one attempt."""
     async with queue(log) as made:
@@ -85,6 +86,7 @@ async def test_a_frozen_process_loses_its_lease_and_its_settle_has_no_effect(log
         await assert_lost(made, first, places)
 
 
+@pytest.mark.long
 async def test_a_process_with_a_blocked_loop_loses_its_lease(log: Log) -> None:
     """Q-T2, Q-T12, Q-T13: the lease of a handler that does not suspend cannot be extended."""
     async with queue(log) as made:
@@ -111,6 +113,7 @@ async def test_a_job_that_ends_its_process_parks_its_key_and_the_others_go_on(lo
         assert await made.effects(*deadly) == []
 
 
+@pytest.mark.long
 async def test_a_job_that_ends_its_process_parks_no_key_that_was_leased_beside_it(log: Log) -> None:
     """Q-T12: jobs that had not begun when the process ended."""
     async with queue(log, max_attempts=3) as made:
@@ -129,6 +132,7 @@ async def test_a_job_that_ends_its_process_parks_no_key_that_was_leased_beside_i
         assert await made.ask("SELECT count(*) FROM {schema}.lane") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 async def test_a_process_that_drains_gives_its_leases_back_at_once(
     log: Log, sign: signal.Signals
@@ -182,6 +186,7 @@ async def test_a_process_that_is_interrupted_twice_gives_its_leases_back(log: Lo
         assert (await made.lane("k"))["lease"] is None
 
 
+@pytest.mark.long
 async def test_the_order_of_keys_outlives_more_and_fewer_consumers(log: Log) -> None:
     """Q-T11: 1, then 8, then 2 processes under load."""
     chance = random.Random(3)

@@ -73,6 +73,7 @@ def cut_answer(proxy: Proxy, word: str) -> None:
     proxy.cut_request = look
 
 
+@pytest.mark.long
 async def test_a_server_that_is_killed_costs_no_job_and_no_order(
     own_postgres: EmbeddedPostgres,
 ) -> None:

@@ -142,6 +142,7 @@ async def ended(*processes: Process) -> None:
     assert [await process.wait() for process in processes] == [0] * len(processes)
 
 
+@pytest.mark.long
 async def test_killed_processes_lose_nothing_and_keep_the_order(
     server: RedisServer, tmp_path: Path
 ) -> None:

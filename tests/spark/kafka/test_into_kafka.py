@@ -107,6 +107,7 @@ def in_order(count: int = ROWS) -> dict[str, list[int]]:
     return {f"clé {key}": [*range(key, count, KEYS)] for key in range(min(KEYS, count))}
 
 
+@pytest.mark.long
 def test_rows_come_back_equal_and_in_order_per_key(
     spark: Any, spark_reads_kafka: None, bootstrap: str, topic: str
 ) -> None:
@@ -186,6 +187,7 @@ class _KilledOnce(WrappingSink[Any]):
         return WriteResult.failed(batch, errors) if errors else None
 
 
+@pytest.mark.long
 def test_a_worker_killed_half_way_loses_nothing(
     spark: Any, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
@@ -249,6 +251,7 @@ def test_rows_of_another_attempt_are_never_taken_for_sent(
     ) == dict.fromkeys(range(100), 1)
 
 
+@pytest.mark.long
 def test_bad_rows_are_reported_or_kept_in_another_topic(
     spark: Any, embedded_kafka: EmbeddedKafka, bootstrap: str, topic: str
 ) -> None:

@@ -91,6 +91,7 @@ def sink(dsn: str, note: Path | None = None) -> Any:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delivery", ["atomic", "bucket"])
 def test_a_worker_killed_in_the_middle_changes_nothing(
     spark: Any, dsn: str, tmp_path: Path, delivery: str

@@ -93,6 +93,7 @@ def test_a_replay_from_other_partitions_writes_what_is_missing(spark: Any, dsn: 
     assert query(dsn, WHOLE) == [(20_000, 20_000)]
 
 
+@pytest.mark.long
 def test_a_connection_that_breaks_is_no_failure_of_the_task_where_the_unit_fits(
     spark: Any, dsn: str
 ) -> None:

@@ -38,6 +38,7 @@ def server() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_worker_or_the_server_killed_at_some_moment_changes_no_row(
     spark: Any, server: EmbeddedPostgres, seed: int

@@ -104,6 +104,7 @@ def test_a_key_of_another_type_is_refused_in_the_middle_of_a_version(spark: Any,
     assert query(dsn, WHOLE) == [(400, 400)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [BUCKET, ATOMIC], ids=["bucket", "atomic"])
 def test_a_deleted_checkpoint_under_an_old_name_is_an_error(
     spark: Any, dsn: str, options: dict[str, Any]

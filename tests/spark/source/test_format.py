@@ -63,6 +63,7 @@ def counted(spark: Any) -> Any:
     )
 
 
+@pytest.mark.long
 def test_a_format_by_options_alone(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
     """`format("penstock")` exists without registration; append, then upsert by version, then
     ignore.
@@ -86,6 +87,7 @@ def test_a_format_by_options_alone(spark: Any, dsn: str, jdbc: dict[str, str]) -
     assert found == [(1, "new"), (2, "n2"), (3, "n3"), (1_000, "more")]
 
 
+@pytest.mark.long
 def test_a_registered_sink_reports_what_the_table_has(spark: Any, dsn: str) -> None:
     """P-T12: the accumulator's counts are the table's, task by task, also for a retried task."""
     sink = PostgresSink(
