@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sources.postgres_queue.kills_help import LEASE, Queue, queue, stop
+from tests.sources.postgres_queue.kills_help import Queue, queue, stop
 from tests.streams.log_help import Log, fresh_name, install_log
 from tests.streams.silent_proxy import SilentProxy, freeze, silent_proxy
 
@@ -30,6 +30,8 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "500"))
 WORKERS = 3
 JOBS = 60
 """Jobs before each kill."""
+LONG = 1.0
+"""Lease in seconds beside these faults: an answer of the server is awaited for half of it."""
 FAULTS = ("kill", "freeze", "silence", "freeze the server")
 
 
@@ -53,7 +55,9 @@ async def disturb(
     server: EmbeddedPostgres | None = None,
 ) -> None:
     """Cause these faults at random moments, while jobs are enqueued and handled."""
-    options = {} if proxy is None else {"dsn": proxy.dsn, "effects": made.log.dsn}
+    options: dict[str, Any] = {}
+    if proxy is not None:
+        options = {"dsn": proxy.dsn, "effects": made.log.dsn, "lease": LONG}
     members = [await made.member(**options) for _ in range(WORKERS)]
     for fault in faults:
         await made.produce(JOBS, chance)
@@ -71,7 +75,7 @@ async def disturb(
             assert proxy.silence() > 0
         else:
             assert server is not None
-            await freeze(server, chance.uniform(1, 4) * LEASE)
+            await freeze(server, chance.uniform(1, 3) * LONG)
     await made.handled()
     await stop(*members)
     await made.assert_exact()
@@ -103,7 +107,7 @@ async def test_silent_connections_and_frozen_servers_lose_no_job_and_keep_the_or
     own_postgres: EmbeddedPostgres, seed: int
 ) -> None:
     """Q-T2, Q-T11, Q-T13, R6: `PENSTOCK_KILLS` faults of all kinds. The server is frozen for up to
-    four leases.
+    three leases.
     """
     chance = random.Random(seed)
     faults = [chance.choice(FAULTS) for _ in range(KILLS)]
