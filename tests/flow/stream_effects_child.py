@@ -8,6 +8,7 @@ of the message's position, or with `"leases": true` in its own, before the posit
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -26,6 +27,9 @@ from penstock.sources.postgres_stream import PostgresStreamSource
 if TYPE_CHECKING:
     from penstock import Message
 
+ANSWER = 1.0
+"""Seconds for the effects of a message: the library does not bound a handler's statements."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -36,6 +40,8 @@ class Options:
     table: str
     positions: str
     log: str
+    effects: str = ""
+    """The server of the effects in leases, if they do not use the same connections."""
     leases: bool = False
     ends: bool = False
 
@@ -69,7 +75,8 @@ async def transact(options: Options) -> None:
     """Commit effects together with the position."""
 
     async def handle(message: Message) -> None:
-        await options.insert(message.connection, message)
+        async with asyncio.timeout(ANSWER):
+            await options.insert(message.connection, message)
 
     effects = PostgresEffects(options.dsn, positions=options.positions, idle_timeout=1.0)
     await flow.transaction(
@@ -88,7 +95,7 @@ async def consume(options: Options) -> None:
                 raise
             raise UnavailableError("the server of the effects is away") from error
 
-    pool = await asyncpg.create_pool(options.dsn, min_size=1, max_size=4)
+    pool = await asyncpg.create_pool(options.effects or options.dsn, min_size=1, max_size=4)
     async with Consumer(
         options.source, name="child", ordering="partition", commit_every=0.02, drain=4.0
     ) as consumer:

@@ -1,5 +1,5 @@
 """Effects of handlers for messages of a log of streams, with killed and frozen processes and
-servers.
+servers, and with silent connections.
 
 Checked by separate queries on the log and the table of effects. `PENSTOCK_KILLS=500 pytest -m soak
 tests/flow/test_effects_streams.py` kills that many times.
@@ -22,13 +22,14 @@ from kept_table import KeptTable, kept_table
 from tests.sinks.postgres_help import Database
 from tests.sources.kafka.child_help import child_process
 from tests.streams.log_help import Log, fresh_name, install_log
+from tests.streams.silent_proxy import SilentProxy, freeze, silent_proxy
 
 from penstock.testing import embedded_postgres as start_postgres
 from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from penstock.testing import EmbeddedPostgres
 
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 PROGRAM = Path(__file__).with_name("stream_effects_child.py")
 STREAMS, EACH = 40, 50
+FAULTS = ("kill", "freeze", "silence", "freeze the server")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "500"))
 COLUMNS = "n bigserial, process int, slot int, at bigint, stream text, version bigint"
 BOTH = pytest.mark.parametrize("leases", [False, True], ids=["transactions", "leases"])
@@ -77,6 +79,8 @@ class Scene:
         self.log = log
         self.folder = folder
         self.written = 0
+        self.within = 60.0
+        """Seconds in which messages have their effects."""
         self._stack = stack
 
     async def child(self, **options: Any) -> Process:
@@ -108,7 +112,7 @@ class Scene:
     async def until(self, count: int) -> None:
         """Wait until this many messages have committed effects."""
         try:
-            async with asyncio.timeout(60.0):
+            async with asyncio.timeout(self.within):
                 while await self.ask("SELECT count(DISTINCT at) FROM {table}") < count:
                     pass
         except TimeoutError:
@@ -152,19 +156,40 @@ async def stop(*children: Process) -> None:
 
 async def kill_at_random(made: Scene, kills: int, chance: random.Random, *, leases: bool) -> None:
     """Kill one of two processes at random moments, or freeze it until another has its slots."""
-    children = [await made.child(leases=leases) for _ in range(2)]
-    for number in range(kills):
+    faults = ["freeze" if number % 4 == 3 else "kill" for number in range(kills)]
+    await disturb(made, faults, chance, leases=leases)
+
+
+async def disturb(
+    made: Scene,
+    faults: Iterable[str],
+    chance: random.Random,
+    proxy: SilentProxy | None = None,
+    server: EmbeddedPostgres | None = None,
+    *,
+    leases: bool,
+) -> None:
+    """Cause these faults at random moments, while messages are appended and handled."""
+    options = {} if proxy is None else {"dsn": proxy.dsn, "effects": made.log.dsn}
+    children = [await made.child(leases=leases, **options) for _ in range(2)]
+    for fault in faults:
         await made.fill(5)
         await made.until(made.written - chance.randrange(1, STREAMS * 5))
         place = chance.randrange(2)
-        if number % 4 == 3:
+        if fault == "kill":
+            children[place].kill()
+            children[place] = await made.child(leases=leases, **options)
+        elif fault == "freeze":
             children[place].send_signal(signal.SIGSTOP)
             await made.fill(1)  # some of them in the slots of the frozen process
             await made.until(made.written)
             children[place].send_signal(signal.SIGCONT)
-            continue
-        children[place].kill()
-        children[place] = await made.child(leases=leases)
+        elif fault == "silence":
+            assert proxy is not None
+            assert proxy.silence() > 0
+        else:
+            assert server is not None
+            await freeze(server, chance.uniform(0.5, 2.0))
     await made.until(made.written)
     await stop(*children)
     await made.assert_exact(leases=leases)
@@ -208,6 +233,23 @@ async def test_many_kills_and_frozen_processes(
     """
     async with scene(embedded_postgres, tmp_path) as made:
         await kill_at_random(made, KILLS, random.Random(1), leases=leases)
+
+
+@BOTH
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(3))
+async def test_silent_connections_and_frozen_servers_lose_no_effect(
+    own_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool, seed: int
+) -> None:
+    """S-T2, S-T7, S-T11: `PENSTOCK_KILLS` faults of all kinds. The server is frozen for up to four
+    leases.
+    """
+    chance = random.Random(seed)
+    faults = [chance.choice(FAULTS) for _ in range(KILLS)]
+    async with scene(own_postgres, tmp_path) as made, silent_proxy(own_postgres.dsn) as proxy:
+        made.within = 300.0
+        await disturb(made, faults, chance, proxy, own_postgres, leases=leases)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from queue_flows import KINDS, FlowQueue, Kind, flow_queue
+from queue_flows import KINDS, FlowQueue, Kind, flow_queue, running
 
 from penstock import PermanentError
 from penstock.consumer import Skip, Terminate, ToDeadLetter
@@ -80,6 +80,39 @@ async def test_a_job_without_rows_is_settled(
         if kind == "rows":
             assert await made.places() == [places[1], places[3]]
         assert await made.ask("SELECT count(*) FROM {schema}.lane") == 0
+
+
+UNSETTLED = "SELECT count(*) FROM {schema}.effect JOIN {schema}.job USING (place)"
+
+
+async def test_a_lane_that_is_locked_rolls_back_the_transactions_of_its_key_only(
+    embedded_postgres: EmbeddedPostgres, kind: Kind
+) -> None:
+    """R6: by another session, such as an operator's; no row is committed without its job."""
+    async with flow_queue(embedded_postgres.dsn) as made, made.log.connected() as operator:
+        await made.enqueue("k", *"ab")
+        begun, gate = asyncio.Event(), asyncio.Event()
+
+        async def hold(message: Message) -> None:
+            if message.key == "k":
+                begun.set()
+                await gate.wait()
+
+        async with running(made.flow(kind, hold, source=made.source(ends=False))):
+            await begun.wait()
+            async with operator.transaction():
+                await operator.fetch(f"SELECT FROM {made.log.sql}.lane WHERE key = 'k' FOR UPDATE")
+                gate.set()
+                others = [await made.enqueue(key, *"ab") for key in "lm"]
+                await made.handled(but=2)
+                await made.until_waits("transactionid")
+                await made.until("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                assert sorted(await made.places()) == sorted(
+                    [place for each in others for place in each]
+                )
+                assert await made.ask(UNSETTLED) == 0
+            await made.handled()
+        await made.assert_exact()
 
 
 # -- jobs that cannot be handled -------------------------------------------------------------------

@@ -116,10 +116,12 @@ async def connected(kept: KeptTable) -> AsyncIterator[Any]:
         await con.close()
 
 
-async def until_position(kept: KeptTable, at: int, group: str = "memory") -> None:
-    """Wait until this position of partition 0 is stored."""
+async def until_position(
+    kept: KeptTable, at: int, group: str = "memory", partition: int = 0
+) -> None:
+    """Wait until this position of a partition is stored."""
     async with asyncio.timeout(20.0):
-        while (await kept.stored()).get((group, 0)) != at:
+        while (await kept.stored()).get((group, partition)) != at:
             pass
 
 
@@ -139,6 +141,34 @@ async def test_bad_rows_go_to_the_dead_letters_and_the_others_are_committed(
 
 
 # -- owners ----------------------------------------------------------------------------------------
+
+
+async def test_a_position_that_is_locked_rolls_back_the_transactions_of_its_partition_only(
+    embedded_postgres: EmbeddedPostgres,
+) -> None:
+    """By another session, such as an operator's: no row is committed without its position."""
+    async with kept_table(embedded_postgres.dsn) as kept, connected(kept) as operator:
+        log = MemoryLog([record for part in (0, 1) for record in records([0], part)])
+        pipe = piped(log, kept.sink(answer_timeout=0.2), ends=False)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(pipe.run())
+            await pipe.wait_ready()
+            for part in (0, 1):
+                await until_position(kept, 1, partition=part)
+            async with asyncio.timeout(20.0), operator.transaction():
+                await operator.fetch(f"SELECT FROM {kept.positions} WHERE partition = 0 FOR UPDATE")
+                for part in (0, 1):
+                    for record in records(range(5), part, first=1):
+                        log.append(record)
+                await until_position(kept, 6, partition=1)
+                waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                while await kept.db.con.fetchval(waits) < 2:  # a second attempt
+                    pass
+                assert [at for part, at in await kept.rows() if part == 0] == [0]
+            await until_position(kept, 6)
+            pipe.stop()
+        for partition in (0, 1):
+            assert [at for part, at in await kept.rows() if part == partition] == [*range(6)]
 
 
 async def test_a_claim_ends_the_transaction_of_the_owner_before(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.queues.queue_help import queue
+from tests.queues.queue_help import LEASE, at, payloads, queue
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
@@ -63,3 +63,48 @@ async def test_a_locked_lease_is_neither_settled_nor_lost_and_others_are_settled
 
 def _fate(action: str, lane: str | None) -> str:
     return FATES[action]
+
+
+async def test_a_lane_of_an_open_transaction_delays_the_claims_of_its_key_only(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """Such as one that parks a key without jobs: jobs that come meanwhile wait for its end."""
+    async with log.connected() as con, log.connected() as operator:
+        q = await queue(con, log)
+        await con.execute("SET statement_timeout = '5s'")
+        for ends_by in ("ROLLBACK", "COMMIT"):
+            await operator.execute("BEGIN")
+            assert await q.call(operator, "park_lane", "new", "why") == "parked"
+            keys = ["a", "b", "new", "z"]
+            await q.enqueue(con, *[(key, key) for key in keys])
+            await q.enqueue(con, ("new", "new"))
+            jobs = await q.claim(con)
+            assert [job.key for job in jobs] == ["a", "b", "z"]
+            assert await q.count(con, "bell") == 1
+            await q.settle(con, jobs)
+            await operator.execute(ends_by)
+            jobs = await q.claim(con)
+            assert [job.key for job in jobs] == ["new", "new"] * (ends_by == "ROLLBACK")
+            await q.settle(con, jobs)
+        assert await q.count(con, "job") == 2
+
+
+@pytest.mark.parametrize("poison", ["skip", "park_key"])
+async def test_a_poisonous_job_that_is_locked_delays_the_claims_of_its_key_only(
+    log: Log, real_clock: LoopClock, poison: str
+) -> None:
+    """It is poison as soon as it is free, with the attempts that it has had."""
+    async with log.connected() as con, log.connected() as operator:
+        q = await queue(con, log, poison=poison, max_attempts=2, keep_dead=at(9) - at(0))
+        await con.execute("SET statement_timeout = '5s'")
+        await q.enqueue(con, ("deadly", 1))
+        for now in (0, LEASE):
+            assert payloads(await q.claim(con, now=now)) == [1]
+        await q.enqueue(con, ("other", 2))
+        async with operator.transaction():
+            await operator.fetch(f"SELECT FROM {log.sql}.job WHERE key = 'deadly' FOR UPDATE")
+            assert payloads(await q.claim(con, now=2 * LEASE)) == [2]
+        assert await q.claim(con, now=2 * LEASE + 1) == []
+        table = "finished_job" if poison == "skip" else "lane"
+        query = f"SELECT attempts FROM {log.sql}.{table} WHERE queue = $1 AND key = 'deadly'"
+        assert await con.fetchval(query, q.name) == 2

@@ -1,4 +1,6 @@
-"""A proxy whose connections can become silent: they stay open, and their bytes are dropped."""
+"""A proxy whose connections can become silent: they stay open, and their bytes are dropped. A server
+behind it can be frozen, too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    from penstock.testing import EmbeddedPostgres
 
 
 class SilentProxy:
@@ -46,7 +50,8 @@ class SilentProxy:
             for ends in ((reader, far_writer), (far_reader, writer))
         ]
         try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            with contextlib.suppress(asyncio.CancelledError):  # by `close`
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:
                 pump.cancel()
@@ -87,3 +92,12 @@ async def silent_proxy(dsn: str) -> AsyncGenerator[SilentProxy]:
     finally:
         server.close()
         await proxy.close()
+
+
+async def freeze(server: EmbeddedPostgres, seconds: float) -> None:
+    """Freeze all processes of a server for this long."""
+    await asyncio.to_thread(server.pause)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        await asyncio.to_thread(server.resume)

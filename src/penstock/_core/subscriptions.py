@@ -129,6 +129,24 @@ class SubscriptionLocks(Protocol):
 
 
 @runtime_checkable
+class SkipsLocked(Protocol):
+    """State and locks of one place that skip slots locked by another session, such as an operator's.
+
+    A skipped slot has neither a new position nor a longer lease. Both can be tried again.
+    """
+
+    async def try_store(
+        self, name: str, moves: Mapping[int, Move]
+    ) -> tuple[Collection[int], Collection[int]]:
+        """As `SubscriptionState.store`; return the moved slots, and the skipped ones."""
+        ...
+
+    async def try_keep(self, names: Collection[str]) -> tuple[Collection[str], Collection[str]]:
+        """As `SubscriptionLocks.keep`; return the extended locks, and the skipped ones."""
+        ...
+
+
+@runtime_checkable
 class CountsMembers(Protocol):
     """Locks that count the competing processes, so that these can share the slots evenly."""
 

@@ -50,6 +50,8 @@ class Options:
     drain: float = 4.0
     per_key: int = 5
     concurrency: int = 4
+    effects: str = ""
+    """The server of the effects, if they do not use the same connections."""
     durable: bool = False
     """Whether a committed effect survives a kill of the server."""
 
@@ -124,7 +126,10 @@ async def consume(options: Options) -> None:
     )
     settings = {} if options.durable else {"synchronous_commit": "off"}
     pool = await asyncpg.create_pool(
-        options.dsn, min_size=1, max_size=options.concurrency, server_settings=settings
+        options.effects or options.dsn,
+        min_size=1,
+        max_size=options.concurrency,
+        server_settings=settings,
     )
     worker = Worker(pool, options)
     consumer = Consumer(

@@ -1,4 +1,5 @@
-"""Consumers of a queue that are killed and frozen at random moments.
+"""Consumers of a queue that are killed and frozen at random moments, whose connections become silent,
+and whose server freezes.
 
 Checked by separate queries on the effects of the handlers. `PENSTOCK_KILLS=500 pytest -m soak
 tests/sources/postgres_queue/test_kills.py` does so 500 times.
@@ -8,13 +9,20 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sources.postgres_queue.kills_help import Queue, queue, stop
+from tests.streams.log_help import Log, fresh_name, install_log
+from tests.streams.silent_proxy import SilentProxy, freeze, silent_proxy
+
+from penstock.testing import embedded_postgres as start_postgres
+from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from tests.streams.log_help import Log
+    from collections.abc import Iterable, Iterator
+
+    from penstock.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -22,22 +30,52 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "500"))
 WORKERS = 3
 JOBS = 60
 """Jobs before each kill."""
+LONG = 1.0
+"""Lease in seconds beside these faults: an answer of the server is awaited for half of it."""
+FAULTS = ("kill", "freeze", "silence", "freeze the server")
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server that tests may freeze."""
+    with there_or_skip("postgres", start_postgres()) as server:
+        yield server
 
 
 async def kill_at_random(made: Queue, kills: int, chance: random.Random) -> None:
     """Kill one of the processes at random moments, or freeze it until others have its leases."""
-    members = [await made.member() for _ in range(WORKERS)]
-    for number in range(kills):
+    await disturb(made, (FAULTS[number % 2] for number in range(kills)), chance)
+
+
+async def disturb(
+    made: Queue,
+    faults: Iterable[str],
+    chance: random.Random,
+    proxy: SilentProxy | None = None,
+    server: EmbeddedPostgres | None = None,
+) -> None:
+    """Cause these faults at random moments, while jobs are enqueued and handled."""
+    options: dict[str, Any] = {}
+    if proxy is not None:
+        options = {"dsn": proxy.dsn, "effects": made.log.dsn, "lease": LONG}
+    members = [await made.member(**options) for _ in range(WORKERS)]
+    for fault in faults:
         await made.produce(JOBS, chance)
         await made.handled(but=chance.randrange(JOBS))
         place = chance.randrange(WORKERS)
-        if number % 2:
+        if fault == "kill":
+            members[place].process.kill()
+            members[place] = await made.member(**options)
+        elif fault == "freeze":
             members[place].freeze()
             await made.without_lease(members[place])
             members[place].thaw()
-            continue
-        members[place].process.kill()
-        members[place] = await made.member()
+        elif fault == "silence":
+            assert proxy is not None
+            assert proxy.silence() > 0
+        else:
+            assert server is not None
+            await freeze(server, chance.uniform(1, 3) * LONG)
     await made.handled()
     await stop(*members)
     await made.assert_exact()
@@ -60,3 +98,20 @@ async def test_many_kills_and_frozen_processes(log: Log) -> None:
     """
     async with queue(log) as made:
         await kill_at_random(made, KILLS, random.Random(1))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(3))
+async def test_silent_connections_and_frozen_servers_lose_no_job_and_keep_the_order_of_keys(
+    own_postgres: EmbeddedPostgres, seed: int
+) -> None:
+    """Q-T2, Q-T11, Q-T13, R6: `PENSTOCK_KILLS` faults of all kinds. The server is frozen for up to
+    three leases.
+    """
+    chance = random.Random(seed)
+    faults = [chance.choice(FAULTS) for _ in range(KILLS)]
+    log = Log(own_postgres.dsn, fresh_name())
+    await install_log(log)
+    async with silent_proxy(log.dsn) as proxy, queue(log) as made:
+        await disturb(made, faults, chance, proxy, own_postgres)

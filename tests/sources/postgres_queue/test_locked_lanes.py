@@ -9,6 +9,7 @@ import pytest
 from tests.sources.postgres_queue.kills_help import WITHIN, queue
 from tests.sources.postgres_queue.outages_help import running
 
+from penstock._clients.postgres.queues.leasing import QueueLeases
 from penstock.consumer import Ack, Nak, Terminate
 
 if TYPE_CHECKING:
@@ -81,3 +82,31 @@ async def test_leases_of_other_keys_are_extended_and_the_locked_one_alone_is_los
             await made.handled()
         again = [(place, attempt) for place, attempt in here.began if attempt > 1]
         assert again == [(locked, 2)]
+
+
+@pytest.mark.parametrize("is_leased", [False, True])
+async def test_a_source_that_ends_waits_for_jobs_that_are_locked(
+    log: Log, monkeypatch: pytest.MonkeyPatch, is_leased: bool
+) -> None:
+    """Of a lane that an open transaction makes, or of one whose lease has expired."""
+    asked = asyncio.Event()
+    has_ready = QueueLeases.has_ready
+
+    async def ask(leases: QueueLeases) -> bool:
+        found = await has_ready(leases)
+        asked.set()
+        return found
+
+    monkeypatch.setattr(QueueLeases, "has_ready", ask)
+    async with asyncio.timeout(WITHIN), queue(log) as made, log.connected() as operator:
+        await made.enqueue("k", 1)
+        if is_leased:
+            claim = f"SELECT FROM {log.sql}.claim_jobs('q', 'g', 'dead', 9, 9, 9, 0.0)"
+            await made.con.fetch(claim)
+        await operator.execute("BEGIN")
+        await operator.fetchval(f"SELECT {log.sql}.park_lane('q', 'k', 'why')")
+        async with running(log, ends=True) as here:
+            await asked.wait()
+            await operator.execute("ROLLBACK")
+            await here.run
+        assert len(here.ended) == 1

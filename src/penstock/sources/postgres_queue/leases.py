@@ -124,6 +124,10 @@ class Lease:
         self.until = until
         self.is_locked = False
 
+    def postpone(self) -> None:
+        """Record that an extension has found its lane locked."""
+        self.is_locked = True
+
     def settle_before(self, offset: int) -> bool:
         """Record the settled jobs; return whether the lease is completely settled."""
         self.settled += len(self.settled_before(offset))

@@ -157,7 +157,8 @@ class OpenQueue:
             fate = fates.get(lease.number)
             if fate == "kept":
                 lease.extend(asked_at + self._options.lease)
-            lease.is_locked = fate == "locked"
+            elif fate == "locked":
+                lease.postpone()
         here = self._book.all  # others may have been settled in the meantime
         lost = [
             each for each in leases if fates.get(each.number, "lost") == "lost" and each in here

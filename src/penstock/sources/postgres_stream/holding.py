@@ -9,6 +9,8 @@
 4. From the moment a lock is requested it is marked for release, unless a claim begins, so that an
    error leaves no lock behind. Marked locks are released before others are taken, and at the end.
 5. Locks that were not extended within the longest possible lease are lost, with their claims.
+6. A slot that another session has locked, such as an operator's, delays itself only: its position is
+   stored, and its lock extended, as soon as it is free.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from typing import TYPE_CHECKING
 from ..._core.runtime.closing import close_within
 from ..._core.say import say
 from ..._core.source import TopicPartition
-from ..._core.subscriptions import slot_lock
+from ..._core.subscriptions import SkipsLocked, slot_lock
 from ..._core.told import for_log, named
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ..._core.source import ClaimHost, Position, SourceClaim
     from ..._core.subscriptions import Subscribed
@@ -43,6 +45,10 @@ UNLOCK_WITHIN = 2.0
 _LOST = "%s: the slots %s are lost (%s); their messages without a stored position run again"
 _NOT_STORED = (
     "%s: the last positions of slots %s are not stored (%s); their uncommitted messages run again"
+)
+_LOCKED = (
+    "%s: another session keeps rows of slots locked (%s); their positions are stored, and their leases "
+    "extended, after it"
 )
 _NOT_UNLOCKED = "%s: slots could not be unlocked (%s); their locks expire by themselves"
 
@@ -66,19 +72,23 @@ class SlotHolder:
         self._clock = parts.clock
         self._ending: set[int] = set()
         """The slots whose locks are to be released."""
-        self._kept_at = -math.inf
         self._turn = asyncio.Lock()
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the locks were extended in time, so that they cannot have expired unnoticed."""
-        return self._clock.now() < self.kept_until
+        self.has_locked = False
+        """Whether another session keeps slots locked, so that their locks are not extended."""
 
     @property
     def kept_until(self) -> float:
-        """The time at which the locks may have expired, unless they are extended before."""
+        """The time at which the first lock may have expired, unless it is extended before."""
+        return min([self._until(each) for each in self._book.all], default=math.inf)
+
+    def kept(self, slots: Iterable[HeldSlot]) -> list[HeldSlot]:
+        """Return those whose locks were extended in time, and cannot have expired unnoticed."""
+        now = self._clock.now()
+        return [each for each in slots if now < self._until(each)]
+
+    def _until(self, held: HeldSlot) -> float:
         every = self._locks.keep_every
-        return math.inf if every is None else self._kept_at + KEEPS * every
+        return math.inf if every is None else held.kept_at + KEEPS * every
 
     # -- claims ------------------------------------------------------------------------------------
 
@@ -97,15 +107,14 @@ class SlotHolder:
             self._ending.difference_update([slot for slot in names if slot not in free])
             if chosen := free[:most]:
                 starts = await self._stored.starts(chosen)
-                if not self._book:
-                    self._kept_at = asked_at
-                self._begin(starts)
+                self._begin(starts, asked_at)
             await self._unlock_ended()
             return len(chosen)
 
-    def _begin(self, starts: Mapping[int, SlotStart]) -> None:
+    def _begin(self, starts: Mapping[int, SlotStart], asked_at: float) -> None:
         partitions = {TopicPartition(self._topic, slot): at.position for slot, at in starts.items()}
-        self._book.begin(self._host.assigned(partitions), starts, self._clock.now())
+        claims = self._host.assigned(partitions)
+        self._book.begin(claims, starts, self._clock.now(), asked_at)
         self._ending.difference_update(starts)
         if self._stored.are_elsewhere:  # the positions of the subscription itself may differ
             for slot in starts:
@@ -120,8 +129,11 @@ class SlotHolder:
         claims = [held.claim for held in slots]
         try:
             positions = await self._host.revoked(claims, within)
-            if positions:
-                await self.commit(positions)
+            stored = await self.commit(positions) if positions else []
+            left = [each for each in self._book.among(positions) if each.claim not in stored]
+            if left:
+                told = _shown(left)
+                say(logger, logging.WARNING, _NOT_STORED, self._name, told, "they are locked")
         except Exception as error:
             told = _shown(slots)
             say(logger, logging.WARNING, _NOT_STORED, self._name, told, for_log(error))
@@ -149,7 +161,7 @@ class SlotHolder:
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
         """Store the positions of open claims; return the claims whose positions are stored.
 
-        A claim whose position was refused is lost.
+        A claim whose position was refused is lost. One whose slot is locked stays.
         """
         async with self._turn:
             held = {
@@ -159,6 +171,9 @@ class SlotHolder:
             }
             stored, refused = await self._stored.store(held) if held else ([], [])
         self.lose(refused, "their stored positions were moved by others")
+        left = [each for each in held if each not in stored and self._book.holds(each)]
+        if left:
+            self._note_locked(left)
         return [each.claim for each in stored if self._book.holds(each)]
 
     async def check(self, subscribed: Subscribed) -> None:
@@ -187,15 +202,29 @@ class SlotHolder:
         """Extend the locks, and end the claims of lost locks. Raises the errors of the locks."""
         names = {slot_lock(self._name, each.slot): each for each in self._book.all}
         asked_at = self._clock.now()
-        kept = await self._locks.keep(list(names)) if names else ()
-        self._kept_at = max(self._kept_at, asked_at)
-        lost = [each for name, each in names.items() if name not in kept]
+        kept: Collection[str] = ()
+        locked: Collection[str] = ()
+        if isinstance(self._locks, SkipsLocked):
+            kept, locked = await self._locks.try_keep(names)
+        elif names:
+            kept = await self._locks.keep(list(names))
+        for name, each in names.items():
+            if name in kept:
+                each.keep(asked_at)
+        lost = [each for name, each in names.items() if name not in {*kept, *locked}]
         self.lose(lost, "their locks were lost")
+        self._note_locked([names[each] for each in locked])
+
+    def _note_locked(self, slots: Collection[HeldSlot]) -> None:
+        if slots and not self.has_locked:
+            say(logger, logging.WARNING, _LOCKED, self._name, _shown(slots))
+        self.has_locked = bool(slots)
 
     def lose_unkept(self) -> None:
-        """End all claims if their locks may have expired."""
-        if not self.is_kept:
-            self.lose(self._book.all, "their locks could not be extended in time")
+        """End the claims whose locks may have expired."""
+        kept = self.kept(self._book.all)
+        unkept = [each for each in self._book.all if each not in kept]
+        self.lose(unkept, "their locks could not be extended in time")
 
     async def unlock_ended(self) -> None:
         """Release the locks of claims that have ended. Raises the errors of the locks."""

@@ -7,7 +7,8 @@ No clock, no I/O.
    nothing is skipped if a server restarts and has lost unwritten messages.
 3. `stored` is the last known stored position. After an attempt without an answer, the position of
    the attempt may be stored instead.
-4. The positions that a claim skips are known from its start. More may be added. If a position that
+4. A claim is valid for the time of a lease after its lock was taken or extended.
+5. The positions that a claim skips are known from its start. More may be added. If a position that
    may already have been skipped has to be delivered after all, the claim begins again.
 """
 
@@ -34,9 +35,21 @@ class SlotStart(NamedTuple):
 class HeldSlot:
     """A slot with an open claim."""
 
-    __slots__ = ("attempts", "claim", "cursor", "earlier", "since", "slot", "stored", "told")
+    __slots__ = (
+        "attempts",
+        "claim",
+        "cursor",
+        "earlier",
+        "kept_at",
+        "since",
+        "slot",
+        "stored",
+        "told",
+    )
 
-    def __init__(self, slot: int, claim: SourceClaim, at: SlotStart, since: float) -> None:
+    def __init__(
+        self, slot: int, claim: SourceClaim, at: SlotStart, since: float, kept_at: float
+    ) -> None:
         start = at.position
         self.earlier = at.earlier
         """The positions that this claim does not deliver."""
@@ -44,11 +57,17 @@ class HeldSlot:
         self.claim = claim
         self.since = since
         """The time at which it was claimed."""
+        self.kept_at = kept_at
+        """The time of the last request that took or extended its lock."""
         self.cursor = start.offset
         self.told = start.offset
         self.stored = start
         self.attempts: list[Position] = []
         """The positions that attempts without an answer may have stored."""
+
+    def keep(self, asked_at: float) -> None:
+        """Record that its lock was extended."""
+        self.kept_at = max(self.kept_at, asked_at)
 
     def leave_out(self, earlier: frozenset[int]) -> bool:
         """Replace the positions to skip. Returns false if the claim may already have skipped a
@@ -127,12 +146,16 @@ class SlotBook:
         return [held for claim in claims if (held := self.of(claim)) is not None]
 
     def begin(
-        self, claims: Sequence[SourceClaim], starts: Mapping[int, SlotStart], since: float
+        self,
+        claims: Sequence[SourceClaim],
+        starts: Mapping[int, SlotStart],
+        since: float,
+        kept_at: float,
     ) -> None:
-        """Add the slots of new claims."""
+        """Add the slots of new claims, whose locks were requested at `kept_at`."""
         for claim in claims:
             slot = claim.partition.partition
-            self._held[slot] = HeldSlot(slot, claim, starts[slot], since)
+            self._held[slot] = HeldSlot(slot, claim, starts[slot], since, kept_at)
 
     def end(self, slots: Collection[HeldSlot]) -> list[HeldSlot]:
         """Remove the slots whose claims are open; return them."""

@@ -17,6 +17,7 @@ from ..._clients.postgres.streams.selection import StreamSelection
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.source import TopicPartition
+from ..._core.subscriptions import SkipsLocked
 from ..._core.told import for_log
 from .slots import SlotStart
 
@@ -92,7 +93,10 @@ class StoredSlots:
     async def store(
         self, positions: Mapping[HeldSlot, Position]
     ) -> tuple[list[HeldSlot], list[HeldSlot]]:
-        """Store positions in one attempt; return the stored and the refused slots."""
+        """Store positions in one attempt; return the stored and the refused slots.
+
+        A slot that another session has locked is neither: its position may be stored later.
+        """
         if self._store is None:
             return await self._move(positions)
         wanted = {held.claim.partition: position for held, position in positions.items()}
@@ -114,11 +118,20 @@ class StoredSlots:
             for held, position in positions.items()
             if held not in refused
         }
-        done = await self._state.store(self._name, moves) if moves else ()
+        done: Collection[int] = ()
+        locked: Collection[int] = ()
+        if isinstance(self._state, SkipsLocked):
+            done, locked = await self._state.try_store(self._name, moves)
+        elif moves:
+            done = await self._state.store(self._name, moves)
         stored = [held for held in positions if held.slot in done]
-        for held in stored:
-            held.answered(positions[held])
-        return stored, [held for held in positions if held not in stored]
+        for held in positions:
+            if held.slot in done:
+                held.answered(positions[held])
+            elif held.slot in locked:
+                held.answered(held.stored)
+        refused = [held for held in positions if held.slot not in {*done, *locked}]
+        return stored, refused
 
     async def _resolve(self, doubtful: Collection[HeldSlot]) -> list[HeldSlot]:
         """Find out what attempts without an answer have stored; return slots moved by others."""

@@ -140,15 +140,15 @@ class OpenStream:
         clock, every = self._parts.clock, self._parts.locks.keep_every
         is_kept = True
         while every is not None:
-            await clock.sleep(every if is_kept else min(every / 4, 1.0))
+            are_all = is_kept and not self._holder.has_locked
+            await clock.sleep(every if are_all else min(every / 4, 1.0))
             is_kept = await self._tried("extending the locks", self._holder.keep())
 
     async def _watch(self) -> None:
         """End the claims when their locks may have expired, even while a `keep` has no answer."""
         clock, every = self._parts.clock, self._parts.locks.keep_every
         while every is not None:
-            until = self._holder.kept_until
-            await wait_until(clock, until if until > clock.now() else clock.now() + every)
+            await wait_until(clock, min(self._holder.kept_until, clock.now() + every))
             self._holder.lose_unkept()
 
     async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
@@ -201,10 +201,10 @@ class OpenStream:
             await wait_until(clock, clock.now() + delay, self._news)
 
     async def _delivered(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        if self._looker.is_paused or not self._holder.is_kept:
+        if self._looker.is_paused:
             return []
-        paused = self._looker.paused
-        wanted = [held for held in self._book.among(claims) if held.slot not in paused]
+        paused, kept = self._looker.paused, self._holder.kept(self._book.among(claims))
+        wanted = [held for held in kept if held.slot not in paused]
         return await self._delivery.fetch(wanted, most)
 
     async def _is_over(self, last: int) -> bool:

@@ -278,11 +278,21 @@ class QueueLeases:
         )
 
     async def has_ready(self) -> bool:
-        """Return whether a lane, or a job without a lane, is due and not leased."""
+        """Return whether a lane, or a job without a lane, is due and not leased.
+
+        This includes those that no claim finds, since another session has locked them.
+        """
         (row,) = await self._fetch(
             f"""
             SELECT EXISTS (SELECT FROM {self._schema}.lane l WHERE l.queue = $1 AND l.state = 0
                 AND l.lease IS NULL AND l.due <= clock_timestamp())
+              OR EXISTS (SELECT FROM {self._schema}.lane l WHERE l.queue = $1 AND l.state = 0
+                AND l.lease IS NOT NULL AND l.lease_until <= clock_timestamp())
+              OR EXISTS (SELECT FROM {self._schema}.bell b WHERE b.queue = $1)
+              OR EXISTS (SELECT FROM {self._schema}.job j WHERE j.queue = $1
+                AND j.lease IS NOT NULL AND j.lease_until <= clock_timestamp())
+              OR EXISTS (SELECT FROM {self._schema}.job j WHERE j.queue = $1
+                AND j.due <= clock_timestamp())
               OR EXISTS (SELECT FROM {self._schema}.job j WHERE j.queue = $1 AND j.key IS NULL
                 AND j.due IS NULL AND j.lease IS NULL AND j.state = 0 AND NOT (
                   SELECT q.ordering_required FROM {self._schema}.queue q WHERE q.name = $1))

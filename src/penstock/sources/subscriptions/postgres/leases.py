@@ -4,8 +4,9 @@
    state the epoch of their lease, and do not change a row with another epoch.
 2. An expired lease still belongs to its holder until another one takes it: the epoch decides.
 3. All times are those of the server's clock.
-4. Statements lock rows in the order of name and slot, so they cannot deadlock. Taking a lock skips
-   locked rows: it does not wait.
+4. Statements lock rows in the order of name and slot, so they cannot deadlock. Only `store` and
+   `keep` wait for locked rows. The other calls skip them: a row that another session has locked,
+   such as an operator's, does not delay other slots.
 5. The answer to a `lock` may be lost. The rows then name their owner, which may take them again at
    once, and releases them at its end. Each owner therefore has one `lock` in progress at a time.
 6. A cancelled call usually waits for the end of its statement: a later call finds its complete
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ...._clients.postgres.names import quoted
+from ...._core.clock import LOOP_CLOCK
 from ...._core.source import Position
 from ...._core.subscriptions import Subscribed, locked_slot, slot_lock
 from ...._core.threads import uncut
@@ -55,17 +57,25 @@ WITH moves AS (
     AS m (slot, before, before_metadata, after, after_metadata, epoch)
 ), rows AS (
   SELECT s.slot FROM {schema}.subscription_slot s JOIN moves m ON m.slot = s.slot
-  WHERE s.name = $1 ORDER BY s.slot FOR NO KEY UPDATE OF s
+  WHERE s.name = $1 ORDER BY s.slot FOR NO KEY UPDATE OF s {skip}
+), moved AS (
+  UPDATE {schema}.subscription_slot s
+  SET position = m.after, metadata = m.after_metadata, moved_at = clock_timestamp()
+  FROM moves m JOIN rows r ON r.slot = m.slot
+  WHERE s.name = $1 AND s.slot = m.slot AND {may_move}
+  RETURNING s.slot
 )
-UPDATE {schema}.subscription_slot s
-SET position = m.after, metadata = m.after_metadata, moved_at = clock_timestamp()
-FROM moves m JOIN rows r ON r.slot = m.slot
-WHERE s.name = $1 AND s.slot = m.slot AND m.after >= m.before
-  AND (s.position, s.metadata) = (m.before, m.before_metadata)
+SELECT v.slot, true AS is_done FROM moved v
+UNION ALL
+SELECT s.slot, false FROM {schema}.subscription_slot s JOIN moves m ON m.slot = s.slot
+WHERE s.name = $1 AND {may_move} AND s.slot NOT IN (SELECT r.slot FROM rows r)
+""".replace(
+    "{may_move}",
+    """m.after >= m.before AND (s.position, s.metadata) = (m.before, m.before_metadata)
   AND (s.epoch = m.epoch
-    OR m.epoch IS NULL AND (s.lease_until IS NULL OR s.lease_until <= clock_timestamp()))
-RETURNING s.slot
-"""
+    OR m.epoch IS NULL AND (s.lease_until IS NULL OR s.lease_until <= clock_timestamp()))""",
+)
+"""With `{skip}`, rows that are locked elsewhere are not done, if they could be moved otherwise."""
 _LOCK = """
 WITH free AS (
   SELECT s.name, s.slot FROM {schema}.subscription_slot s
@@ -80,20 +90,30 @@ FROM free f WHERE (f.name, f.slot) = (s.name, s.slot)
 RETURNING s.name, s.slot, s.epoch
 """
 _CHANGE = """
-WITH held AS (
+WITH given AS (
+  SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[]) AS w (name, slot, epoch)
+), held AS (
   SELECT s.name, s.slot, s.epoch FROM {schema}.subscription_slot s
-  JOIN unnest($1::text[], $2::smallint[], $3::bigint[]) AS w (name, slot, epoch)
-    ON (w.name, w.slot) = (s.name, s.slot) AND w.epoch = s.epoch
+  JOIN given w ON (w.name, w.slot) = (s.name, s.slot) AND w.epoch = s.epoch
   WHERE $4::float8 IS NULL OR s.lease_until IS NOT NULL
-  ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s
+  ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s {skip}
+), changed AS (
+  UPDATE {schema}.subscription_slot s
+  SET lease_until = clock_timestamp() + make_interval(secs => $4),
+    owner = CASE WHEN $4::float8 IS NOT NULL THEN s.owner END
+  FROM held h WHERE (h.name, h.slot, h.epoch) = (s.name, s.slot, s.epoch)
+  RETURNING s.name, s.slot
 )
-UPDATE {schema}.subscription_slot s
-SET lease_until = clock_timestamp() + make_interval(secs => $4),
-  owner = CASE WHEN $4::float8 IS NOT NULL THEN s.owner END
-FROM held h WHERE (h.name, h.slot, h.epoch) = (s.name, s.slot, s.epoch)
-RETURNING s.name, s.slot
+SELECT c.name, c.slot, true AS is_done FROM changed c
+UNION ALL
+SELECT s.name, s.slot, false FROM {schema}.subscription_slot s
+JOIN given w ON (w.name, w.slot) = (s.name, s.slot) AND w.epoch = s.epoch
+WHERE s.lease_until IS NOT NULL
+  AND NOT EXISTS (SELECT FROM held h WHERE (h.name, h.slot) = (s.name, s.slot))
 """
-"""Without an interval the locks are released. A free lock is not extended."""
+"""Without an interval the locks are released. A free lock is not extended. With `{skip}`, the locks
+of rows that are locked elsewhere are not done.
+"""
 _MEMBERS = """
 WITH seen AS (
   INSERT INTO {schema}.subscription_member AS m (name, member, seen_at)
@@ -113,17 +133,20 @@ _LEAVE = """
 WITH gone AS (DELETE FROM {schema}.subscription_member WHERE member = $1
 ), held AS (
   SELECT s.name, s.slot FROM {schema}.subscription_slot s WHERE s.owner = $1
-  ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s
+  ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s SKIP LOCKED
 )
 UPDATE {schema}.subscription_slot s SET owner = NULL, lease_until = NULL
 FROM held h WHERE (h.name, h.slot) = (s.name, s.slot) AND s.owner = $1
 """
+_SKIP = "SKIP LOCKED"
+_AGAIN_AFTER = (0.02, 0.1)
+"""Seconds before further attempts at locked rows, such as those extended here at the same time."""
 
 
 class SlotLeases:
     """The subscriptions of one schema, and the leases of one owner.
 
-    It implements `SubscriptionState`, `SubscriptionLocks` and `CountsMembers`.
+    It implements `SubscriptionState`, `SubscriptionLocks`, `SkipsLocked` and `CountsMembers`.
     """
 
     def __init__(
@@ -179,11 +202,29 @@ class SlotLeases:
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
         """See `SubscriptionState`."""
+        return (await self._store(name, moves, ""))[0]
+
+    async def try_store(self, name: str, moves: Mapping[int, Move]) -> tuple[set[int], set[int]]:
+        """See `SkipsLocked`."""
+        done, locked = await self._store(name, moves, _SKIP)
+        for seconds in _AGAIN_AFTER:
+            if not locked:
+                break
+            await LOOP_CLOCK.sleep(seconds)
+            rest = {slot: moves[slot] for slot in locked}
+            moved, locked = await self._store(name, rest, _SKIP)
+            done |= moved
+        return done, locked
+
+    async def _store(
+        self, name: str, moves: Mapping[int, Move], skip: str
+    ) -> tuple[set[int], set[int]]:
+        """Return the moved slots, and those whose rows were skipped."""
         if not moves:
-            return ()
+            return set(), set()
         before, after = zip(*moves.values(), strict=True)
         rows = await self._apply(
-            _STORE,
+            _STORE.replace("{skip}", skip),
             name,
             [*moves],
             [each.offset for each in before],
@@ -192,7 +233,8 @@ class SlotLeases:
             [each.metadata for each in after],
             [self._held.get(slot_lock(name, slot)) for slot in moves],
         )
-        return [row["slot"] for row in rows]
+        done = {row["slot"] for row in rows if row["is_done"]}
+        return done, {row["slot"] for row in rows} - done
 
     @property
     def keep_every(self) -> float | None:
@@ -212,28 +254,47 @@ class SlotLeases:
 
     async def keep(self, names: Collection[str]) -> Collection[str]:
         """See `SubscriptionLocks`."""
+        return (await self._keep(names, ""))[0]
+
+    async def try_keep(self, names: Collection[str]) -> tuple[set[str], set[str]]:
+        """See `SkipsLocked`."""
+        return await self._keep(names, _SKIP)
+
+    async def _keep(self, names: Collection[str], skip: str) -> tuple[set[str], set[str]]:
         epochs = {name: self._held[name] for name in names if name in self._held}
-        held = await self._change(epochs, self._lease)
-        for name in epochs.keys() - held:
-            if self._held.get(name) == epochs[name]:  # not taken again in the meantime
-                del self._held[name]
-        return held
+        kept, skipped = await self._change(epochs, self._lease, skip)
+        self._forget({name: epochs[name] for name in epochs.keys() - kept - skipped})
+        return kept, skipped
 
     async def unlock(self, names: Collection[str]) -> None:
-        """See `SubscriptionLocks`."""
+        """See `SubscriptionLocks`. The lease of a row that stays locked expires."""
         epochs = {name: self._held[name] for name in names if name in self._held}
-        await self._change(epochs, None)  # after an error they still have to be released
+        left = set(epochs)
+        for seconds in (0.0, *_AGAIN_AFTER):
+            if left:
+                await LOOP_CLOCK.sleep(seconds)
+                rest = {name: epochs[name] for name in left}
+                _, left = await self._change(rest, None, _SKIP)
+        self._forget(epochs)  # after an error they still have to be released
+
+    def _forget(self, epochs: Mapping[str, int]) -> None:
         for name, epoch in epochs.items():
-            if self._held.get(name) == epoch:
+            if self._held.get(name) == epoch:  # not taken again in the meantime
                 del self._held[name]
 
-    async def _change(self, epochs: Mapping[str, int], lease: float | None) -> set[str]:
-        """Extend or end these leases; return the locks still held."""
+    async def _change(
+        self, epochs: Mapping[str, int], lease: float | None, skip: str
+    ) -> tuple[set[str], set[str]]:
+        """Extend or end these leases; return the locks for which this is done, and those whose rows
+        were skipped.
+        """
         if not epochs:
-            return set()
+            return set(), set()
         slots = [locked_slot(name) for name in epochs]
-        rows = await self._apply(_CHANGE, *_columns(slots), [*epochs.values()], lease)
-        return {slot_lock(row["name"], row["slot"]) for row in rows}
+        statement = _CHANGE.replace("{skip}", skip)
+        rows = await self._apply(statement, *_columns(slots), [*epochs.values()], lease)
+        done = {slot_lock(row["name"], row["slot"]) for row in rows if row["is_done"]}
+        return done, {slot_lock(row["name"], row["slot"]) for row in rows} - done
 
     async def members(self, name: str) -> int:
         """See `CountsMembers`. A member counts for the time of a lease after its last call."""

@@ -142,6 +142,14 @@ class PostgresSubscriptions(Openable):
         """
         return await self._opened().store(name, moves)
 
+    async def try_store(
+        self, name: str, moves: Mapping[int, Move]
+    ) -> tuple[Collection[int], Collection[int]]:
+        """As `store`, without waiting for slots that another session has locked; return the moved
+        slots, and the locked ones.
+        """
+        return await self._opened().try_store(name, moves)
+
     @property
     def keep_every(self) -> float | None:
         """Seconds between calls of `keep`: a third of the lease."""
@@ -159,8 +167,17 @@ class PostgresSubscriptions(Openable):
         """Extend these locks; return those still held."""
         return await self._opened().keep(names)
 
+    async def try_keep(self, names: Collection[str]) -> tuple[Collection[str], Collection[str]]:
+        """As `keep`, without waiting for slots that another session has locked; return the extended
+        locks, and the locked ones, which are not extended.
+        """
+        return await self._opened().try_keep(names)
+
     async def unlock(self, names: Collection[str]) -> None:
-        """Release these locks; locks that are not held are ignored."""
+        """Release these locks; locks that are not held are ignored.
+
+        A slot that another session keeps locked is left out: its lease expires.
+        """
         await self._opened().unlock(names)
 
     async def members(self, name: str) -> int:

@@ -417,7 +417,7 @@ END $$;
 
 -- Merges the next bells into lanes: a new lane is read from its beginning, and a lane that has passed
 -- a place behind which a job has become visible only now is read from before it again. Bells of a lane
--- that is locked become one, which is left.
+-- that is locked, or made by a transaction that stays open, become one, which is left.
 CREATE FUNCTION {schema}.merge_bells(p_queue text, p_most int, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -426,7 +426,8 @@ DECLARE
   v_slots int[];
   v_priorities int[];
   v_free text[];
-  v_locked text[] := '{}';
+  v_others text[] := '{}';
+  v_locked text[];
 BEGIN
   WITH taken AS (
     DELETE FROM {schema}.bell b WHERE b.ctid = ANY (ARRAY(
@@ -446,23 +447,40 @@ BEGIN
     SELECT l.key FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (v_keys)
     FOR NO KEY UPDATE SKIP LOCKED);
   IF cardinality(v_free) < cardinality(v_keys) THEN
+    v_others := ARRAY(SELECT unnest(v_keys) EXCEPT SELECT unnest(v_free));
     v_locked := ARRAY(
-      SELECT l.key FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (v_keys)
-      EXCEPT SELECT unnest(v_free));
-  END IF;
-  IF cardinality(v_locked) > 0 THEN
-    INSERT INTO {schema}.bell (queue, low, key, slot, priority)
-    SELECT p_queue, m.low, m.key, m.slot, m.priority
+      SELECT l.key FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (v_others));
+    IF cardinality(v_locked) > 0 THEN
+      INSERT INTO {schema}.bell (queue, low, key, slot, priority)
+      SELECT p_queue, m.low, m.key, m.slot, m.priority
+      FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
+      WHERE m.key = ANY (v_locked);
+    END IF;
+    -- NOT IN is hashed
+    PERFORM {schema}.make_new_lanes(p_queue, array_agg(m.key), array_agg(m.low), array_agg(m.slot),
+      array_agg(m.priority), p_now)
     FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
-    WHERE m.key = ANY (v_locked);
+    WHERE m.key NOT IN (SELECT unnest(v_free || v_locked));
   END IF;
+  IF cardinality(v_free) > 0 THEN
+    PERFORM {schema}.make_lanes(p_queue, array_agg(m.key), array_agg(m.low), array_agg(m.slot),
+      array_agg(m.priority), p_now)
+    FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
+    WHERE m.key NOT IN (SELECT unnest(v_others));
+  END IF;
+END $$;
+
+-- Makes the lanes of these keys, or has those that are there read from these places on.
+CREATE FUNCTION {schema}.make_lanes(
+  p_queue text, p_keys text[], p_lows bigint[], p_slots int[], p_priorities int[], p_now timestamptz)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
   -- "low" of a new lane says nothing; of one that is there, it is compared
   INSERT INTO {schema}.lane AS l (queue, key, slot, sticky, priority, due, low)
   SELECT p_queue, m.key, coalesce(m.slot, {schema}.ring_slot(m.key)),
     q.sticky AND NOT q.ordering_required, m.priority, p_now, m.low
-  FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
-  JOIN {schema}.queue q ON q.name = p_queue
-  WHERE m.key <> ALL (v_locked) ORDER BY m.key
+  FROM unnest(p_keys, p_lows, p_slots, p_priorities) AS m (key, low, slot, priority)
+  JOIN {schema}.queue q ON q.name = p_queue ORDER BY m.key
   ON CONFLICT (queue, key) DO UPDATE SET
     low = least(l.low, excluded.low),
     priority = greatest(l.priority, excluded.priority),
@@ -470,6 +488,29 @@ BEGIN
   WHERE l.priority < excluded.priority OR (l.lease IS NULL AND l.slot <> excluded.slot)
     OR CASE WHEN l.lease IS NULL THEN least(l.after, l.low - 1) >= excluded.low
        ELSE l.low IS NULL OR l.low > excluded.low END;
+END $$;
+
+-- As make_lanes, of keys without a visible lane. A lane that a transaction makes and stays open, as an
+-- operator's that parks its key, is found by halving: the bell of its key is left.
+CREATE FUNCTION {schema}.make_new_lanes(
+  p_queue text, p_keys text[], p_lows bigint[], p_slots int[], p_priorities int[], p_now timestamptz)
+RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' AS $$
+DECLARE
+  v_half int := cardinality(p_keys) / 2;
+BEGIN
+  IF cardinality(p_keys) > 0 THEN  -- NULL without keys
+    PERFORM {schema}.make_lanes(p_queue, p_keys, p_lows, p_slots, p_priorities, p_now);
+  END IF;
+EXCEPTION WHEN lock_not_available THEN
+  IF v_half = 0 THEN
+    INSERT INTO {schema}.bell (queue, low, key, slot, priority)
+    VALUES (p_queue, p_lows[1], p_keys[1], p_slots[1], p_priorities[1]);
+    RETURN;
+  END IF;
+  PERFORM {schema}.make_new_lanes(p_queue, p_keys[:v_half], p_lows[:v_half], p_slots[:v_half],
+    p_priorities[:v_half], p_now);
+  PERFORM {schema}.make_new_lanes(p_queue, p_keys[v_half + 1:], p_lows[v_half + 1:],
+    p_slots[v_half + 1:], p_priorities[v_half + 1:], p_now);
 END $$;
 
 -- Lets jobs that are due now enter, those of keys behind the jobs that are in their lanes.
@@ -755,6 +796,13 @@ BEGIN
   END IF;
   FOREACH i IN ARRAY v_poison LOOP
     -- their handlers ended with their processes, so that none of them has told
+    PERFORM FROM {schema}.job j WHERE j.queue = p_queue AND j.place = v_heads[i] FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN  -- it is locked by another session, such as an operator's
+      UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
+        attempts = v_attempts[i] - 1, due = v_now + interval '1 s'
+      WHERE l.queue = p_queue AND l.key = v_leased[i];
+      CONTINUE;
+    END IF;
     PERFORM {schema}.give_up(v_queue, v_leased[i], v_leases[i], v_heads[i], v_attempts[i] - 1, NULL,
       NULL, false, v_now);
   END LOOP;
