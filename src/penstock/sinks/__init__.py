@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .postgres_stream import PostgresStreamSink
     from .redis import RedisSink, classify_redis
     from .sql import SqlSink, classify_sql
+    from .sqlite import SQLiteEffects
     from .udp import UdpSink
 else:
     __getattr__, __dir__ = later(
@@ -98,6 +99,7 @@ else:
             "postgres_stream": ["PostgresStreamSink"],
             "redis": ["RedisSink", "classify_redis"],
             "sql": ["SqlSink", "classify_sql"],
+            "sqlite": ["SQLiteEffects"],
             "udp": ["UdpSink"],
         },
     )
@@ -141,6 +143,7 @@ __all__ = [
     "RedisSink",
     "Router",
     "RowFunction",
+    "SQLiteEffects",
     "Split",
     "SqlSink",
     "StoredObject",
