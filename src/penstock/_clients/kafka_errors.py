@@ -210,8 +210,10 @@ def _class_of(error: BaseException) -> ErrorClass | None:
 
 def _librdkafka_code(error: BaseException) -> int | None:
     client: Any = sys.modules.get("confluent_kafka")  # optional; loaded if the error is its own
-    found: Any = error.args[0] if client is not None and error.args else None
-    if found is None or not isinstance(found, client.KafkaError):
+    if client is None or not error.args:
+        return None
+    found: Any = error.args[0]
+    if not isinstance(found, client.KafkaError):
         return None
     code: int = found.code()
     return code

@@ -72,7 +72,7 @@ class Message(Entry):
         if connection is None:
             raise ClosedError(
                 f"{self!r} has a connection only while its handler runs in a transaction: "
-                "flow.transaction(source, PostgresEffects(dsn), handler)"
+                "flow.transaction(source, PostgresEffects(dsn), handler), or SQLiteEffects(path)"
             )
         return connection
 

@@ -392,8 +392,7 @@ class _File:
         self._con.close()
 
     def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        cursor = self._con.cursor()
-        cursor.row_factory = None
+        cursor = sqlite3.Cursor(self._con)  # without the connection's `row_factory`
         return cursor.execute(statement, values).fetchall()
 
     # -- transactions ------------------------------------------------------------------------------
