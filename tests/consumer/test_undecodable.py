@@ -141,7 +141,11 @@ async def test_a_blocked_one_holds_its_key_only_and_can_be_skipped(
     """consumer/C:O2: a record whose key is unknown holds no other record."""
     log, seen = mixed(), Seen()
     async with Consumer(
-        MemorySource(log, clock=fake_clock), clock=fake_clock, poison="block", steps=[seen.step]
+        MemorySource(log, clock=fake_clock),
+        clock=fake_clock,
+        ordering="key",
+        poison="block",
+        steps=[seen.step],
     ) as consumer:
         run = asyncio.ensure_future(work(consumer, seen))
         await fake_clock.advance(1.0)

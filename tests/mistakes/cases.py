@@ -186,6 +186,7 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Events: a callback without its group", 'from penstock.consumer.jobs import BatchItems\nfrom penstock.testing import MockContext\n\nBatchItems(MockContext(), "ann", handle)'),
         Mistake("Events: a jitter longer than the period", "from penstock.consumer.jobs import Interjector\n\nInterjector(handle, every=1.0, jitter=5.0)"),
         Mistake("Events: state without the order of partitions", "from penstock.consumer.jobs import MemoryState\n\nasync with Consumer(source) as consumer:\n    await consumer.run_events(handle, state=MemoryState())"),
+        Mistake("Events: no order is given", "async with Consumer(source) as consumer:\n    await consumer.run_events(handle)"),
         Mistake("Events: an interjection beside `run`", "async with Consumer(source) as consumer:\n    await consumer.interject(handle)"),
         Mistake("Events: a scheduler that was not passed to the consumer", 'from penstock.consumer.jobs import JobScheduler\nfrom penstock.testing import MockContext\n\nasync def process(key, order):\n    ...\n\nJobScheduler(process, concurrency=4).schedule(MockContext(), "ann", 1)'),
     ],

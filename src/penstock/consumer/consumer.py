@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from .stats import ConsumerStats
 
 
+_NO_TURNS = (
+    'must be given for run_events. With Consumer(ordering="partition"), the handlers, finalisers and '
+    "interjections of a partition run one at a time, so that they need no lock for what they share; "
+    'with "key", those of different keys run at once'
+)
+
+
 class Consumer(Operated):
     """A consumer of a source's records, in order per key and in parallel across keys. The stored
     position never passes an unsettled message.
@@ -59,7 +66,7 @@ class Consumer(Operated):
         refill_below: fetch again when the messages inside fall below this fraction of a limit;
             default 0.75.
         ordering: `key` (default): messages of a key one after another; `partition`: those of a
-            partition one after another; `unordered`: no order.
+            partition one after another; `unordered`: no order. `run_events` has no default.
         key: a function from a record to its key; default: the record's own key.
         key_scope: whether equal keys of two partitions are the same key: `partition` (default: no),
             `topic` (within a topic) or `group` (always).
@@ -121,6 +128,7 @@ class Consumer(Operated):
     @takes(ConsumerOptions, checked_settings)
     def __init__(self, source: Source, **options: Unpack[ConsumerOptions]) -> None:
         super().__init__(source, checked_settings(source, **options))
+        self._has_ordering = "ordering" in options
         self._stack = AsyncExitStack()
         self._has_run = False
         self._events: EventRun | None = None
@@ -175,8 +183,9 @@ class Consumer(Operated):
         `handler` takes an `EventContext`. It is async, or plain to run in a thread. Its result has
         the same meaning as for `run`. With `Incomplete()`, or the result of a `JobScheduler` or an
         `ItemBatcher`, the event ends its turn, and a finaliser completes it later in its order.
-        With `ordering="partition"`, the handlers, finalisers and interjections of a partition run
-        one at a time, in the order of its records.
+        The consumer's `ordering` must be given. With `partition`, the handlers, finalisers and
+        interjections of a partition run one at a time, in the order of its records, so that they
+        share data without a lock. With `key`, this holds for those of one key only.
 
         Args:
             handler: the function of each event's context.
@@ -196,6 +205,8 @@ class Consumer(Operated):
                 'needs Consumer(ordering="partition"): turns of a partition must exclude each other'
             )
             raise checks.bad("state" if state is not None else "interjections", "...", rule)
+        if not self._has_ordering:
+            raise checks.bad("ordering", self._settings.ordering, _NO_TURNS)
         if isinstance(state, PositionedBackend):
             state.check_source(self._source)
             if self._settings.parked is not None:

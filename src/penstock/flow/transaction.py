@@ -48,14 +48,14 @@ class TransactionalPipe(Operated):
             assignment on. The jobs of a `PostgresQueueSource` are settled by the last statement of
             the transaction, so the destination must be in the same database as the queue.
         sink: the destination of the rows: an unopened `PostgresSink`, or a stack of sinks around
-            one; or `PostgresEffects`, the destination of a handler's effects. `run` opens and
-            closes it; it must have no other user.
+            one; or `PostgresEffects` or `SQLiteEffects`, the destinations of a handler's effects.
+            `run` opens and closes it; it must have no other user.
         transform: a function from a `Message` to its rows: a row, a list or generator of rows, or
             `None` for no row; `Skip()`, `ToDeadLetter(why)` or `Terminate(why)` settle the record
             without rows. A plain function runs in the event loop and has to be fast. Its effects
             elsewhere are not part of the transaction. Default: the record itself is the row. With
-            `PostgresEffects` it is the handler, which uses `message.connection` in the transaction,
-            and returns the results of a consumer's handler, except `Manual()`.
+            `PostgresEffects` and `SQLiteEffects` it is the handler, which uses `message.connection`
+            in the transaction, and returns the results of a consumer's handler, except `Manual()`.
         name: name of the flow in logs, metrics and dead letters.
         on_rejected: the strategy for a record with a permanently refused row, or that cannot be
             transformed: `skip`, `block`, `block_and_dead_letter`, or `exit`: `run` ends and raises

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from .._clients.kafka_errors import classify_kafka
 from .._core.function_sink import FunctionSink
 from .._core.public import later, publish_all
 from .memory import MemorySink
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         classify_http,
     )
     from .kafka import KafkaSink, RecordMetadata
-    from .nats import NatsSink, PublishAck
+    from .nats import NatsSink, PublishAck, classify_nats
     from .objects import (
         ObjectOptions,
         ObjectSink,
@@ -50,8 +51,9 @@ if TYPE_CHECKING:
     )
     from .postgres_queue import Enqueued, PostgresQueueSink
     from .postgres_stream import PostgresStreamSink
-    from .redis import RedisSink
+    from .redis import RedisSink, classify_redis
     from .sql import SqlSink, classify_sql
+    from .sqlite import SQLiteEffects
     from .udp import UdpSink
 else:
     __getattr__, __dir__ = later(
@@ -84,7 +86,7 @@ else:
                 "classify_http",
             ],
             "kafka": ["KafkaSink", "RecordMetadata"],
-            "nats": ["NatsSink", "PublishAck"],
+            "nats": ["NatsSink", "PublishAck", "classify_nats"],
             "objects": ["ObjectOptions", "ObjectSink", "ParquetSink", "StoredObject"],
             "postgres": [
                 "PoolFactory",
@@ -95,8 +97,9 @@ else:
             ],
             "postgres_queue": ["Enqueued", "PostgresQueueSink"],
             "postgres_stream": ["PostgresStreamSink"],
-            "redis": ["RedisSink"],
+            "redis": ["RedisSink", "classify_redis"],
             "sql": ["SqlSink", "classify_sql"],
+            "sqlite": ["SQLiteEffects"],
             "udp": ["UdpSink"],
         },
     )
@@ -140,6 +143,7 @@ __all__ = [
     "RedisSink",
     "Router",
     "RowFunction",
+    "SQLiteEffects",
     "Split",
     "SqlSink",
     "StoredObject",
@@ -147,7 +151,10 @@ __all__ = [
     "UdpSink",
     "classify_file",
     "classify_http",
+    "classify_kafka",
+    "classify_nats",
     "classify_postgres",
+    "classify_redis",
     "classify_sql",
 ]
 

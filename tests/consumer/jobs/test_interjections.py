@@ -369,8 +369,10 @@ def test_a_store_is_in_order() -> None:
 
 
 async def test_what_needs_turns_of_partitions_is_refused_without(fake_clock: FakeClock) -> None:
-    """G-T17."""
+    """G-T3, G-T17: the turns of a partition do not exclude each other unless it is said."""
     async with Consumer(MemorySource(log_of("a"), clock=fake_clock), clock=fake_clock) as consumer:
+        with pytest.raises(ConfigError, match=r"must be given for run_events"):
+            await consumer.run_events(idle)
         with pytest.raises(ConfigError, match=r"Consumer\(ordering=\"partition\"\)"):
             await consumer.run_events(idle, state=MemoryState())
         with pytest.raises(ConfigError, match="needs a consumer that runs events"):

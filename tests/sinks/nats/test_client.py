@@ -20,7 +20,7 @@ from penstock._clients.nats.connection import ConnectionNews, close, connect
 from penstock._clients.nats.errors import (
     Denied,
     api_error,
-    classify,
+    classify_nats,
     denied_by,
     is_login,
     no_stream,
@@ -358,7 +358,7 @@ def test_an_answer_of_jetstream_has_one_meaning(
     ],
 )
 def test_an_error_of_the_client_has_one_class(error: Exception, kind: ErrorClass | None) -> None:
-    assert classify(error) is kind
+    assert classify_nats(error) is kind
 
 
 def test_a_denial_is_read_with_its_quotes() -> None:

@@ -1,9 +1,7 @@
 """The result of one batch of records that was sent to a partition.
 
-A broker's error has one of four meanings: the batch was not stored, but the next attempt may
-succeed; its records are invalid; everything is refused until an operator repairs it; or it is
-unknown whether the batch was stored. A producer id that the broker has forgotten is of the first
-kind, with a new id.
+The table of `kafka_errors` determines the class of a broker's error. A producer id that the broker
+has forgotten is transient, with a new id.
 """
 
 from __future__ import annotations
@@ -15,38 +13,31 @@ from aiokafka import errors as kafka
 
 from ..._core.causes import caused
 from ..._core.errors import (
+    ErrorClass,
     PermanentError,
     RefusedError,
     SinkError,
+    ThrottledError,
     TooLargeError,
     TransientError,
     UnavailableError,
     UnknownOutcomeError,
 )
+from ..kafka_errors import class_of_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_INVALID_RECORD = 87
 _UNSUPPORTED_COMPRESSION = 76
 _PRODUCER_FENCED = 90
 _DUPLICATE = kafka.DuplicateSequenceNumber.errno
 _TOO_LARGE = {kafka.MessageSizeTooLargeError.errno, kafka.RecordListTooLargeError.errno}
-_OF_RECORDS = {kafka.InvalidTimestampError.errno, _INVALID_RECORD}
 _FORGOTTEN = {
     kafka.OutOfOrderSequenceNumber.errno,
     kafka.InvalidProducerEpoch.errno,
     kafka.InvalidProducerIdMapping.errno,
     kafka.UnknownProducerId.errno,
     _PRODUCER_FENCED,
-}
-_UNKNOWN = {
-    kafka.UnknownError.errno,
-    kafka.RequestTimedOutError.errno,
-    kafka.NotEnoughReplicasAfterAppendError.errno,
-    # also the answer of a leader that has stored it and lost leadership while waiting for replicas
-    kafka.NotLeaderForPartitionError.errno,
-    kafka.KafkaStorageError.errno,
 }
 _REPAIRS = {
     kafka.TopicAuthorizationFailedError.errno: "grant its user WRITE and DESCRIBE on the topic",
@@ -60,6 +51,12 @@ _REPAIRS = {
     kafka.UnsupportedVersionError.errno: "use a broker of Kafka 0.11 or later",
     kafka.PolicyViolationError.errno: "change what the broker's policy forbids",
     _UNSUPPORTED_COMPRESSION: "use another compression=, or allow this one on the topic",
+}
+_ANY_REPAIR = "change the setting of the broker, the topic or the sink that the answer names"
+_NOT_STORED: dict[ErrorClass, type[SinkError]] = {
+    ErrorClass.TRANSIENT: TransientError,
+    ErrorClass.UNAVAILABLE: UnavailableError,
+    ErrorClass.THROTTLE: ThrottledError,
 }
 PASSING = {kafka.UnknownTopicOrPartitionError.errno}
 """Refusals that may be temporary while the cluster changes; retried first."""
@@ -103,20 +100,21 @@ def produced(code: int, place: str, offset: int, records: Mapping[int, str], tol
     if code in _TOO_LARGE:
         text = f"{place} does not accept a batch of this size ({why}); see max.message.bytes"
         return Failed(caused(TooLargeError(text), error))
-    if code in _OF_RECORDS:
+    kind = class_of_code(code)
+    if kind is ErrorClass.PERMANENT:
         return Failed(caused(PermanentError(f"{place} refuses it ({why})"), error), records)
-    if code in _REPAIRS:
+    if kind is ErrorClass.REFUSED:
         text = f"{place} refuses every record ({why})"
-        refused = caused(RefusedError(text, repair=_REPAIRS[code]), error)
+        refused = caused(RefusedError(text, repair=_REPAIRS.get(code, _ANY_REPAIR)), error)
         return Failed(refused, may_pass=code in PASSING)
     if code in _FORGOTTEN:
         text = f"{place} has forgotten this producer, or fenced it ({why}); nothing was stored"
         return Failed(caused(TransientError(text), error), forgets=True)
-    if code in _UNKNOWN:
+    if kind is ErrorClass.UNKNOWN:
         text = f"{place} may have stored it, or not ({why})"
         return Failed(caused(UnknownOutcomeError(text), error), may_pass=True)
     text = f"{place} has not stored it ({why})"
-    return Failed(caused(TransientError(text), error), may_pass=True)
+    return Failed(caused(_NOT_STORED[kind](text), error), may_pass=True)
 
 
 def unsent(place: str, error: Exception | None) -> Failed:

@@ -9,11 +9,13 @@ from aiokafka import errors as kafka
 from ..._core.causes import caused
 from ..._core.errors import (
     ConfigError,
+    ErrorClass,
     PositionLost,
     RefusedError,
     TransientError,
     UnavailableError,
 )
+from ..kafka_errors import class_of_code
 from .coordinator import UNSTABLE_OFFSETS
 
 if TYPE_CHECKING:
@@ -23,12 +25,6 @@ _PRODUCER_FENCED = 90
 FENCED = frozenset({kafka.InvalidProducerEpoch.errno, _PRODUCER_FENCED})
 """Another owner has claimed the transactional id, or the broker has ended the transaction."""
 _UNFINISHED = {kafka.ConcurrentTransactions.errno, UNSTABLE_OFFSETS}
-_ABSENT = {
-    kafka.CoordinatorNotAvailableError.errno,
-    kafka.NotCoordinatorError.errno,
-    kafka.CoordinatorLoadInProgressError.errno,
-    kafka.RequestTimedOutError.errno,
-}
 
 
 class Attempted(NamedTuple):
@@ -52,17 +48,18 @@ def transaction_error(code: int, attempted: Attempted) -> PenstockError:
     if code in _UNFINISHED:
         text = f"{why}: an earlier transaction is still being completed"
         return caused(UnavailableError(text), error)
-    if code in _ABSENT:
+    kind = class_of_code(code)
+    if kind is ErrorClass.UNAVAILABLE or code == kafka.RequestTimedOutError.errno:
         return caused(UnavailableError(f"{why}: its coordinator is not available"), error)
     if code == kafka.InvalidTransactionTimeout.errno:
         rule = "use a smaller transaction_timeout, or raise the broker's transaction.max.timeout.ms"
         return ConfigError(f"{why}: {rule}")
-    if (repair := _repair(code, attempted)) is not None:
-        return caused(RefusedError(why, repair=repair), error)
+    if kind is ErrorClass.REFUSED:
+        return caused(RefusedError(why, repair=_repair(code, attempted)), error)
     return caused(TransientError(why), error)
 
 
-def _repair(code: int, attempted: Attempted) -> str | None:
+def _repair(code: int, attempted: Attempted) -> str:
     if code == kafka.TransactionalIdAuthorizationFailed.errno:
         return "grant its user WRITE and DESCRIBE on the transactional id"
     if code == kafka.GroupAuthorizationFailedError.errno:
@@ -71,7 +68,7 @@ def _repair(code: int, attempted: Attempted) -> str | None:
         return "grant its user READ on the source's topic, and WRITE on the sink's"
     if code == kafka.UnknownTopicOrPartitionError.errno:
         return "source and sink must be on one cluster, which stores the source's offsets"
-    return None
+    return "change the setting of the broker or the producer that the answer names"
 
 
 def unanswered_error(error: Exception, attempted: Attempted) -> UnavailableError:

@@ -15,11 +15,12 @@ import asyncio
 import re
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nats import errors as nats
 from nats.js import errors as js
 
+from ..._core.classify import classified_by_cause
 from ..._core.errors import (
     ConfigError,
     ErrorClass,
@@ -94,9 +95,19 @@ _UNREACHABLE = (
     nats.StaleConnectionError,
 )
 _PERMANENT = (
+    nats.BadHeaderError,
     nats.BadSubjectError,
     nats.MaxPayloadError,
 )
+_REFUSED = (
+    nats.AuthorizationError,
+    nats.InvalidUserCredentialsError,
+    nats.SecureConnFailedError,
+    nats.SecureConnRequiredError,
+    nats.SecureConnWantedError,
+)
+_UNANSWERED = (nats.TimeoutError, nats.JsonParseError, nats.ProtocolError)
+"""No answer, or one that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +139,21 @@ def denied_by(error: BaseException) -> Denied | None:
     )
 
 
-def classify(error: BaseException) -> ErrorClass | None:
-    """Classify an error of nats-py; `None` for any other exception.
+def classify_nats(error: BaseException) -> ErrorClass | None:
+    """Classify an error of nats-py, or an answer of JetStream; `None` for any other exception.
 
-    A timeout is unknown: the requested action may have been performed.
+    A refused login, a missing permission, a subject without a stream and an account's limits are
+    `REFUSED`. A lost connection, and a stream without a leader, are `UNAVAILABLE`. A full stream,
+    and too many publishes without an answer, are `THROTTLE`. A timeout is `UNKNOWN`: the requested
+    action may have been performed. A message that is too large, or that JetStream refuses, is
+    `PERMANENT`.
+
+    Looks through `__cause__`. Errors of Penstock keep their own class. Does not suspend.
     """
+    return classified_by_cause(error, _class_of)
+
+
+def _class_of(error: BaseException) -> ErrorClass | None:
     if isinstance(error, js.APIError):
         return class_of(api_error("JetStream", *_fields(error)))
     if isinstance(error, (js.NoStreamResponseError, nats.NoRespondersError)):
@@ -141,11 +162,13 @@ def classify(error: BaseException) -> ErrorClass | None:
         return ErrorClass.UNAVAILABLE
     if isinstance(error, _PERMANENT):
         return ErrorClass.PERMANENT
-    if isinstance(error, nats.AuthorizationError) or denied_by(error) is not None:
+    if isinstance(error, _REFUSED) or is_login(error) or denied_by(error) is not None:
         return ErrorClass.REFUSED
-    if isinstance(error, nats.TimeoutError):
-        return ErrorClass.UNKNOWN
-    return None
+    if _is_full_server(error):
+        return ErrorClass.UNAVAILABLE
+    if isinstance(error, js.TooManyStalledMsgsError):
+        return ErrorClass.THROTTLE
+    return ErrorClass.UNKNOWN if isinstance(error, _UNANSWERED) else None
 
 
 def api_error(place: str, code: int, err_code: int, description: str) -> SinkError:
@@ -213,7 +236,7 @@ def trouble_of(error: BaseException, options: NatsOptions) -> str:
     place = options.place
     if is_login(error):
         return f"{place} has refused the login"
-    if any(each in str(error).lower() for each in _FULL_SERVER):
+    if _is_full_server(error):
         return f"{place} takes no more connections"
     if (denied := denied_by(error)) is not None:
         return f"{place} denies it; {denied.repair}"
@@ -243,9 +266,17 @@ def no_stream(subject: str, *, is_enabled: bool | None) -> RefusedError:
     return RefusedError(f"no stream takes the subject {subject!r}", repair=repair)
 
 
+def _is_full_server(error: BaseException) -> bool:
+    return isinstance(error, nats.Error) and any(
+        each in str(error).lower() for each in _FULL_SERVER
+    )
+
+
 def _is_unreachable(error: BaseException) -> bool:
     return isinstance(error, (*_UNREACHABLE, nats.TimeoutError, asyncio.TimeoutError, OSError))
 
 
 def _fields(error: js.APIError) -> tuple[int, int, str]:
-    return error.code or 0, error.err_code or 0, error.description or type(error).__name__
+    known: dict[str, Any] = vars(error)  # nats-py's own errors about keys have no fields
+    description = known.get("description") or type(error).__name__
+    return known.get("code") or 0, known.get("err_code") or 0, description

@@ -12,6 +12,7 @@ from ..._clients.fields import getter
 from ..._clients.kafka.errors import opening_error
 from ..._clients.kafka.producer import ProducerSession
 from ..._clients.kafka.producer_options import MAX_BATCH_BYTES, ProducerOptions
+from ..._clients.kafka_errors import classify_kafka
 from ..._core import checks
 from ..._core.batch import RowBatch
 from ..._core.clock import LOOP_CLOCK
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ..._clients.kafka.producer import Producer
     from ..._clients.kafka.transactional import TransactionalProducer
     from ..._core.batch import Batch
+    from ..._core.errors import ErrorClass
     from ..._core.result import WriteResult
     from ..._core.source import Position, TopicPartition
     from ..._core.transaction import Transaction, Unit
@@ -170,6 +172,10 @@ class KafkaSink(Openable):
             repeatable="write" if self._options.is_idempotent else None,
             several_destinations=self._topic is None,
         )
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """The class of an error by the broker's code; see `classify_kafka`."""
+        return classify_kafka(error)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
         """The columns of a `pyarrow.Schema` that cannot become parts of records, and columns that

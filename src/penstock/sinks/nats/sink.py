@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.fields import getter
-from ..._clients.nats.errors import classify
+from ..._clients.nats.errors import classify_nats
 from ..._clients.nats.options import NatsOptions
 from ..._core import checks
 from ..._core.batch import RowBatch
@@ -138,8 +138,8 @@ class NatsSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error of nats-py; `None` for any other error."""
-        return classify(error)
+        """The class of an error of nats-py; see `classify_nats`."""
+        return classify_nats(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:
         channel = PublishChannel(self._options, repr(self), replies=not self._is_core)

@@ -1,4 +1,4 @@
-"""The classification of Redis errors. Pure.
+"""The classification of Redis errors. Pure; loads no client.
 
 1. Redis gives the reason as the first word of its message. redis-py removes it from the errors for
    which it has classes.
@@ -9,6 +9,8 @@
    without a word of its own, such as that of a quota or of a proxy, is a refusal, too.
 4. A temporary condition is unavailable: a server that loads its data, runs a script, or has lost
    its master or its replicas.
+5. A connection that is lost before the reply leaves the command unknown. Before the connection is
+   made, nothing was sent.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ import ssl
 from typing import TYPE_CHECKING
 
 from ..._core.causes import caused, causes, summarized
+from ..._core.classify import classified_by_cause
 from ..._core.errors import (
+    ErrorClass,
     PermanentError,
     RefusedError,
     TooLargeError,
     TransientError,
     UnavailableError,
+    classify,
 )
 from ..._core.text import text_of
 
@@ -35,6 +40,7 @@ _CODES = {
     "AuthenticationWrongNumberOfArgsError": "WRONGPASS",
     "AuthorizationError": "WRONGPASS",
     "BusyLoadingError": "LOADING",
+    "ClusterCrossSlotError": "CROSSSLOT",
     "ClusterDownError": "CLUSTERDOWN",
     "MasterDownError": "MASTERDOWN",
     "MovedError": "MOVED",
@@ -83,6 +89,52 @@ _OF_ITEM = (
     "string exceeds maximum allowed size",
 )
 """The beginnings of the messages for which an item is at fault."""
+
+
+_NAMES = {
+    "MasterNotFoundError": ErrorClass.UNAVAILABLE,
+    "SlaveNotFoundError": ErrorClass.UNAVAILABLE,
+    "MaxConnectionsError": ErrorClass.UNAVAILABLE,
+    "ExternalAuthProviderError": ErrorClass.UNAVAILABLE,
+    "SlotNotCoveredError": ErrorClass.UNAVAILABLE,
+    "ConnectionError": ErrorClass.UNKNOWN,
+    "TimeoutError": ErrorClass.UNKNOWN,
+    "InvalidResponse": ErrorClass.UNKNOWN,
+    "DataError": ErrorClass.PERMANENT,
+    "WatchError": ErrorClass.TRANSIENT,
+}
+"""The errors of redis-py itself, by the names of their classes."""
+_ANSWERS = frozenset(
+    {"ResponseError", "AuthenticationError", "AuthorizationError", "BusyLoadingError"}
+)
+"""The classes of redis-py for error replies of the server."""
+_NOT_SENT = ("connecting to", "max number of clients reached")
+"""Messages about a connection that was not made."""
+
+
+def classify_redis(error: BaseException) -> ErrorClass | None:
+    """Classify an error of redis-py by the first word of the server's message; `None` for any other
+    error.
+
+    A login, a permission, a key of another type, full memory and a replica are `REFUSED`. A server
+    that loads its data, runs a script or lacks its master or replicas is `UNAVAILABLE`, as is one
+    that cannot be reached. A connection lost before the reply, and a timeout, are `UNKNOWN`. A
+    value that is too large, or an invalid id, is `PERMANENT`.
+
+    Looks through `__cause__`. Errors of Penstock keep their own class. Does not suspend, and
+    imports no client.
+    """
+    return classified_by_cause(error, _class_of)
+
+
+def _class_of(error: BaseException) -> ErrorClass | None:
+    names = [each.__name__ for each in type(error).__mro__ if each.__module__.startswith("redis.")]
+    if not _ANSWERS.isdisjoint(names):
+        return classify(refusal(error, "Redis"))
+    is_lost = "ConnectionError" in names or "TimeoutError" in names
+    if is_lost and any(each in text_of(error) for each in _NOT_SENT):
+        return ErrorClass.UNAVAILABLE
+    return next((_NAMES[each] for each in names if each in _NAMES), None)
 
 
 def code_of(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from ..._core.sink import Capabilities
 from .elements import ListForm
 from .line import RedisConnections
 from .options import RedisOptions
+from .refusals import classify_redis
 from .stream import StreamForm
 from .values import element_of, fields_of
 from .write import RedisWrite
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from ..._clients.encoding import Encode
     from ..._core.batch import Batch
+    from ..._core.errors import ErrorClass
     from ..._core.result import WriteResult
 
 logger = logging.getLogger("penstock.sinks.redis")
@@ -190,6 +192,10 @@ class RedisSink(Openable):
     def _is_single(self) -> bool:
         """Whether all items are entries of one stream, with their own ids."""
         return self._form.ordered and self._name is not None
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """The class of an error by the server's message; see `classify_redis`."""
+        return classify_redis(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:
         connections = RedisConnections(await self._options.made(), self._options)

@@ -22,6 +22,7 @@ from ..._clients.postgres.errors import (
     classify_postgres,
 )
 from ..._clients.postgres.pooler import POOLER, class_of_pooler, was_not_sent
+from ..._clients.sqlite_errors import MOVED, class_of_sqlite, sqlite_name
 from ..._core.causes import caused, causes
 from ..._core.classify import classified, classified_by_cause
 from ..._core.errors import ErrorClass, PenstockError, RefusedError, UnavailableError
@@ -106,29 +107,9 @@ _MYSQL = {
     4151: _R,  # the user is locked
 }
 MYSQL_TWICE = frozenset({1062, 1586})
-MOVED = "SQLITE_READONLY_DBMOVED"
-_SQLITE = {
-    "SQLITE_AUTH": _R,
-    "SQLITE_BUSY": _T,
-    "SQLITE_CANTOPEN": _U,
-    "SQLITE_CORRUPT": _R,
-    "SQLITE_ERROR": _R,  # an error of the statement, not of a value
-    "SQLITE_FULL": _R,
-    "SQLITE_INTERRUPT": _T,
-    "SQLITE_IOERR": _T,
-    "SQLITE_LOCKED": _T,
-    "SQLITE_NOMEM": _T,
-    "SQLITE_NOTADB": _R,
-    "SQLITE_PERM": _R,
-    "SQLITE_PROTOCOL": _T,
-    "SQLITE_READONLY": _R,
-    MOVED: _T,
-    "SQLITE_SCHEMA": _T,
-}
 SQLITE_TWICE = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"})
 _REFUSED = ("password authentication failed", "no pg_hba.conf entry", 'database "', 'role "')
 """Connection errors of psycopg have no SQLSTATE."""
-_MISSING = ("no such table", "no such column", "has no column named")
 POSTGRES_TWICE = "23505"
 _UNANSWERED = SESSION_TIMEOUTS | {"40003", "57P01", "57P02", "57P04"}
 """States of a session that ends, or of a statement whose result is unknown; besides family 08."""
@@ -150,7 +131,7 @@ def is_twice(error: BaseException) -> bool:
     for link in causes(error):
         original = _original(link)
         if isinstance(original, sqlite3.Error):
-            return _sqlite_name(original) in SQLITE_TWICE
+            return sqlite_name(original) in SQLITE_TWICE
         if (number := _number(original)) is not None:
             return number in MYSQL_TWICE
         if (state := _state(original)) is not None:
@@ -197,9 +178,7 @@ def for_connecting(error: Exception) -> Exception:
 def is_moved(error: BaseException) -> bool:
     """Whether the file of SQLite was removed or replaced, so that only a new connection finds it."""
     originals = map(_original, causes(error))
-    return any(
-        isinstance(link, sqlite3.Error) and _sqlite_name(link) == MOVED for link in originals
-    )
+    return any(isinstance(link, sqlite3.Error) and sqlite_name(link) == MOVED for link in originals)
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -244,7 +223,7 @@ def _class_of(error: BaseException) -> ErrorClass | None:
 
     original = _original(error)
     if isinstance(original, sqlite3.Error):
-        return _of_sqlite(original)
+        return class_of_sqlite(original)
     if (number := _number(original)) is not None:
         return _MYSQL.get(number, _P)
     if (state := _state(original)) is not None:
@@ -273,20 +252,6 @@ def _of_postgres(error: BaseException, state: str) -> ErrorClass | None:
     if state == POOLER:  # also of the server, for a statement that a pooler has mixed up
         return class_of_pooler(str(error))
     return classify_postgres(error)
-
-
-def _of_sqlite(error: sqlite3.Error) -> ErrorClass:
-    name, text = _sqlite_name(error), str(error)
-    if any(part in text for part in _MISSING):
-        return _R
-    parts = name.split("_")
-    known = _SQLITE.get(name) or _SQLITE.get("_".join(parts[:2]))
-    return _P if known is None else known
-
-
-def _sqlite_name(error: sqlite3.Error) -> str:
-    name: str = getattr(error, "sqlite_errorname", None) or ""
-    return name
 
 
 def _state(error: BaseException) -> str | None:
