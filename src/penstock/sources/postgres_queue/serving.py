@@ -210,7 +210,8 @@ class OpenQueue:
                 worked = has_found = await self._tried("giving jobs back", self._give_back(surplus))
             elif self._book.may_claim:
                 room = max(1, most - self._book.undelivered)
-                claiming = self._claimer.claim(room, self.news.count)
+                room_bytes = max(1, self._host.room_bytes - self._book.undelivered_bytes)
+                claiming = self._claimer.claim(room, room_bytes, self.news.count)
                 leases = len(self._book)
                 worked = await self._tried("claiming jobs", claiming)
                 has_found = worked and len(self._book) > leases
@@ -353,7 +354,7 @@ class OpenQueue:
     async def settled(self, claim: SourceClaim) -> int:
         """Return the offset before which all jobs of a claim are settled in the queue."""
         lease = self._held(claim)
-        places = [record.offset for record in lease.records]
+        places = lease.places
         first = await self._queue.first_left(lease.name, places)
         offset = places[-1] + 1 if first is None else first
         lease.settle_before(offset)
@@ -488,4 +489,4 @@ class OpenQueue:
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
         """Return the offset after the last job of each claim."""
         found = {claim: self._book.of(claim) for claim in claims}
-        return {c: lease.records[-1].offset + 1 for c, lease in found.items() if lease is not None}
+        return {c: lease.places[-1] + 1 for c, lease in found.items() if lease is not None}

@@ -57,7 +57,7 @@ class LeasedJob(NamedTuple):
     """The number of leases of the lane's first job, including this one."""
     place: int
     key: str | None
-    payload: str
+    payload: bytes
     """JSON."""
     headers: str
     """A JSON object."""
@@ -124,12 +124,16 @@ class QueueLeases:
             )
             return found
 
-    async def claim(self, lanes: int, per: int, loose: int, seconds: float) -> list[LeasedJob]:
-        """Lease up to `lanes` keys with `per` jobs each, and `loose` jobs without a key."""
+    async def claim(
+        self, lanes: int, per: int, loose: int, most_bytes: int, seconds: float
+    ) -> list[LeasedJob]:
+        """Lease up to `lanes` keys with `per` jobs each, and `loose` jobs without a key, of at most
+        `most_bytes` bytes; whatever its size, the first job of each of the two kinds.
+        """
         rows = await self._fetch(
-            "SELECT r_lease, r_lane, r_slot, r_attempts, r_place, r_key, r_payload, r_headers, "
-            f"{milliseconds('r_at')}, r_alone "
-            f"FROM {self._schema}.claim_jobs($1, $2, $3, $4, $5, $6, $7)",
+            "SELECT r_lease, r_lane, r_slot, r_attempts, r_place, r_key, "
+            f"convert_to(r_payload, 'UTF8'), r_headers, {milliseconds('r_at')}, r_alone "
+            f"FROM {self._schema}.claim_jobs($1, $2, $3, $4, $5, $6, $7, p_bytes => $8)",
             self._queue,
             self._group,
             self._consumer,
@@ -137,6 +141,7 @@ class QueueLeases:
             per,
             loose,
             seconds,
+            most_bytes,
         )
         return [LeasedJob(*row) for row in rows]
 
