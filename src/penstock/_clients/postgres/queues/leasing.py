@@ -23,6 +23,7 @@ from ...._core.errors import UnavailableError
 from ..errors import sqlstate
 from ..names import quoted
 from ..schema.opened import opened_schema
+from ..schema.queue_contents import WITHOUT_LANE
 from ..streams.stored import milliseconds
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) FROM pg_proc
 WHERE pronamespace = $1::text::regnamespace AND proname IN ('claim_jobs', 'settle_jobs')
 """
 _NO_QUEUE = "PS010"
+LOST_AMONG = 100
+"""Keys and jobs to check for lost jobs; the monitor checks more."""
 _LOCK_NOT_AVAILABLE = "55P03"
 
 
@@ -295,6 +298,13 @@ class QueueLeases:
             self._queue,
         )
         return bool(row[0])
+
+    async def without_lane(self) -> int:
+        """Return the number of keys with jobs that no claim finds, among the first ones."""
+        rows = await self._fetch(
+            WITHOUT_LANE.replace("{schema}", self._schema), LOST_AMONG, self._queue
+        )
+        return sum(row[1] for row in rows)
 
     async def is_paused(self) -> bool:
         """Return whether an operator has paused the queue."""
