@@ -156,6 +156,7 @@ class Moves:
     def _share(self) -> None:
         share = self._session.options.prefetch // max(1, len(self._partitions))
         for partition in self:
+            partition.among = max(1, len(self._partitions))
             if partition.puller is not None:
                 partition.puller.window.share(max(LEAST_SHARE, share))
 
