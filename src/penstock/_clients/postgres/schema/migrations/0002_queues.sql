@@ -769,6 +769,7 @@ BEGIN
     v_loose := {schema}.pick_loose(
       p_queue, least(p_loose, v_room - cardinality(v_leased) + cardinality(v_poison))::int, v_now);
     IF cardinality(v_loose) > 0 THEN
+      v_rows := '{}';
       v_leases := '{}';
       r_lane := NULL;
       r_slot := 0;
@@ -776,7 +777,10 @@ BEGIN
       r_key := NULL;
       FOR v_job IN
         SELECT k.n, j.* FROM unnest(v_loose) WITH ORDINALITY AS k (place, n)
-        JOIN {schema}.job j ON j.queue = p_queue AND j.place = k.place ORDER BY k.n
+        CROSS JOIN LATERAL (
+          SELECT j.ctid AS row, j.place, j.payload, j.headers, j.at, j.attempts, j.lost, j.lease
+          FROM {schema}.job j WHERE j.queue = p_queue AND j.place = k.place OFFSET 0) j
+        ORDER BY k.n
       LOOP
         r_payload := v_job.payload::text;
         r_headers := v_job.headers::text;
@@ -786,6 +790,7 @@ BEGIN
           EXIT;
         END IF;
         r_lease := v_base + nextval('{schema}.job_lease') % 1048576;
+        v_rows := v_rows || v_job.row;
         v_leases := v_leases || r_lease;
         r_attempts := v_job.attempts + 1;
         CONTINUE WHEN r_attempts > v_queue.max_attempts;
@@ -797,8 +802,7 @@ BEGIN
       END LOOP;
       UPDATE {schema}.job j SET lease = g.lease, owner = p_consumer, lease_until = v_until,
         attempts = j.attempts + 1, lost = j.lost + (j.lease IS NOT NULL)::int
-      FROM unnest(v_loose, v_leases) AS g (place, lease)
-      WHERE j.queue = p_queue AND j.place = g.place;
+      FROM unnest(v_rows, v_leases) AS g (row, lease) WHERE j.ctid = g.row;
       PERFORM {schema}.give_up_loose(v_queue, j.place, NULL, NULL, NULL, false, v_now)
       FROM {schema}.job j
       WHERE j.queue = p_queue AND j.place = ANY (v_loose) AND j.attempts > v_queue.max_attempts;
