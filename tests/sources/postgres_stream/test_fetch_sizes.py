@@ -148,6 +148,6 @@ async def test_a_reader_holds_pages_that_are_limited_in_bytes(
             for backwards in (False, True):
                 for limit in (None, 7):
                     versions = range(RECORDS)[:: -1 if backwards else 1][:limit]
-                    given = {"backwards": backwards, "limit": limit}
+                    given: dict[str, Any] = {"backwards": backwards, "limit": limit}
                     assert [m.version async for m in reader.read("s-1", **given)] == [*versions]
                     assert [m.version async for m in reader.scan(**given)] == [*versions]
