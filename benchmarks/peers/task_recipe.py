@@ -42,6 +42,8 @@ class Claim:
 class Host:
     """Reads a source directly: accepts assigned partitions, and settles nothing."""
 
+    room_bytes = 64 << 20
+
     def __init__(self) -> None:
         self.claims: list[SourceClaim] = []
         self._assigned = asyncio.Event()

@@ -81,6 +81,11 @@ class WatchedHost:
         self.claims: list[SourceClaim] = []
         """All claims that it has had."""
 
+    @property
+    def room_bytes(self) -> int:
+        """Forward the room of the consumer."""
+        return self._host.room_bytes
+
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         """Begin claims."""
         claims = self._host.assigned(starts)

@@ -42,6 +42,8 @@ class Claim:
 class Host:
     """Begins the claims of a source."""
 
+    room_bytes = 1 << 62
+
     def __init__(self) -> None:
         self.claims: list[Claim] = []
 

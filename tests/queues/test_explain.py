@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.queues.jobs_help import claim, insert
 from tests.queues.operated_help import end, fail, operated
+from tests.sources.postgres_queue.outages_help import Watched
 
+from penstock import Consumer
+from penstock.cli.queue.output import print_lag
 from penstock.queues import queue_sql
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
+    from penstock import Message
     from penstock.queues import QueueAdmin
 
 pytestmark = pytest.mark.usefixtures("real_clock")
@@ -222,3 +227,40 @@ async def test_open_transactions_are_named(log: Log, monkeypatch: pytest.MonkeyP
                 assert report.snapshot.application == "importer"
                 assert "an old snapshot keeps vacuum from removing" in await notes(admin)
         assert (await admin.explain("mails")).writer is None
+
+
+async def test_jobs_that_were_inserted_without_their_trigger_are_told(
+    log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the administration, the command, and a consumer, which ends and leaves them."""
+    lost = "jobs of 2 keys or more have neither a lane nor a bell"
+    jobs = [("a", 1), ("a", 2), ("b", 3), (None, 4), ("c", 5)]
+    async with operated(log) as (con, admin):
+        await admin.create("mails")
+        await con.execute("SET session_replication_role = replica")
+        await insert(con, log, "mails", *jobs[:4])
+        await con.execute("RESET session_replication_role")
+        await insert(con, log, "mails", *jobs[4:])
+        assert await handled_by_consumer(log, lost) == [4, 5]
+        stats = await admin.lag()
+        assert stats["mails"].without_lane == 2
+        print_lag(stats, 100, in_json=False)
+        assert f"mails: {lost}" in capsys.readouterr().out
+        assert lost in await notes(admin)
+        assert "neither a lane nor a bell" in await why(admin, "a")
+        await con.execute(f"SELECT {log.sql}.ring_again('mails')")
+        assert await handled_by_consumer(log, None) == [1, 2, 3]
+        assert (await admin.lag())["mails"].without_lane == 0
+
+
+async def handled_by_consumer(log: Log, trouble: str | None) -> list[int]:
+    """Handle all jobs that claims find, until this trouble is told; return their payloads."""
+    source = Watched(log.dsn, queue="mails", schema=log.schema, poll=0.02, ends=True)
+    found: list[int] = []
+
+    async def handle(message: Message) -> None:
+        found.append(json.loads(message.value))
+
+    await Consumer(source, name="test").receive(handle)
+    assert source.trouble is None if trouble is None else trouble in str(source.trouble)
+    return sorted(found)

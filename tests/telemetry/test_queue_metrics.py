@@ -32,6 +32,7 @@ MAILS = QueueStats(
     oldest_seconds=12.5,
     next_due=None,
     unowned_slots=10,
+    without_lane=11,
 )
 FIGURES = QueueFigures(
     {"mails": MAILS, "unread": None}, {"mails": False, "unread": True}, {"job": 800}, {"job": 65536}
@@ -51,6 +52,7 @@ SHOWN: Samples = {
     ("queue_dead_letters", "shop", "mails"): 6,
     ("queue_members", "shop", "mails"): 9,
     ("queue_unowned_slots", "shop", "mails"): 10,
+    ("queue_keys_without_lane", "shop", "mails"): 11,
     ("queue_table_size_bytes", "shop", "job"): 65536,
     ("queue_table_dead_rows", "shop", "job"): 800,
 }

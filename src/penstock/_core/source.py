@@ -157,6 +157,15 @@ class Fetched(NamedTuple):
 class ClaimHost(Protocol):
     """The consumer, as its source sees it. Call it only from the loop's thread."""
 
+    @property
+    def room_bytes(self) -> int:
+        """The bytes of values that the consumer has room for now, at least 1.
+
+        A fetch whose first record is larger delivers that record alone. A source that learns sizes
+        only with the records may deliver more.
+        """
+        ...
+
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         """Begin a claim for each of these partitions, which have none; return them in order."""
         ...

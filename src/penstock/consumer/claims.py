@@ -76,6 +76,11 @@ class Claims:
 
     # -- the host of the source --------------------------------------------------------------------
 
+    @property
+    def room_bytes(self) -> int:
+        """The bytes that the window has room for, at least 1."""
+        return self._schedule.window.room_bytes
+
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         """Begin claims. Raises `ValueError` for a partition that already has one."""
         made: list[Claim] = []

@@ -109,6 +109,11 @@ class Window:
         return 0 if self.is_full else self.max_messages - self.messages
 
     @property
+    def room_bytes(self) -> int:
+        """Bytes that may be fetched, at least 1: one record may exceed the limit."""
+        return max(1, self.max_bytes - self.bytes)
+
+    @property
     def is_full(self) -> bool:
         """Whether a limit is reached, so that fetching stops."""
         return self.messages >= self.max_messages or self.bytes >= self.max_bytes

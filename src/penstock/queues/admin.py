@@ -15,6 +15,7 @@ from .._clients.postgres.access import Access, need_asyncpg
 from .._clients.postgres.answers import ANSWER_TIMEOUT
 from .._clients.postgres.schema.connected import connected_to_log
 from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
+from .._clients.postgres.schema.queue_contents import LOST_JOBS
 from .._core import checks
 from .._core.checks import bad, shown
 from .._core.errors import ClosedError, ConfigError, RefusedError
@@ -365,9 +366,11 @@ class QueueAdmin(Openable):
     async def _why_no_lane(self, queue: StoredQueue, key: str) -> str:
         if queue.settings.ordering_required and key:
             return "all jobs are in one lane, that of the empty key"
-        has_bell, due_in = await self._queries.key_without_lane(queue.name, key)
+        has_bell, has_job, due_in = await self._queries.key_without_lane(queue.name, key)
         if has_bell:
             return "it waits in a bell that the next claims merge into a lane"
+        if has_job:
+            return LOST_JOBS % 1
         if due_in is not None:
             return f"its next job is delayed, and due in {due_in:.0f} s"
         return "it has no job in committed transactions"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .._clients.postgres.schema.queue_contents import LOOKED_AT, WITHOUT_LANE
 from . import queue_sql as sql
 from .queue_stats import (
     LaneStats,
@@ -58,7 +59,10 @@ class QueueQueries:
         if queue.settings.sticky and not queue.settings.ordering_required:
             spans = [(each.lo, each.hi) for each in await self.ranges(queue.name) if each.is_live]
             unowned = sum(hi - lo + 1 for lo, hi in gaps(spans))
-        return replace(QueueStats(*rows[0]), unowned_slots=unowned)
+        stats = QueueStats(*rows[0])
+        found = stats.jobs and await self._access.rows(WITHOUT_LANE, LOOKED_AT, queue.name)
+        lost = sum(row[1] for row in found or ())
+        return replace(stats, unowned_slots=unowned, without_lane=lost)
 
     async def lanes(
         self, queue: StoredQueue, states: Sequence[LaneState], limit: int, count_to: int
@@ -83,10 +87,12 @@ class QueueQueries:
         rows = await self._access.rows(query, queue.name, [*keys], count_to)
         return [LaneStats(*row) for row in rows]
 
-    async def key_without_lane(self, queue: str, key: str) -> tuple[bool, float | None]:
-        """Return whether the key has bells, and the seconds until its next delayed job is due."""
-        ((bells, due_in),) = await self._access.rows(sql.KEY, queue, key)
-        return bool(bells), due_in
+    async def key_without_lane(self, queue: str, key: str) -> tuple[bool, bool, float | None]:
+        """Return whether the key has bells, whether it has jobs that are due, and the seconds until
+        its next delayed job is due.
+        """
+        ((bells, jobs, due_in),) = await self._access.rows(sql.KEY, queue, key)
+        return bool(bells), bool(jobs), due_in
 
     async def members(self, queue: str) -> list[MemberStats]:
         """Return the consumers that have not left."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .._clients.postgres.schema.queue_contents import LOST_JOBS
 from .ring import gaps
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class QueueReport:
             yield f"the key {self.key!r}: {self.why_key_has_no_lane}"
         if stats.is_paused:
             yield "the queue is paused: `penstock queue resume` continues it"
+        if stats.without_lane:
+            yield LOST_JOBS % stats.without_lane
         if not self._live and stats.jobs:
             yield self._why_no_consumer()
         if self._is_full:

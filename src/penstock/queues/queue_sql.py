@@ -131,6 +131,9 @@ ORDER BY k.n
 KEY = f"""
 SELECT (SELECT count(*) FROM (
     SELECT FROM {{schema}}.bell b WHERE b.queue = $1 AND b.key = $2 LIMIT 1) b) AS bells,
+  (SELECT count(*) FROM (
+    SELECT FROM {{schema}}.job j
+    WHERE j.queue = $1 AND j.key = $2 AND j.due IS NULL LIMIT 1) j) AS jobs,
   (SELECT -{_seconds("min(j.due)")} FROM {{schema}}.job j
    WHERE j.queue = $1 AND j.due IS NOT NULL AND j.key = $2) AS due_in
 """

@@ -56,6 +56,10 @@ class QueueStats:
     """Seconds until the next delayed job is due."""
     unowned_slots: int | None = None
     """Slots of the ring without a live owner; `None` unless the queue is sticky."""
+    without_lane: int = 0
+    """Keys with jobs that no claim finds, of the first 1,000 and of the 1,000 oldest jobs: they were
+    inserted without the trigger, as with `session_replication_role = replica`.
+    """
 
 
 @dataclass(frozen=True, slots=True)

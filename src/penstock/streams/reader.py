@@ -37,7 +37,8 @@ class StreamReader:
             connection of SQLAlchemy (`AsyncSession`, `AsyncConnection`). Inside a transaction,
             `read` also returns messages appended in it.
         schema: the schema in which `penstock pg install` created the log.
-        page: maximum number of messages read by one statement. Default 500.
+        page: maximum number of messages read by one statement. Default 500. A page of several
+            messages has at most 16 MiB.
 
     An iteration yields the messages before one that cannot be decoded, and then raises
     `UndecodableMessage`, which names the position and version to continue after.

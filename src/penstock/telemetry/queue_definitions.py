@@ -100,6 +100,12 @@ _STATES = (
         "{slot}",
         lambda queue: queue.unowned_slots,
     ),
+    _of_queue(
+        "queue_keys_without_lane",
+        "Keys with jobs that no claim finds, since they were inserted without the trigger.",
+        "{key}",
+        lambda queue: queue.without_lane,
+    ),
     _of_each(
         "queue_table_size_bytes",
         "Size of the table including its indexes.",

@@ -123,6 +123,10 @@ class DenseHost:
         self.inner: dict[SourceClaim, DenseClaim] = {}
         """The claims of the source, by the host's claims."""
 
+    @property
+    def room_bytes(self) -> int:
+        return self._host.room_bytes
+
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         dense = {
             each: Position(self._topic.dense(each.partition, at.offset))

@@ -75,6 +75,10 @@ class LaneHost:
         self._topic = topic
         self.inner: dict[SourceClaim, LaneClaim] = {}
 
+    @property
+    def room_bytes(self) -> int:
+        return self._host.room_bytes
+
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         topic = self._topic
         lanes = {partition: topic.lane_of(at.offset) for partition, at in starts.items()}

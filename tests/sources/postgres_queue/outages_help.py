@@ -26,6 +26,10 @@ class Telling:
         self._host = host
         self._told = told
 
+    @property
+    def room_bytes(self) -> int:
+        return self._host.room_bytes
+
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         return self._host.assigned(starts)
 

@@ -89,6 +89,10 @@ class DenseHost:
         self.inner: dict[SourceClaim, SourceClaim] = {}
         """The claims of the source, by the host's claims."""
 
+    @property
+    def room_bytes(self) -> int:
+        return self._host.room_bytes
+
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         wanted = {
             TopicPartition(self.name, slot): Position(

@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from ..._clients.postgres.schema.queue_contents import LOST_JOBS
 from ...letters.text import printable
 from ..dlq.output import encodable
 from ..stream.output import print_json, print_table
@@ -81,6 +82,9 @@ def print_lag(found: Mapping[str, QueueStats], count_to: int, *, in_json: bool) 
             )
         )
     print_table(LAG, rows, _NUMBERS)
+    for name, each in found.items():
+        if each.without_lane:
+            print(encodable(printable(f"\n{name}: {LOST_JOBS % each.without_lane}")))
 
 
 def print_lanes(lanes: Sequence[LaneStats], jobs: Sequence[StoppedJob], *, in_json: bool) -> None:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from ..._clients.postgres.schema.opened import check_schema_name
+from ..._clients.postgres.streams.reading import PAGE_BYTES
 from ..._clients.postgres.streams.selection import StreamSelection
 from ..._core import told
 from ...consumer.handlers import as_handler
@@ -110,9 +111,9 @@ async def _records(reader: LogReader, first: int, last: int | None) -> AsyncGene
     horizon = (await reader.horizon()).position
     end = horizon if last is None else min(last, horizon)
     while first <= end:
-        found = await reader.span(first, end, PAGE)
+        found, is_cut = await reader.span(first, end, PAGE, PAGE_BYTES)
         for record in found:
             yield record
-        if len(found) < PAGE:
+        if len(found) < PAGE and not is_cut:
             return
         first = found[-1].offset + 1

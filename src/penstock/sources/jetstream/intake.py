@@ -97,6 +97,11 @@ class StreamIntake:
         return len(self._ready) + len(self._waiting)
 
     @property
+    def received_bytes(self) -> int:
+        """The bytes of the values of these messages."""
+        return sum([len(record.value) for record in (*self._ready, *self._waiting.values())])
+
+    @property
     def end(self) -> int:
         """The sequence number after the last message that was made ready; 0 if there is none."""
         return self._through + 1 if self._through else 0

@@ -154,10 +154,10 @@ class Moves:
             return None
 
     def _share(self) -> None:
-        share = self._session.options.prefetch // max(1, len(self._partitions))
+        among = max(1, len(self._partitions))
+        prefetch = max(LEAST_SHARE, self._session.options.prefetch // among)
         for partition in self:
-            if partition.puller is not None:
-                partition.puller.window.share(max(LEAST_SHARE, share))
+            partition.share(prefetch, among)
 
     # -- ends --------------------------------------------------------------------------------------
 

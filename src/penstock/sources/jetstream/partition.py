@@ -20,7 +20,7 @@ from .channel import ACK, NAK, TERM
 from .inbox import ClaimInbox
 from .intake import StreamIntake
 from .looks import LOOK_EVERY, Looks
-from .puller import Puller
+from .puller import MOST_BYTES, Puller
 from .record import AckSubject, NoKey, StreamRecord
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class StreamPartition:
         self.puller: Puller | None = None
         self.is_leaving = False
         """Whether requests and deliveries are paused: its claim drains, or will begin again."""
+        self._among = 1
+        """The number of partitions that share the room of the consumer."""
         self.is_left = False
         """Whether this process leaves the partition: no claim begins any more."""
         self._options = session.options
@@ -208,6 +210,12 @@ class StreamPartition:
             fetched.append(Fetched(claim, delivered, failed=failed))
         return fetched
 
+    def share(self, prefetch: int, among: int) -> None:
+        """Set the messages to fetch ahead, and the number of partitions that share the room."""
+        self._among = among
+        if self.puller is not None:
+            self.puller.window.share(prefetch)
+
     async def tend(self, now: float) -> float:
         """Request messages if there is room, and check the server if messages wait; return the time
         of the next check. Raises the errors of `begin`.
@@ -220,7 +228,11 @@ class StreamPartition:
             await self._look(await self._api.consumer(self.number))
         puller.check_heard(now)
         if wanted := puller.window.wanted(intake.received, len(intake.held), self._looks.away):
-            await puller.ask(wanted, now)
+            is_empty = not intake.received
+            room = self._host.room_bytes // self._among - intake.received_bytes
+            if self._looks.away:  # nothing is taken before those messages arrive
+                room, is_empty = MOST_BYTES, True
+            await puller.ask(wanted, now, room, is_empty=is_empty)
         await puller.stay_pinned(now)
         due = puller.next_due(now)
         return min(due, self._looks.due) if looks else due

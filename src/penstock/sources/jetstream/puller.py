@@ -5,7 +5,9 @@
    again after this process has released the consumer.
 2. A pinned process has to send requests in time. While it has no room, it requests a message of at
    most one byte. There is none, so nothing arrives.
-3. While a request waits, the server sends heartbeats. If they stop, no request is in progress.
+3. A request is limited in bytes, by the room that the caller has. If the next message is larger, it
+   is requested alone and without a limit, once nothing else has arrived that waits to be taken.
+4. While a request waits, the server sends heartbeats. If they stop, no request is in progress.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ IDLE = 5.0
 AFTER_ERROR = 0.5
 """Delay in seconds before the next request after a refused one."""
 MOST_BYTES = 16 << 20
-"""The most bytes per request, so that memory is also bounded for large messages."""
+"""The most bytes per request."""
 NANOS = 1_000_000_000
 
 News = Literal["", "taken", "moved", "deleted"]
@@ -54,21 +56,36 @@ class Puller:
         self._asked_at = 0.0
         self._heard_at = 0.0
         self._not_before = 0.0
-        self._bytes: int | None = MOST_BYTES
+        self._asked_bytes = 0
+        """The limit of the last request."""
+        self._too_few = 0
+        """A limit that the next message exceeds; 0 after a message."""
+        self._has_arrived = False
+        """Whether a message has arrived since the last request."""
 
-    async def ask(self, messages: int, now: float) -> None:
-        """Request messages; fewer, or none, if a limit requires it."""
+    async def ask(
+        self, messages: int, now: float, most_bytes: int = MOST_BYTES, *, is_empty: bool = True
+    ) -> None:
+        """Request messages, of at most `most_bytes` bytes; fewer, or none, if a limit requires it.
+
+        `is_empty`: all messages that have arrived were taken. Then at least one is requested.
+        """
         if now < self._not_before or (self._must_be_pinned and self.window.credit):
+            return
+        limit = min(MOST_BYTES, max(1, most_bytes) if is_empty else most_bytes)
+        is_alone = limit <= self._too_few
+        if is_alone and not is_empty:
             return
         request: dict[str, object] = {
             "batch": messages,
             "expires": round(EXPIRES * NANOS),
             "idle_heartbeat": round(IDLE * NANOS),
         }
-        if self._bytes is not None:
-            request["max_bytes"] = self._bytes
-        else:  # the next message is larger
+        if is_alone:
             messages = request["batch"] = 1
+        else:
+            request["max_bytes"] = self._asked_bytes = limit
+        self._has_arrived = False
         self.window.ask(messages)
         self._heard_at = now
         await self._send("m", request, now)
@@ -131,7 +148,7 @@ class Puller:
     def message(self, pin: str | None, now: float) -> None:
         """Record a message."""
         self._heard_at = now
-        self._bytes = MOST_BYTES
+        self._too_few, self._has_arrived = 0, True
         self.window.arrived()
         if pin is not None:
             self.pin = pin
@@ -154,7 +171,8 @@ class Puller:
             self._not_before = now + AFTER_ERROR
             return "moved"
         if "Message Size Exceeds MaxBytes" in told:
-            self._bytes = self._bytes if subject.endswith(".k") else None
+            if not subject.endswith(".k") and not self._has_arrived:
+                self._too_few = max(self._too_few, self._asked_bytes)
         elif (limit := _LIMIT.search(told)) is not None and limit[1] == "Batch":
             self.window.limit(int(limit[2]))
         elif status not in {"404", "408"} and told != "Batch Completed":

@@ -68,7 +68,8 @@ class JetStreamSource:
             Extended three times in that time.
         max_pending: the most held messages of a new consumer; default 10,000. The window of the
             `Consumer` has to be smaller.
-        prefetch: number of messages to fetch ahead, for all partitions; default 500.
+        prefetch: number of messages to fetch ahead, for all partitions; default 500. Fewer if the
+            consumer has no room for their bytes.
         double_ack: whether each acknowledgement waits for the server's confirmation. Otherwise, if
             one is lost with a server, it is repeated, or its message is handled again.
         create: whether to create a consumer that does not exist; otherwise this is reported in

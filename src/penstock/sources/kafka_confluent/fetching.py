@@ -2,9 +2,11 @@
 
 1. librdkafka returns records of one partition after the other, in stretches of a megabyte. Arrived
    records wait with their claim, and a fetch takes a share from each claim. While a requested claim
-   has no records, the fetch reads ahead through the records of the others, up to `AHEAD` records or
-   `AHEAD_BYTES`.
-2. A claim with that many waiting records is not read until records of it are requested.
+   has no records, the fetch reads ahead through the records of the others, up to `AHEAD` records,
+   and up to `AHEAD_BYTES` or the room of the consumer.
+2. A claim with that many waiting records is not read until records of it are requested. Sizes are
+   estimated by the newest records, so fewer records are taken from the client at once if they are
+   large; the first time, one.
 3. Records belong to the claim that was placed before they were read, so the records read by a call
    in the thread are sorted before other claims are placed. An ended claim drops its records; the
    next claim of its partition is read from its own position.
@@ -52,7 +54,7 @@ discarded then.
 AHEAD = 10_000
 """The most records that wait with claims while others have none."""
 AHEAD_BYTES = 1 << 24
-"""The most bytes of these records, estimated from the newest one."""
+"""The most bytes of these records."""
 CHUNK = 100
 """Records to take from the client at once. Its messages are objects that the garbage collector
 visits: with five times as many, a record takes a fifth more time.
@@ -99,6 +101,8 @@ class ShareFetcher:
         """Claims whose next offsets are out of range."""
         self._standing: set[ArrivingClaim] = set()
         """Claims that remain out of range."""
+        self._has_read = False
+        """Whether a record has arrived, so that sizes are known."""
         self._has_failed = self._is_broken = False
         """Whether a partition could not be read, and whether the reader as a whole has failed."""
 
@@ -195,17 +199,26 @@ class ShareFetcher:
 
     def _read(self, asked: Sequence[ArrivingClaim], most: int) -> None:
         """Read until the requested claims have enough records, or no more have arrived."""
+        limit = self._limit
         for _ in range(LOOKS):
             waiting = sum([owned.count for owned in asked])
             is_short = any(not (owned.has_news or owned.at_end) for owned in asked)
             if waiting >= (AHEAD if is_short else most):
                 return
-            if waiting and sum([owned.bytes for owned in asked]) >= AHEAD_BYTES:
+            size = sum([owned.bytes for owned in asked])
+            if waiting and size >= limit:
                 return
-            messages = self._reader.take(CHUNK)
+            largest = max([owned.newest for owned in asked], default=0)
+            fitting = max(1, (limit - size) // largest) if largest else CHUNK
+            messages = self._reader.take(min(CHUNK, fitting) if self._has_read else 1)
             if not messages:
                 return
+            self._has_read = True
             self._sort(messages)
+
+    @property
+    def _limit(self) -> int:
+        return min(AHEAD_BYTES, self._membership.room_bytes)
 
     def _sort(self, messages: Sequence[Any]) -> None:
         for run in runs(messages):
@@ -234,8 +247,9 @@ class ShareFetcher:
         owned.read_anew()
 
     def _set_aside(self, asked: Sequence[ArrivingClaim]) -> None:
+        limit = self._limit
         for owned in self._placed.values():
-            is_full = owned.count >= AHEAD or owned.bytes >= AHEAD_BYTES
+            is_full = owned.count >= AHEAD or (owned.count > 0 and owned.bytes >= limit)
             if is_full and owned not in asked:
                 owned.set_aside(aside=True)
                 self._seen = 0

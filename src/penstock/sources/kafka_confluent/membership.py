@@ -95,6 +95,11 @@ class GroupClaims:
         return found if found is not None and found.claim is claim else None
 
     @property
+    def room_bytes(self) -> int:
+        """The bytes of values that the consumer has room for."""
+        return self._host.room_bytes
+
+    @property
     def held(self) -> Mapping[TopicPartition, ArrivingClaim]:
         """The open claims."""
         return self._held

@@ -25,13 +25,13 @@ class ArrivingClaim:
 
     __slots__ = (
         "_runs",
-        "_size",
         "ahead",
         "at_end",
         "claim",
         "count",
         "has_to_move",
         "is_aside",
+        "newest",
         "told",
     )
 
@@ -46,13 +46,14 @@ class ArrivingClaim:
         """Whether reading is paused because its records are not requested."""
         self.has_to_move = False
         """Whether reading has to restart at `ahead`."""
-        self._size = 0
+        self.newest = 0
+        """The size of the newest record, in bytes."""
         self._runs: deque[tuple[Sequence[SourceRecord], int]] = deque()
 
     @property
     def bytes(self) -> int:
         """Estimated bytes of the arrived records, by the size of the newest one."""
-        return self.count * self._size
+        return self.count * self.newest
 
     @property
     def has_news(self) -> bool:
@@ -66,7 +67,7 @@ class ArrivingClaim:
             self._runs.append((run.records, run.next_offset))
             self.count += len(run.records)
             value = run.records[-1].value if run.records else None
-            self._size = len(value) if isinstance(value, bytes) else self._size
+            self.newest = len(value) if isinstance(value, bytes) else self.newest
             self.ahead = run.next_offset
 
     def take(self, most: int, least_span: int) -> Fetched:

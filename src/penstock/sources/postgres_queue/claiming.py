@@ -4,7 +4,8 @@
    and its jobs wait for the next fetch, so no lease is forgotten.
 2. The number of keys to claim is estimated from the last claims, to fill the room of the fetch.
    Excess jobs wait here, under their leases. While fewer keys are ready than requested, each key is
-   leased with more of its jobs, since no other key is waiting.
+   leased with more of its jobs, since no other key is waiting. This is not known after a claim that
+   the limit in bytes may have cut.
 3. A lease ends at the latest `lease` seconds after its request, by the local clock; its time on the
    server begins later.
 """
@@ -44,15 +45,16 @@ class Claimer:
         self.heard = 0
         """The count of news when the last claim began. It may have missed later ones."""
 
-    async def claim(self, most: int, heard: int) -> int:
-        """Claim about `most` more jobs; return the number of leases. Raises errors of the client.
+    async def claim(self, most: int, most_bytes: int, heard: int) -> int:
+        """Claim about `most` more jobs, of at most `most_bytes` bytes unless the first is larger;
+        return the number of leases. Raises errors of the client.
 
         `heard` is the count of news so far. If the call is cancelled, its claim continues, and adds
         its leases to the book when it ends: the next call waits for that claim.
         """
         if self._task is None:
             self.heard = heard
-            self._task = asyncio.get_running_loop().create_task(self._claim(most))
+            self._task = asyncio.get_running_loop().create_task(self._claim(most, most_bytes))
         task = self._task
         try:
             return await asyncio.shield(task)
@@ -60,18 +62,19 @@ class Claimer:
             if task.done() and self._task is task:
                 self._task = None
 
-    async def _claim(self, most: int) -> int:
+    async def _claim(self, most: int, most_bytes: int) -> int:
         options, asked_at = self._options, self._clock.now()
         lanes = max(1, round(most / self._per_lane))
         per = options.per_key * FEW_KEYS if self._are_few else options.per_key
         async with self._clock.timeout_at(
             asked_at + options.lease
         ):  # the leases have ended by then
-            jobs = await self._queue.claim(lanes, min(most, per), most, options.lease)
+            jobs = await self._queue.claim(lanes, min(most, per), most, most_bytes, options.lease)
         leases = self._book.claimed(jobs, asked_at + options.lease)
         of_lanes = [job.lease for job in jobs if job.lane is not None]
         found = len(set(of_lanes))
-        self._are_few = found < lanes
+        size = sum([len(job.payload) for job in jobs])
+        self._are_few = found < lanes and size < most_bytes / 2
         if found:
             self._per_lane += WEIGHT * (len(of_lanes) / found - self._per_lane)
         return leases

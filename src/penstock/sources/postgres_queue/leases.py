@@ -50,12 +50,12 @@ class Lease:
 
     __slots__ = (
         "claim",
-        "delivered",
         "failed",
         "is_locked",
         "lane",
         "number",
         "partition",
+        "places",
         "records",
         "settled",
         "until",
@@ -71,9 +71,12 @@ class Lease:
         """Number of failed attempts of its first job before this lease."""
         self.until = until
         """The earliest time at which it ends, by the monotonic clock, unless it is extended."""
+        self.places: list[int] = []
+        """The places of its jobs."""
         self.records: list[Record] = []
-        self.delivered = 0
-        """Number of its records that were delivered."""
+        """Its records that were not delivered yet. The others belong to the consumer, which drops them
+        once they are handled.
+        """
         self.settled = 0
         """Number of its records that are settled in the queue."""
         self.claim: SourceClaim | None = None
@@ -83,37 +86,37 @@ class Lease:
     @property
     def is_gone(self) -> bool:
         """Whether it has ended in the queue with its only job, in another transaction."""
-        return self.lane is None and self.settled == len(self.records)
+        return self.lane is None and self.settled == len(self.places)
 
     @property
     def start(self) -> Position:
         """The starting point of its claim."""
-        return Position(self.records[0].offset)
+        return Position(self.places[0])
 
     @property
     def name(self) -> LeaseName:
         """The identifier of the lease in the queue's statements."""
-        return LeaseName(self.number, self.lane, self.records[0].offset)
+        return LeaseName(self.number, self.lane, self.places[0])
 
     def settled_before(self, offset: int) -> list[int]:
         """Return the places before this offset that are not settled in the queue yet."""
         end = self.settled
-        while end < len(self.records) and self.records[end].offset < offset:
+        while end < len(self.places) and self.places[end] < offset:
             end += 1
-        return [record.offset for record in self.records[self.settled : end]]
+        return self.places[self.settled : end]
 
     def settlement(self, offset: int) -> Settlement:
         """Build the settlement for a position: all unsettled jobs before the offset."""
         done = self.settled_before(offset)
         if self.lane is None:
             return Settlement(self.name, "done" if done else "keep")
-        is_over = self.settled + len(done) == len(self.records)
+        is_over = self.settled + len(done) == len(self.places)
         return Settlement(self.name, "free", done) if is_over else self.kept(done)
 
     def kept(self, done: Sequence[int]) -> Settlement:
         """Build the settlement of the next jobs of a lane that keeps the lease."""
-        left = self.records[self.settled + len(done) :] or self.records[-1:]
-        return Settlement(self.name._replace(place=left[0].offset), "keep", done)
+        left = self.places[self.settled + len(done) :] or self.places[-1:]
+        return Settlement(self.name._replace(place=left[0]), "keep", done)
 
     def begin(self, claim: SourceClaim) -> None:
         """Set its claim."""
@@ -131,13 +134,12 @@ class Lease:
     def settle_before(self, offset: int) -> bool:
         """Record the settled jobs; return whether the lease is completely settled."""
         self.settled += len(self.settled_before(offset))
-        return self.settled == len(self.records)
+        return self.settled == len(self.places)
 
     def take(self, most: int) -> Fetched:
         """Deliver up to `most` more records."""
-        first = self.delivered == 0
-        records = self.records[self.delivered : self.delivered + most]
-        self.delivered += len(records)
+        first = len(self.records) == len(self.places)
+        records, self.records = self.records[:most], self.records[most:]
         claim = cast("SourceClaim", self.claim)
         return Fetched(claim, records, failed=self.failed if first else 0)
 
@@ -177,7 +179,13 @@ class LeaseBook:
     def undelivered(self) -> int:
         """The number of records that were claimed but not delivered."""
         leases = (*self._waiting, *self._undelivered.values())
-        return sum([len(lease.records) - lease.delivered for lease in leases])
+        return sum([len(lease.records) for lease in leases])
+
+    @property
+    def undelivered_bytes(self) -> int:
+        """The bytes of the values of these records."""
+        leases = (*self._waiting, *self._undelivered.values())
+        return sum([len(cast("bytes", each.value)) for lease in leases for each in lease.records])
 
     def of(self, claim: SourceClaim) -> Lease | None:
         """Return the lease of an open claim."""
@@ -196,6 +204,7 @@ class LeaseBook:
                 if what in self._newest:
                     self._replaced.append(self._newest[what])
                 self._newest[what] = lease
+            lease.places.append(job.place)
             lease.records.append(record_of(lease.partition, job))
             self.jobs += 1
         return count
@@ -256,7 +265,7 @@ class LeaseBook:
             fetched = lease.take(most)
             found.append(fetched)
             most -= len(fetched.records)
-            if lease.delivered == len(lease.records):
+            if not lease.records:
                 del self._undelivered[claim]
         return found
 
@@ -278,8 +287,8 @@ class LeaseBook:
             if lease is self._alone:
                 self._alone = None
             self._partitions.discard(lease.partition.partition)
-            self.jobs -= len(lease.records)
-            what = lease.records[0].offset if lease.lane is None else lease.lane
+            self.jobs -= len(lease.places)
+            what = lease.places[0] if lease.lane is None else lease.lane
             if self._newest.get(what) is lease:
                 del self._newest[what]
         return ended
@@ -291,6 +300,6 @@ def record_of(partition: TopicPartition, job: LeasedJob) -> Record:
     if job.lane is not None and job.key is not None and job.key != job.lane:
         headers.append(("key", job.key.encode()))
     topic, number = partition
-    value, timestamp = job.payload.encode(), timestamp_of(job.at)
+    value, timestamp = job.payload, timestamp_of(job.at)
     found = (topic, number, job.place, job.lane, value, headers, timestamp)
     return Record(*found) if error is None else UndecodableRecord(*found, error=error)

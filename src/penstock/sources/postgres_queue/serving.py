@@ -11,7 +11,9 @@
 5. No more jobs are claimed while `LEASED_MOST` are leased, since the consumer no longer counts
    handled jobs that wait to be settled; nor while a lease has to be alone.
 6. At the end, all unsettled jobs are given back at once, without counting an attempt.
-7. A lane that another session has locked, such as an operator's, delays its key only. It is left out
+7. Jobs that were inserted without the trigger are in no lane, so no claim finds them. They are
+   reported: looked for while there is nothing to claim, and at the end of a source that ends.
+8. A lane that another session has locked, such as an operator's, delays its key only. It is left out
    of the common statements. `_settle_locked` settles it as soon as it is free, and its extension is
    tried again. Its lease is lost if it is not extended in time, or if the server has ended it.
 """
@@ -25,6 +27,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._clients.postgres.queues.leasing import Settlement
+from ..._clients.postgres.schema.queue_contents import LOST_JOBS
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, PositionLost, UnavailableError
 from ..._core.runtime.closing import close_within
@@ -61,6 +64,8 @@ logger = logging.getLogger("penstock.sources.postgres_queue")
 
 RETRY_TO = 5.0
 """The longest delay in seconds between attempts after an error."""
+LOST_EVERY = 60.0
+"""Seconds between searches for jobs that no claim finds."""
 GIVE_BACK_WITHIN = 2.0
 """Seconds for giving back leases at the end. Remaining leases expire."""
 
@@ -97,6 +102,8 @@ class OpenQueue:
         """Fires when there may be jobs to claim."""
         self._look_at = math.inf
         """The time at which a job that was put back here is due."""
+        self._lost_at = -math.inf
+        """The time of the next search for jobs that no claim finds."""
         self._failure: ConfigError | None = None
         self._locked: dict[Lease, int] = {}
         """The leases whose lanes were locked, with the offsets before which they are settled."""
@@ -211,7 +218,8 @@ class OpenQueue:
                 worked = has_found = await self._tried("giving jobs back", self._give_back(surplus))
             elif self._book.may_claim:
                 room = max(1, most - self._book.undelivered)
-                claiming = self._claimer.claim(room, self.news.count)
+                room_bytes = max(1, self._host.room_bytes - self._book.undelivered_bytes)
+                claiming = self._claimer.claim(room, room_bytes, self.news.count)
                 leases = len(self._book)
                 worked = await self._tried("claiming jobs", claiming)
                 has_found = worked and len(self._book) > leases
@@ -222,7 +230,7 @@ class OpenQueue:
                 continue
             if worked:
                 delay = self._options.poll
-                await self._tried("checking the queue", self._note_pause())
+                await self._tried("checking the queue", self._note_state())
                 if self._options.ends and not self._book and await self._is_over():
                     return None
                 if self.news.count != self._claimer.heard:  # also during the checks
@@ -242,15 +250,24 @@ class OpenQueue:
             self._book.begun(lease, claim)
         return True
 
-    async def _note_pause(self) -> None:
+    async def _note_state(self) -> None:
         is_paused = await self._queue.is_paused()
         self._troubles.note("pause", _PAUSED if is_paused else None)
+        if self._clock.now() >= self._lost_at:
+            await self._note_lost()
+
+    async def _note_lost(self) -> None:
+        self._lost_at = self._clock.now() + LOST_EVERY
+        keys = await self._queue.without_lane()
+        self._troubles.note("lanes", LOST_JOBS % keys if keys else None)
 
     async def _is_over(self) -> bool:
         ready: list[bool] = []
 
         async def look() -> None:
             ready.append(await self._queue.has_ready())
+            if not ready[0]:
+                await self._note_lost()
 
         return await self._tried("checking the queue", look()) and ready == [False]
 
@@ -354,7 +371,7 @@ class OpenQueue:
     async def settled(self, claim: SourceClaim) -> int:
         """Return the offset before which all jobs of a claim are settled in the queue."""
         lease = self._held(claim)
-        places = [record.offset for record in lease.records]
+        places = lease.places
         first = await self._queue.first_left(lease.name, places)
         offset = places[-1] + 1 if first is None else first
         lease.settle_before(offset)
@@ -489,4 +506,4 @@ class OpenQueue:
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
         """Return the offset after the last job of each claim."""
         found = {claim: self._book.of(claim) for claim in claims}
-        return {c: lease.records[-1].offset + 1 for c, lease in found.items() if lease is not None}
+        return {c: lease.places[-1] + 1 for c, lease in found.items() if lease is not None}

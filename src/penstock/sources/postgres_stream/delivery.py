@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..._core.source import Record
-    from .log_reader import LogReader
+    from .log_reader import LogReader, PageRows
     from .pages import Page
     from .slots import HeldSlot, SlotBook
 
@@ -47,8 +47,10 @@ class StreamDelivery:
         self._horizon = self._visible = 0
         self._book.rewind()
 
-    async def fetch(self, wanted: Sequence[HeldSlot], most: int) -> list[Fetched]:
+    async def fetch(self, wanted: Sequence[HeldSlot], most: int, most_bytes: int) -> list[Fetched]:
         """Return the next messages of these slots, up to `most`; an empty list if there are none.
+
+        They have at most `most_bytes` bytes, unless the first of a page is larger.
 
         Raises errors of the client.
         """
@@ -62,17 +64,18 @@ class StreamDelivery:
                 is_fresh = True
                 continue
             self._turn += 1
-            read = [(page, await self._log.records(page)) for page in plan]
+            share = max(1, most_bytes // len(plan))
+            read = [(page, await self._log.records(page, share)) for page in plan]
             if found := self._delivered(read):
                 return found
 
-    def _delivered(self, read: Sequence[tuple[Page, Sequence[Record]]]) -> list[Fetched]:
+    def _delivered(self, read: Sequence[tuple[Page, PageRows]]) -> list[Fetched]:
         records: dict[int, list[Record]] = {}
         left_out: set[int] = set()
-        for page, rows in read:
+        for page, (rows, is_cut) in read:
             positions = [row.offset for row in rows]
             self._visible = max([self._visible, *positions[-1:]])
-            reach = page.reach(positions)
+            reach = page.reach(positions, is_cut=is_cut)
             for held in page.slots:
                 held.read_to(reach)
             earlier = {held.slot: held.earlier for held in page.slots}

@@ -3,7 +3,8 @@
 1. The horizon is read first; messages are read in a later statement, and only up to it. A horizon
    remains valid forever, so it is read again only when everything up to it was read.
 2. One scan in the order of positions serves many slots; its rows are compared with the cursor of
-   their slot. A few slots are read by index, slot by slot.
+   their slot. A few slots are read by index, slot by slot. A read is limited in bytes too, but has
+   at least one message.
 3. A message is decoded by itself (`UndecodableRecord`), and no column fails for others.
 4. The search for unread messages probes each slot's index after its position, so an idle slot costs
    no scan.
@@ -19,7 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..._clients.postgres.names import quoted
 from ..._clients.postgres.schema.opened import opened_schema
 from ..._clients.postgres.streams.appender import appender_of, oldest_appender
-from ..._clients.postgres.streams.stored import entries_of, milliseconds, timestamp_of
+from ..._clients.postgres.streams.stored import (
+    STORED,
+    entries_of,
+    is_cut,
+    milliseconds,
+    timestamp_of,
+    within,
+)
 from ..._clients.postgres.streams.unread import GIVEN, UnreadQueries
 from ..._core.source import Record, UndecodableRecord, Unread
 from ..._core.subscriptions import SLOTS
@@ -39,8 +47,16 @@ NEVER = 2**63 - 1
 """The cursor of a slot that is not to be read."""
 _COLUMNS = (
     "m.position, m.slot, m.stream, m.type, m.id, m.version, "
-    f"{milliseconds('m.at')}, m.data::text, m.metadata::text"
+    f"{milliseconds('m.at')}, convert_to(m.data::text, 'UTF8'), m.metadata::text"
 )
+
+
+class PageRows(NamedTuple):
+    """The first messages of a page, in the order of their positions."""
+
+    records: Sequence[Record]
+    is_cut: bool
+    """Whether the limit in bytes has left out others."""
 
 
 class Horizon(NamedTuple):
@@ -65,17 +81,17 @@ class LogReader:
             f"SELECT {schema}.horizon() AS position, "
             f"(SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last"
         )
-        self._scan = (
-            f"SELECT {_COLUMNS} FROM {schema}.message m WHERE m.position >= $1 AND "
+        self._scan = _limited(
+            f"SELECT {STORED} FROM {schema}.message m WHERE m.position >= $1 AND "
             f"m.position <= $2 AND m.position >= ($3::bigint[])[m.slot + 1] AND {condition} "
             "ORDER BY m.position LIMIT $4"
         )
         queries = UnreadQueries(schema, GIVEN, condition, "$4")
         self._oldest = queries.oldest("c.slot, extract(epoch FROM r.at)::float8 AS at")
         self._unread = queries.by_slot("$5")
-        self._probe = (
+        self._probe = _limited(
             "SELECT r.* FROM unnest($1::smallint[], $2::bigint[]) AS c(slot, cursor) "
-            f"CROSS JOIN LATERAL (SELECT {_COLUMNS} FROM {schema}.message m WHERE m.slot = c.slot "
+            f"CROSS JOIN LATERAL (SELECT {STORED} FROM {schema}.message m WHERE m.slot = c.slot "
             f"AND m.position >= c.cursor AND m.position <= $3 AND {condition} "
             "ORDER BY m.position LIMIT $4) AS r ORDER BY r.position LIMIT $4"
         )
@@ -90,23 +106,26 @@ class LogReader:
         (row,) = await self._fetch(self._horizon)
         return Horizon(row["position"], row["last"])
 
-    async def records(self, page: Page) -> list[Record]:
-        """Return the first messages of a page, in the order of their positions."""
+    async def records(self, page: Page, most_bytes: int) -> PageRows:
+        """Return the first messages of a page, of at most `most_bytes` bytes, but at least one."""
         if len(page.slots) <= FEW:
             slots = [held.slot for held in page.slots]
             cursors = [held.cursor for held in page.slots]
-            rows = await self._fetch(self._probe, slots, cursors, page.last, page.room)
+            rows = await self._fetch(self._probe, slots, cursors, page.last, page.room, most_bytes)
         else:
             limits = [NEVER] * SLOTS
             for held in page.slots:
                 limits[held.slot] = held.cursor
-            rows = await self._fetch(self._scan, page.first, page.last, limits, page.room)
-        return [record_of(self._topic, row) for row in rows]
+            given = (page.first, page.last, limits, page.room, most_bytes)
+            rows = await self._fetch(self._scan, *given)
+        return PageRows([record_of(self._topic, row) for row in rows], is_cut(rows))
 
-    async def span(self, first: int, last: int, most: int) -> list[Record]:
-        """Return the first messages from `first` to `last`, of all slots."""
-        rows = await self._fetch(self._scan, first, last, [0] * SLOTS, most)
-        return [record_of(self._topic, row) for row in rows]
+    async def span(self, first: int, last: int, most: int, most_bytes: int) -> PageRows:
+        """Return the first messages from `first` to `last`, of all slots: at most `most`, of at most
+        `most_bytes` bytes, but at least one if there is one.
+        """
+        rows = await self._fetch(self._scan, first, last, [0] * SLOTS, most, most_bytes)
+        return PageRows([record_of(self._topic, row) for row in rows], is_cut(rows))
 
     async def oldest(
         self, cursors: Mapping[int, int], last: int, earlier: Collection[int]
@@ -180,6 +199,10 @@ class LogReader:
             return rows
 
 
+def _limited(page: str) -> str:
+    return within(_COLUMNS, page, "$5::bigint", "m.position")
+
+
 def _given(cursors: Mapping[int, int], earlier: Collection[int]) -> tuple[object, ...]:
     """Build the arguments of `GIVEN`, with the unread positions of `earlier`."""
     least = min(cursors.values(), default=0)
@@ -188,14 +211,14 @@ def _given(cursors: Mapping[int, int], earlier: Collection[int]) -> tuple[object
 
 def record_of(topic: str, row: Any) -> Record:
     """Build the record of a row of `_COLUMNS`; undecodable metadata is a header, as text."""
-    position, slot, stream, kind, message_id, version, at, data, metadata = row
+    position, slot, stream, kind, message_id, version, at, data, metadata, _ = row
     headers, error = entries_of("metadata", metadata)
     headers += [
         ("type", _utf8(kind)),
         ("id", str(message_id).encode()),
         ("version", b"%d" % version),
     ]
-    found = (topic, slot, position, stream, data.encode(), headers, timestamp_of(at))
+    found = (topic, slot, position, stream, data, headers, timestamp_of(at))
     return Record(*found) if error is None else UndecodableRecord(*found, error=error)
 
 

@@ -29,9 +29,12 @@ class Page(NamedTuple):
     room: int
     """The most messages to read."""
 
-    def reach(self, positions: Sequence[int]) -> int:
-        """Return the offset before which everything was read, if the read returned these positions."""
-        return positions[-1] + 1 if len(positions) >= self.room else self.last + 1
+    def reach(self, positions: Sequence[int], *, is_cut: bool = False) -> int:
+        """Return the offset before which everything was read, if the read returned these positions;
+        `is_cut`: it has left out others behind them.
+        """
+        is_whole = len(positions) < self.room and not is_cut
+        return self.last + 1 if is_whole else positions[-1] + 1
 
 
 def pages(wanted: Iterable[HeldSlot], horizon: int, room: int, turn: int) -> list[Page]:

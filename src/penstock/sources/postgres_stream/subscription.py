@@ -205,7 +205,7 @@ class OpenStream:
             return []
         paused, kept = self._looker.paused, self._holder.kept(self._book.among(claims))
         wanted = [held for held in kept if held.slot not in paused]
-        return await self._delivery.fetch(wanted, most)
+        return await self._delivery.fetch(wanted, most, self._host.room_bytes)
 
     async def _is_over(self, last: int) -> bool:
         """Whether each message up to `last` is delivered, settled elsewhere, or in a paused slot."""

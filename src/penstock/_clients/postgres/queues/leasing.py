@@ -23,6 +23,7 @@ from ...._core.errors import UnavailableError
 from ..errors import sqlstate
 from ..names import quoted
 from ..schema.opened import opened_schema
+from ..schema.queue_contents import WITHOUT_LANE
 from ..streams.stored import milliseconds
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) FROM pg_proc
 WHERE pronamespace = $1::text::regnamespace AND proname IN ('claim_jobs', 'settle_jobs')
 """
 _NO_QUEUE = "PS010"
+LOST_AMONG = 100
+"""Keys and jobs to check for lost jobs; the monitor checks more."""
 _LOCK_NOT_AVAILABLE = "55P03"
 
 
@@ -57,7 +60,7 @@ class LeasedJob(NamedTuple):
     """The number of leases of the lane's first job, including this one."""
     place: int
     key: str | None
-    payload: str
+    payload: bytes
     """JSON."""
     headers: str
     """A JSON object."""
@@ -124,12 +127,16 @@ class QueueLeases:
             )
             return found
 
-    async def claim(self, lanes: int, per: int, loose: int, seconds: float) -> list[LeasedJob]:
-        """Lease up to `lanes` keys with `per` jobs each, and `loose` jobs without a key."""
+    async def claim(
+        self, lanes: int, per: int, loose: int, most_bytes: int, seconds: float
+    ) -> list[LeasedJob]:
+        """Lease up to `lanes` keys with `per` jobs each, and `loose` jobs without a key, of at most
+        `most_bytes` bytes; whatever its size, the first job of each of the two kinds.
+        """
         rows = await self._fetch(
-            "SELECT r_lease, r_lane, r_slot, r_attempts, r_place, r_key, r_payload, r_headers, "
-            f"{milliseconds('r_at')}, r_alone "
-            f"FROM {self._schema}.claim_jobs($1, $2, $3, $4, $5, $6, $7)",
+            "SELECT r_lease, r_lane, r_slot, r_attempts, r_place, r_key, "
+            f"convert_to(r_payload, 'UTF8'), r_headers, {milliseconds('r_at')}, r_alone "
+            f"FROM {self._schema}.claim_jobs($1, $2, $3, $4, $5, $6, $7, p_bytes => $8)",
             self._queue,
             self._group,
             self._consumer,
@@ -137,6 +144,7 @@ class QueueLeases:
             per,
             loose,
             seconds,
+            most_bytes,
         )
         return [LeasedJob(*row) for row in rows]
 
@@ -300,6 +308,13 @@ class QueueLeases:
             self._queue,
         )
         return bool(row[0])
+
+    async def without_lane(self) -> int:
+        """Return the number of keys with jobs that no claim finds, among the first ones."""
+        rows = await self._fetch(
+            WITHOUT_LANE.replace("{schema}", self._schema), LOST_AMONG, self._queue
+        )
+        return sum(row[1] for row in rows)
 
     async def is_paused(self) -> bool:
         """Return whether an operator has paused the queue."""

@@ -3,7 +3,8 @@
 1. A partly restored dump may contain rows without the sequences. Then places are assigned twice.
    (Lease numbers are not, since they begin with the time.)
 2. A key with jobs has a lane that is read from before the first job, or a bell that causes this.
-   Inserts without the trigger leave jobs with neither, which only this check detects.
+   Inserts without the trigger leave jobs with neither. The trigger does not fire in a session with
+   `session_replication_role = replica`, since a logical replica receives lanes and bells as rows.
 3. At most 1,000 keys of a queue are checked by name, and the keys of its 1,000 oldest jobs.
 """
 
@@ -35,7 +36,7 @@ _LAST = """
 SELECT (SELECT last_value - (NOT is_called)::int FROM {schema}.{sequence}) AS last,
   coalesce(({highest}), 0) AS stored
 """
-_WITHOUT_LANE = """
+WITHOUT_LANE = """
 SELECT q.name, count(*) AS keys, min(k.key) AS key
 FROM {schema}.queue q
 CROSS JOIN LATERAL (
@@ -61,9 +62,17 @@ WHERE (l.key IS NULL OR l.after >= k.place AND (l.low <= k.place) IS NOT TRUE)
   AND NOT EXISTS (
     SELECT FROM {schema}.bell b
     WHERE b.queue = q.name AND b.key = k.key AND (l.key IS NULL OR b.low <= k.place))
+  AND ($2::text IS NULL OR q.name = $2)
 GROUP BY q.name ORDER BY q.name
 """
-_LOOKED_AT = 1000
+"""The number of such keys, by queue, of all queues or of one, and the first of them. $1 limits the keys
+that are checked by name, and the jobs that are checked by age.
+"""
+LOST_JOBS = (
+    "jobs of %d keys or more have neither a lane nor a bell, so no claim finds them, as after inserts "
+    "without the trigger (session_replication_role=replica); `penstock pg check` shows the repair"
+)
+LOOKED_AT = 1000
 
 
 async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
@@ -76,7 +85,7 @@ async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[Sche
         assert row is not None  # always one row
         if row["last"] < row["stored"]:
             problems.append(_behind(schema, sequence, row["last"], row["stored"]))
-    rows = await con.fetch(_WITHOUT_LANE.format(schema=schema.sql), _LOOKED_AT)
+    rows = await con.fetch(WITHOUT_LANE.format(schema=schema.sql), LOOKED_AT, None)
     return [*problems, *(_without_lane(schema, *row) for row in rows)]
 
 
@@ -101,7 +110,8 @@ def _behind(schema: LogSchema, sequence: str, last: int, stored: int) -> SchemaP
 def _without_lane(schema: LogSchema, queue: str, keys: int, key: str) -> SchemaProblem:
     text = (
         f"the queue {queue!r} has jobs that no claim finds, of {keys} keys or more, such as "
-        f"{key!r}: they have neither a lane nor a bell, as after inserts without the trigger"
+        f"{key!r}: they have neither a lane nor a bell, as after inserts without the trigger "
+        "(session_replication_role=replica)"
     )
     repair = f"SELECT {schema.sql}.ring_again({literal(queue)})"
     return SchemaProblem("jobs-without-lane", text, (repair,))

@@ -5,7 +5,8 @@
 2. Everything else is read by position, up to the horizon: beyond it an open transaction may still
    add messages. The horizon is read in a separate statement, before the messages.
 3. A page begins after the last message of the previous page, by position or version, so a reading
-   holds one page, and concurrent deletions and additions do not affect it.
+   holds one page, and concurrent deletions and additions do not affect it. A page ends after
+   `PAGE_BYTES`, unless it has only one message.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...._core import checks
 from ...._core.checks import bad
 from .message import stream_name
 from .query import Query
-from .stored import COLUMNS, aware, microseconds_of, stored_message
+from .stored import COLUMNS, STORED, aware, is_cut, microseconds_of, stored_message, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +36,11 @@ LAST = 2**63 - 1
 POLL = 0.25
 """Default interval, in seconds, of polls by a live reading without new messages."""
 
+PAGE_BYTES = 16 << 20
+"""The most bytes of a page of several messages."""
+
 _STREAM = (
-    f"SELECT {COLUMNS} FROM {{schema}}.message m WHERE m.stream = CAST({{0}} AS text) "  # noqa: S608
+    f"SELECT {STORED} FROM {{schema}}.message m WHERE m.stream = CAST({{0}} AS text) "  # noqa: S608
     "AND m.version BETWEEN CAST({1} AS bigint) AND CAST({2} AS bigint) ORDER BY m.version %s "
     "LIMIT CAST({3} AS bigint)"
 )
@@ -103,14 +107,16 @@ class StreamReading:
         """See `PagedReading`."""
         if self.is_over:
             return None
-        template = _STREAM % ("DESC" if self._backwards else "ASC")
+        way = "DESC" if self._backwards else "ASC"
+        template = within(COLUMNS, _STREAM % way, str(PAGE_BYTES), f"m.version {way}")
         values = (self._stream, self._low, self._high, min(self._page, self._left))
         return Query(self._schema, template, values)
 
     def take(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
         """See `PagedReading`."""
         found = [stored_message(row) for row in rows]
-        self._left = 0 if len(found) < min(self._page, self._left) else self._left - len(found)
+        is_last = len(found) < min(self._page, self._left) and not is_cut(rows)
+        self._left = 0 if is_last else self._left - len(found)
         if found and self._backwards:
             self._high = found[-1].version - 1
         elif found:
@@ -221,16 +227,17 @@ class LogReading:
                 f"(m.at >= {_TIME % number} OR m.position > {_BIGINT % (number + 1)})"
             )
             values += [self._time, self._first_horizon]
-        order = "DESC" if self._backwards else "ASC"
-        template = (
-            f"SELECT {COLUMNS} FROM {{schema}}.message m WHERE {' AND '.join(conditions)} "  # noqa: S608
-            f"ORDER BY m.position {order} LIMIT {_BIGINT % len(values)}"
+        order = f"m.position {'DESC' if self._backwards else 'ASC'}"
+        page = (
+            f"SELECT {STORED} FROM {{schema}}.message m WHERE {' AND '.join(conditions)} "  # noqa: S608
+            f"ORDER BY {order} LIMIT {_BIGINT % len(values)}"
         )
+        template = within(COLUMNS, page, str(PAGE_BYTES), order)
         return Query(self._schema, template, (*values, min(self._page, self._left)))
 
     def _taken(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
         found = [stored_message(row) for row in rows]
-        is_last = len(found) < min(self._page, self._left)
+        is_last = len(found) < min(self._page, self._left) and not is_cut(rows)
         if self._backwards:
             self._horizon = self._reached if is_last else found[-1].position - 1
         else:

@@ -20,12 +20,17 @@ from ...._core.errors import PermanentError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+STORED = "m.position, m.slot, m.stream, m.version, m.type, m.data, m.metadata, m.id, m.at"
+"""The columns of a page of messages."""
 COLUMNS = (
     "m.position, m.stream, m.version, m.type, CAST(m.data AS text), CAST(m.metadata AS text), "
     "CAST(m.id AS text), CASE WHEN isfinite(m.at) THEN "
     "CAST(extract(epoch FROM m.at) * 1000000 AS bigint) END"
 )
-"""The columns that `stored_message` reads, from a table named `m`."""
+"""The columns that `stored_message` reads, from a table named `m`, with `is_cut` behind them."""
+
+PGLZ_MOST, LZ4_MOST = 88, 255
+"""The highest ratios of the compressions of PostgreSQL."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -67,9 +72,36 @@ class UndecodableMessage(PermanentError):
         self.version = version
 
 
+def within(columns: str, page: str, most_bytes: str, order: str) -> str:
+    """Return a query for the first rows of a page whose data and metadata have at most `most_bytes`
+    bytes in all; at least one row. The last column of the last row says whether the page has more.
+
+    `page` is a query for `STORED` columns, and `order` its order: a column of `m`.
+
+    The sizes are those of the stored values, which are read only for the rows returned. A compressed
+    value counts as large as it can be.
+    """
+    sizes = " + ".join(
+        f"CAST(pg_column_size({value}) AS float8) * CASE pg_column_compression({value}) "
+        f"WHEN 'pglz' THEN {PGLZ_MOST} WHEN 'lz4' THEN {LZ4_MOST} ELSE 1 END"
+        for value in ("m.data", "m.metadata")
+    )
+    return (
+        f"SELECT {columns}, m.next IS NOT NULL FROM (SELECT m.*, "  # noqa: S608
+        f"row_number() OVER w AS number, sum({sizes}) OVER w AS size, lead(m.position) OVER w AS next "
+        f"FROM ({page}) AS m WINDOW w AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)) AS m "
+        f"WHERE m.number = 1 OR m.size <= {most_bytes} ORDER BY {order}"
+    )
+
+
+def is_cut(rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether the rows of a query of `within` are not the whole page."""
+    return bool(rows) and bool(rows[-1][-1])
+
+
 def stored_message(row: Sequence[Any]) -> StoredMessage | UndecodableMessage:
     """Return the message of a row of `COLUMNS`, or the error to raise in its place."""
-    position, stream, version, kind, data, metadata, ident, at = row
+    position, stream, version, kind, data, metadata, ident, at, _ = row
     try:
         return StoredMessage(
             position=position,

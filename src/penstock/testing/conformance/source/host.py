@@ -53,6 +53,8 @@ class RecordingHost:
     """A host that records the calls of one source."""
 
     def __init__(self, news: News | None = None) -> None:
+        self.room_bytes = 1 << 62
+        """The room that it tells."""
         self.claims: list[HeldClaim] = []
         """Every claim that began, in order."""
         self.asked: list[SourceClaim] = []

@@ -169,6 +169,11 @@ class WatchedHost:
         self._watch = watch
         self._news = news
 
+    @property
+    def room_bytes(self) -> int:
+        """Pass the call on."""
+        return self._host.room_bytes
+
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         """Begin claims."""
         begun = self._host.assigned(starts)

@@ -680,9 +680,11 @@ END $$;
 -- the lane's first job, this one included. Behind a lease that was lost, a job is leased alone. One whose
 -- leases were lost twice in a row, or whose last try this is after a loss, is to be handled by a process
 -- that has no other lease, which r_alone says: jobs beside one that ends its process are not to blame.
+-- With p_bytes, no job is leased with which payloads and headers would be larger in all; the first job with
+-- a key, and the first one without a key, are leased whatever their size.
 CREATE FUNCTION {schema}.claim_jobs(
   p_queue text, p_grp text, p_consumer text, p_lanes int, p_per int, p_loose int, p_seconds float8,
-  p_now timestamptz DEFAULT NULL)
+  p_now timestamptz DEFAULT NULL, p_bytes bigint DEFAULT NULL)
 RETURNS TABLE (r_lease bigint, r_lane text, r_slot int, r_attempts int, r_place bigint, r_key text,
   r_payload text, r_headers text, r_at timestamptz, r_alone boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -705,6 +707,7 @@ DECLARE
   v_poison int[] := '{}';
   v_begun bigint[] := '{}';  -- jobs with a queueing lock
   v_loose bigint[];
+  v_bytes bigint := 0;
   v_job record;
   v_lane text;
   i int;
@@ -737,8 +740,7 @@ BEGIN
   END IF;
   -- in a later statement than the one that locked, and not from behind a bell that is left
   FOR v_job IN
-    SELECT k.key AS lane, l.*, j.place, j.key, j.at, j.payload::text AS payload,
-      j.headers::text AS headers, j.queueing_lock
+    SELECT k.key AS lane, k.n, l.*, j.place, j.key, j.at, j.payload, j.headers, j.queueing_lock
     FROM unnest(v_keys) WITH ORDINALITY AS k (key, n)
     CROSS JOIN LATERAL (
       SELECT l.ctid AS row, l.slot AS lane_slot, l.head, l.attempts AS tries,
@@ -751,6 +753,13 @@ BEGIN
       CASE WHEN l.tries > 0 OR v_queue.key_rate IS NOT NULL THEN 1 ELSE p_per END) j
     ORDER BY k.n, j.place
   LOOP
+    r_payload := v_job.payload::text;  -- not earlier: no job behind the limit is to be read
+    r_headers := v_job.headers::text;
+    v_bytes := v_bytes + octet_length(r_payload) + octet_length(r_headers);
+    IF v_bytes > p_bytes AND r_place IS NOT NULL THEN
+      v_keys := v_keys[:v_job.n - (v_job.lane IS DISTINCT FROM v_lane)::int];
+      EXIT;
+    END IF;
     IF v_job.lane IS DISTINCT FROM v_lane THEN
       v_lane := v_job.lane;
       r_lane := v_lane;
@@ -771,8 +780,6 @@ BEGIN
     CONTINUE WHEN r_attempts > v_queue.max_attempts;
     r_place := v_job.place;
     r_key := v_job.key;
-    r_payload := v_job.payload;
-    r_headers := v_job.headers;
     r_at := v_job.at;
     RETURN NEXT;
     IF v_job.queueing_lock IS NOT NULL THEN
@@ -810,18 +817,43 @@ BEGIN
     v_loose := {schema}.pick_loose(
       p_queue, least(p_loose, v_room - cardinality(v_leased) + cardinality(v_poison))::int, v_now);
     IF cardinality(v_loose) > 0 THEN
-      UPDATE {schema}.job j SET lease = v_base + nextval('{schema}.job_lease') % 1048576, owner = p_consumer,
-        lease_until = v_until, attempts = j.attempts + 1, lost = j.lost + (j.lease IS NOT NULL)::int
-      WHERE j.queue = p_queue AND j.place = ANY (v_loose);
+      v_rows := '{}';
+      v_leases := '{}';
+      r_lane := NULL;
+      r_slot := 0;
+      r_place := NULL;
+      r_key := NULL;
+      FOR v_job IN
+        SELECT k.n, j.* FROM unnest(v_loose) WITH ORDINALITY AS k (place, n)
+        CROSS JOIN LATERAL (
+          SELECT j.ctid AS row, j.place, j.payload, j.headers, j.at, j.attempts, j.lost, j.lease
+          FROM {schema}.job j WHERE j.queue = p_queue AND j.place = k.place OFFSET 0) j
+        ORDER BY k.n
+      LOOP
+        r_payload := v_job.payload::text;
+        r_headers := v_job.headers::text;
+        v_bytes := v_bytes + octet_length(r_payload) + octet_length(r_headers);
+        IF v_bytes > p_bytes AND r_place IS NOT NULL THEN
+          v_loose := v_loose[:v_job.n - 1];
+          EXIT;
+        END IF;
+        r_lease := v_base + nextval('{schema}.job_lease') % 1048576;
+        v_rows := v_rows || v_job.row;
+        v_leases := v_leases || r_lease;
+        r_attempts := v_job.attempts + 1;
+        CONTINUE WHEN r_attempts > v_queue.max_attempts;
+        v_job.lost := v_job.lost + (v_job.lease IS NOT NULL)::int;
+        r_place := v_job.place;
+        r_at := v_job.at;
+        r_alone := v_job.lost > 1 OR (v_job.lost > 0 AND r_attempts >= v_queue.max_attempts);
+        RETURN NEXT;
+      END LOOP;
+      UPDATE {schema}.job j SET lease = g.lease, owner = p_consumer, lease_until = v_until,
+        attempts = j.attempts + 1, lost = j.lost + (j.lease IS NOT NULL)::int
+      FROM unnest(v_rows, v_leases) AS g (row, lease) WHERE j.ctid = g.row;
       PERFORM {schema}.give_up_loose(v_queue, j.place, NULL, NULL, NULL, false, v_now)
       FROM {schema}.job j
       WHERE j.queue = p_queue AND j.place = ANY (v_loose) AND j.attempts > v_queue.max_attempts;
-      RETURN QUERY
-      SELECT j.lease, NULL::text, 0, j.attempts, j.place, NULL::text, j.payload::text,
-        j.headers::text, j.at, j.lost > 1 OR (j.lost > 0 AND j.attempts >= v_queue.max_attempts)
-      FROM {schema}.job j
-      WHERE j.queue = p_queue AND j.place = ANY (v_loose) AND j.lease IS NOT NULL
-      ORDER BY j.priority DESC, j.place;
       v_begun := v_begun || v_loose;
     END IF;
   END IF;
