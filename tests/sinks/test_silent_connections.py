@@ -251,7 +251,7 @@ async def test_a_sink_continues_on_new_connections_and_ends_within_its_bound(
         if case_of not in THREADS:  # a thread cannot be stopped, so its outcome stays unknown
             assert report.tally.delivered == 25
             assert found >= {*range(25)}
-        await asyncio.to_thread(_join, before, 2.0)
+        await asyncio.to_thread(join, before, 2.0)
 
 
 @_forms(http, sql_psycopg_threads)
@@ -278,10 +278,10 @@ async def test_closing_a_sink_is_bounded(
         await sink.__aexit__(None, None, None)
         bound = CLOSE_WITHIN if "sql" in case_of.__name__ else 5.0
         assert real_clock.now() - began < bound + 0.3
-        await asyncio.to_thread(_join, before, 2.0)
+        await asyncio.to_thread(join, before, 2.0)
 
 
-def _join(before: set[threading.Thread], within: float) -> None:
+def join(before: set[threading.Thread], within: float) -> None:
     """Assert that all other threads of connections have ended, so that a process could end."""
     for thread in {*threading.enumerate()} - before:
         if thread.name.startswith("penstock"):

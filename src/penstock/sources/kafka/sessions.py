@@ -118,7 +118,7 @@ class Sessions:
                 self._troubles.note("group", trouble_of(fault, self._options))
             now = clock.now()
             seen = now if session.has_coordinator else seen
-            is_lost = now - seen >= LOST_AFTER
+            is_lost = session.is_silent or now - seen >= LOST_AFTER
             self._troubles.note(
                 "broker", words.unreachable(self._options.bootstrap) if is_lost else None
             )
