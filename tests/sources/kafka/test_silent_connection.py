@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DRAIN = 0.3
 ANSWER_WITHIN = 10.0
-QUICK = 2.0
+QUICK = 3.0
 
 
 def aiokafka(topic: str, port: int) -> Any:

@@ -39,10 +39,8 @@ logger = logging.getLogger("penstock.sources.kafka")
 NOWHERE = ClientPartition("penstock-no-topic", 0)
 """A request for no partitions returns all of them, so this requests a nonexistent one."""
 _UNKNOWN = -1
-FORCED, AT_LEAST = 1.0, 0.05
-"""Time limit in seconds for each part of the client, if it has not ended by itself: usually, and at
-the end of a consumer's time for closing.
-"""
+FORCED = 1.0
+"""Time limit in seconds for each part of the client, if it has not ended by itself."""
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -100,8 +98,8 @@ class Session:
             await asyncio.shield(starting)
             self._insides = Insides(self._client)
         except BaseException:
-            await ended(starting, close_within(within))
-            await closed(self._client.stop(), close_within(within))
+            await ended(starting, within)
+            await closed(self._client.stop(), within)
             raise
 
     async def _connect(self) -> None:
@@ -333,14 +331,13 @@ class Session:
             self._group,
             within,
         )
-        forced = max(AT_LEAST, close_within(FORCED))
         stopping.cancel()
         inside = self._insides
         if inside is not None:
             inside.cut()
-        await ended(stopping, forced)
+        await ended(stopping, FORCED)
         for close in () if inside is None else (inside.close_fetcher, inside.close_client):
-            await closed(close(), forced)
+            await closed(close(), FORCED)
 
 
 def metadata_of(stored: Any) -> str:
