@@ -7,12 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.flow.state import test_kafka_state
-from tests.letters import test_objects
-from tests.sinks import test_silent_connections as silent_sinks
-from tests.sources.jetstream import test_silent_connection as silent_jetstream
-from tests.sources.kafka import test_silent_connection as silent_kafka
-
 from penstock import sinks
 from penstock._clients.kafka.log_reader import PATIENCE
 from penstock._clients.nats.connection import CLOSE_SECONDS
@@ -26,7 +20,10 @@ from penstock.sources.jetstream.channel import REQUEST_WITHIN
 from penstock.sources.kafka import KafkaSource
 from penstock.sources.kafka_confluent import ConfluentKafkaSource
 
-PAGE = Path(__file__).parents[2] / "docs/reference/time-limits.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/reference/time-limits.md"
+SINKS = "tests/sinks/test_silent_connections.py"
+READERS = "tests/sources/kafka/test_silent_connection.py"
 ROW = re.compile(
     r"^\| `(?P<client>[^`]+)`[^|]* \| (?P<wait>[^|]+) \|(?: `(?P<limit>[^`]+)`(?P<times>[^|]*))? \|"
     r" (?P<default>[\d.]+) \|$",
@@ -35,22 +32,22 @@ ROW = re.compile(
 SOURCES: dict[str, Any] = {
     each.__name__: each for each in (JetStreamSource, KafkaSource, ConfluentKafkaSource, KafkaState)
 }
-TESTED: dict[str, Any] = {
-    "RedisSink": silent_sinks.redis_stream,
-    "HttpSink": silent_sinks.http,
-    "ElasticsearchSink": silent_sinks.elasticsearch,
-    "ClickHouseSink": silent_sinks.clickhouse,
-    "ObjectSink": silent_sinks.objects,
-    "NatsSink": silent_sinks.nats,
-    "KafkaSink": silent_sinks.kafka,
-    "SqlSink": silent_sinks.sql_psycopg_threads,
-    "JetStreamSource": silent_jetstream.test_a_consumer_continues_on_a_new_connection,
-    "KafkaSource": silent_kafka.aiokafka,
-    "ConfluentKafkaSource": silent_kafka.librdkafka,
-    "KafkaState": test_kafka_state.test_silent_connections,
-    "penstock dlq": test_objects.test_an_unanswered_release_is_bounded,
+TESTED = {
+    "RedisSink": (SINKS, "redis_stream"),
+    "HttpSink": (SINKS, "http"),
+    "ElasticsearchSink": (SINKS, "elasticsearch"),
+    "ClickHouseSink": (SINKS, "clickhouse"),
+    "ObjectSink": (SINKS, "objects"),
+    "NatsSink": (SINKS, "nats"),
+    "KafkaSink": (SINKS, "kafka"),
+    "SqlSink": (SINKS, "sql_psycopg_threads"),
+    "JetStreamSource": ("tests/sources/jetstream/test_silent_connection.py", "JetStreamSource"),
+    "KafkaSource": (READERS, "aiokafka"),
+    "ConfluentKafkaSource": (READERS, "librdkafka"),
+    "KafkaState": ("tests/flow/state/test_kafka_state.py", "test_silent_connections"),
+    "penstock dlq": ("tests/letters/test_objects.py", "test_an_unanswered_release_is_bounded"),
 }
-"""The case, or the test, of each client with silent connections."""
+"""The file of the test of each client with silent connections, and the test or its case."""
 FIXED = {
     "NatsSink: closing": CLOSE_SECONDS,
     "SqlSink: opening": ANSWER_WITHIN,
@@ -67,11 +64,12 @@ def _default(client: str, limit: str) -> float:
         assert PINGS + 1 == PATIENCE
         return PING_INTERVAL
     made = SOURCES.get(client) or getattr(sinks, client)
-    named = {"bootstrap": "localhost:9092", "group": "group"}
     if limit == "request_timeout_ms":
-        return float(KafkaSource("t", **named)._options.arguments()[limit])
+        source = KafkaSource("t", bootstrap="localhost:9092", group="g")
+        return float(source._options.arguments()[limit])
     if limit == "socket.timeout.ms":
-        return float(ConfluentKafkaSource("t", **named)._options.of_reader()[limit])
+        other = ConfluentKafkaSource("t", bootstrap="localhost:9092", group="g")
+        return float(other._options.of_reader()[limit])
     default = inspect.signature(made).parameters[limit].default
     return TIMEOUT if default is None else float(default)
 
@@ -89,6 +87,8 @@ def test_every_row_of_the_page_is_true_and_tested() -> None:
         assert round(found, 6) == float(row["default"]), row
     assert {row["client"] for row in rows} == {*TESTED}
     assert FIXED == {}
+    for file, case in TESTED.values():
+        assert re.search(rf"\b{case}\b", (ROOT / file).read_text()), (file, case)
 
 
 def test_every_sink_with_a_limit_is_on_the_page() -> None:
@@ -101,5 +101,3 @@ def test_every_sink_with_a_limit_is_on_the_page() -> None:
         if any(each.endswith("_timeout") for each in arguments)
     }
     assert limited - {"ParquetSink"} == {each for each in TESTED if each.endswith("Sink")}
-    cases = {case for name, case in TESTED.items() if name.endswith("Sink")}
-    assert cases <= {*silent_sinks.CASES}

@@ -109,7 +109,7 @@ async def test_silent_connections(broker: EmbeddedKafka) -> None:
                     state.attach(source), ordering="partition", commit_every=0.01, drain=0.3
                 ) as consumer,
             ):
-                await consumer.run_events(counting.handle, jobs=counting.jobs, state=state)
+                await consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
 
         running = asyncio.ensure_future(run())
         for turn in (1, 2, 3):
