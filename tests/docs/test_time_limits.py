@@ -1,25 +1,103 @@
-"""The page of time limits says what the arguments are."""
+"""The page of time limits says what the code does, and each of its clients has a test."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 from penstock import sinks
+from penstock._clients.kafka.log_reader import PATIENCE
+from penstock._clients.nats.connection import CLOSE_SECONDS
+from penstock._clients.nats.options import PING_INTERVAL, PINGS
+from penstock.flow import KafkaState
+from penstock.letters import object_turn, objects
+from penstock.sinks.http.config import TIMEOUT
+from penstock.sinks.sql.sink import ANSWER_WITHIN
 from penstock.sources.jetstream import JetStreamSource
+from penstock.sources.jetstream.channel import REQUEST_WITHIN
 from penstock.sources.kafka import KafkaSource
 from penstock.sources.kafka_confluent import ConfluentKafkaSource
 
-PAGE = Path(__file__).parents[2] / "docs/reference/time-limits.md"
-SOURCES = {each.__name__: each for each in (JetStreamSource, KafkaSource, ConfluentKafkaSource)}
-ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| `(\w+)` \| ([\d.]+) \|$", re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/reference/time-limits.md"
+SINKS = "tests/sinks/test_silent_connections.py"
+READERS = "tests/sources/kafka/test_silent_connection.py"
+ROW = re.compile(
+    r"^\| `(?P<client>[^`]+)`[^|]* \| (?P<wait>[^|]+) \|(?: `(?P<limit>[^`]+)`(?P<times>[^|]*))? \|"
+    r" (?P<default>[\d.]+) \|$",
+    re.MULTILINE,
+)
+SOURCES: dict[str, Any] = {
+    each.__name__: each for each in (JetStreamSource, KafkaSource, ConfluentKafkaSource, KafkaState)
+}
+TESTED = {
+    "RedisSink": (SINKS, "redis_stream"),
+    "HttpSink": (SINKS, "http"),
+    "ElasticsearchSink": (SINKS, "elasticsearch"),
+    "ClickHouseSink": (SINKS, "clickhouse"),
+    "ObjectSink": (SINKS, "objects"),
+    "NatsSink": (SINKS, "nats"),
+    "KafkaSink": (SINKS, "kafka"),
+    "SqlSink": (SINKS, "sql_psycopg_threads"),
+    "JetStreamSource": ("tests/sources/jetstream/test_silent_connection.py", "JetStreamSource"),
+    "KafkaSource": (READERS, "aiokafka"),
+    "ConfluentKafkaSource": (READERS, "librdkafka"),
+    "KafkaState": ("tests/flow/state/test_kafka_state.py", "test_silent_connections"),
+    "penstock dlq": ("tests/letters/test_objects.py", "test_an_unanswered_release_is_bounded"),
+}
+"""The file of the test of each client with silent connections, and the test or its case."""
+FIXED = {
+    "NatsSink: closing": CLOSE_SECONDS,
+    "SqlSink: opening": ANSWER_WITHIN,
+    "JetStreamSource: a request": REQUEST_WITHIN,
+    "penstock dlq: a request": objects.TIMEOUT,
+    "penstock dlq: a request about the lease; its release at the end": object_turn.ANSWER_WITHIN,
+}
+TIMES = {"": 1, " / 1000": 0.001, ", three times": PATIENCE}
 
 
-def test_every_default_of_the_page_is_that_of_the_argument() -> None:
-    rows = ROW.findall(PAGE.read_text())
-    assert len(rows) > 10
-    for name, argument, default in rows:
-        made = SOURCES.get(name) or getattr(sinks, name)
-        parameter = inspect.signature(made).parameters[argument]
-        assert parameter.default == float(default), (name, argument)
+def _default(client: str, limit: str) -> float:
+    """The default of an argument, or of an option of a client."""
+    if limit == "ping_interval":
+        assert PINGS + 1 == PATIENCE
+        return PING_INTERVAL
+    made = SOURCES.get(client) or getattr(sinks, client)
+    if limit == "request_timeout_ms":
+        source = KafkaSource("t", bootstrap="localhost:9092", group="g")
+        return float(source._options.arguments()[limit])
+    if limit == "socket.timeout.ms":
+        other = ConfluentKafkaSource("t", bootstrap="localhost:9092", group="g")
+        return float(other._options.of_reader()[limit])
+    default = inspect.signature(made).parameters[limit].default
+    return TIMEOUT if default is None else float(default)
+
+
+def test_every_row_of_the_page_is_true_and_tested() -> None:
+    text = PAGE.read_text()
+    rows = [each.groupdict() for each in ROW.finditer(text)]
+    assert len(rows) == sum(line.startswith("| `") for line in text.splitlines())
+    for row in rows:
+        client, limit = row["client"], row["limit"]
+        if limit is None:
+            found = FIXED.pop(f"{client}: {row['wait']}")
+        else:
+            found = _default(client, limit) * TIMES[row["times"]]
+        assert round(found, 6) == float(row["default"]), row
+    assert {row["client"] for row in rows} == {*TESTED}
+    assert FIXED == {}
+    for file, case in TESTED.values():
+        assert re.search(rf"\b{case}\b", (ROOT / file).read_text()), (file, case)
+
+
+def test_every_sink_with_a_limit_is_on_the_page() -> None:
+    """ParquetSink is an ObjectSink here, and UdpSink waits for no answer."""
+    limited = {
+        name
+        for name in sinks.__all__
+        if name.endswith("Sink") and not name.startswith("Postgres")
+        for arguments in [inspect.signature(getattr(sinks, name)).parameters]
+        if any(each.endswith("_timeout") for each in arguments)
+    }
+    assert limited - {"ParquetSink"} == {each for each in TESTED if each.endswith("Sink")}

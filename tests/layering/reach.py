@@ -75,7 +75,9 @@ STRANGERS: dict[tuple[str, str], str] = {
             "_fetch_max_wait_ms",
             "_fetcher",
             "_isolation_level",
+            "_last_action",
             "_max_partition_fetch_bytes",
+            "_request_timeout",
             "_subscription",
         )
     },

@@ -14,9 +14,12 @@ from tests.s3_server import SECRET
 from tests.sinks.http_help import Server, serving
 from tests.sinks.objects.object_help import Bucket, Folder
 from tests.sinks.objects.test_objects import forwarding
+from tests.sinks.test_down_behind_a_proxy import HOST
+from tests.sinks.test_silent_connections import black_hole
 
 from penstock import RefusedError
 from penstock.letters.letter import Selection
+from penstock.letters.object_turn import ANSWER_WITHIN
 from penstock.letters.objects import ObjectStore
 from penstock.letters.store import Ending, StoreError
 from penstock.sinks import ObjectSink
@@ -184,6 +187,25 @@ async def test_two_replays_at_once_are_refused(
         await after.hold()
         states = [letter.state async for letter in after.letters(EVERY)]
         assert states == ["interrupted", "pending"]
+
+
+@pytest.mark.long
+async def test_an_unanswered_release_is_bounded(
+    real_clock: LoopClock, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All connections go silent during a replay; its lease ends by itself."""
+    bucket = in_bucket(s3, monkeypatch)
+    await _kept(bucket, 1)
+    async with black_hole(s3.port) as hole:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{HOST}:{hole.port}")
+        async with ObjectStore(bucket.url) as store:
+            await store.hold()
+            hole.swallows_new = True
+            hole.swallow()
+            began = real_clock.now()
+        assert real_clock.now() - began < 2 * ANSWER_WITHIN + 0.5
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.url)
+    assert any(path.startswith("_replays/") for path in bucket.objects())
 
 
 async def test_a_server_that_replaces_what_it_should_only_create_is_refused(

@@ -488,7 +488,7 @@ async def nats(request: pytest.FixtureRequest) -> AsyncGenerator[Case]:
 
     def sink(port: int) -> Any:
         servers = f"nats://{HOST}:{port}"
-        return NatsSink(f"{name}.x", servers=servers, reconnect_time_wait=0.01)
+        return NatsSink(f"{name}.x", servers=servers, reconnect_time_wait=0.01, ping_interval=0.5)
 
     yield Case(int(server.url.rpartition(":")[2]), sink, ids)
 

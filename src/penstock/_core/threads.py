@@ -1,10 +1,15 @@
-"""Work that completes despite cancellation: in a thread, or in its own task."""
+"""Work that completes despite cancellation, in a thread or in its own task, and threads that may be
+abandoned.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+from concurrent.futures import Executor, Future
 from functools import partial
+from queue import SimpleQueue
+from threading import Semaphore, Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .runtime.closing import close_within
@@ -53,3 +58,45 @@ async def uncut(work: Coroutine[Any, Any, R], *, within: float) -> R:
         raise
     finally:
         call.cancel()
+
+
+class AbandonableThreads(Executor):
+    """Up to `most` threads for calls that may wait for a silent peer. The end of the process does
+    not wait for them, as it would for those of `ThreadPoolExecutor`.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._names = [f"{name}_{number}" for number in range(most)]
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = Semaphore(0)
+        self._started = 0
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call `fn` in a thread. Not thread-safe."""
+        made: Future[R] = Future()
+
+        def call() -> None:
+            if not made.set_running_or_notify_cancel():
+                return
+            try:
+                made.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                made.set_exception(error)
+
+        self._calls.put(call)
+        if not self._idle.acquire(blocking=False) and self._started < len(self._names):
+            name = self._names[self._started]
+            self._started += 1
+            Thread(target=self._work, name=name, daemon=True).start()
+        return made
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call
+            self._idle.release()
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
+        """End the threads after their calls; does not wait for them."""
+        for _ in range(self._started):
+            self._calls.put(None)

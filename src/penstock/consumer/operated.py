@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.order.keys import shown
-from .._core.runtime.closing import GRACE, Closing, close_within
+from .._core.runtime.closing import GRACE, Closing
 from .._core.runtime.cuts import noticing_cuts
 from .._core.say import say
 from .blocked import UNBLOCKING
@@ -78,7 +78,7 @@ class Operated:
     async def _leave(self, source: AbstractAsyncContextManager[object], *raised: Any) -> None:
         """Close the source, within the rest of the drain and 1 s; then cut it off."""
         self._closing.__enter__()  # closing may happen in another context
-        seconds = close_within(self._settings.drain + GRACE)
+        seconds = self._closing.within(self._settings.drain + GRACE)
         clock = self._settings.clock
         limit = clock.timeout_at(clock.now() + seconds)
         try:

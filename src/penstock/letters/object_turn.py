@@ -21,6 +21,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from .._clients.encoding import to_json
+from .._core.errors import SinkError
+from .._core.told import for_log
 from .store import StoreError
 
 if TYPE_CHECKING:
@@ -31,6 +33,10 @@ LEASE = 15.0
 """Seconds after which an unchanged lease is taken over."""
 RENEWED = 3.0
 """Seconds between two renewals of a lease."""
+ANSWER_WITHIN = 5.0
+"""Timeout in seconds of a request about the lease."""
+
+_KEPT = "%s: the lease of this replay could not be removed (%s); it ends by itself in %g s"
 
 
 class ReplayTurn:
@@ -77,7 +83,10 @@ class ReplayTurn:
             renewing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await renewing
-            await self._folder.remove(self._path)
+            try:
+                await self._folder.remove(self._path)
+            except SinkError as error:
+                _log.warning(_KEPT, self._folder.place, for_log(error), self._lease)
 
     async def _renew(self) -> None:
         while True:

@@ -24,7 +24,7 @@ from .._clients.objects.folder import ObjectFolder
 from .._clients.objects.place import StoreGiven
 from .letter import NoLetterError, key_in, letter_in
 from .noted import NotedStore
-from .object_turn import LEASE, ReplayTurn
+from .object_turn import ANSWER_WITHIN, LEASE, ReplayTurn
 from .store import StoreError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class ObjectStore(NotedStore):
 
     def __init__(self, url: str, *, lease: float = LEASE) -> None:
         super().__init__()
+        self._url = url
         self._given = StoreGiven.of(url, config=None, client_options=None, timeout=TIMEOUT)
         self._lease = lease
         self._folder: ObjectFolder | None = None
@@ -96,7 +97,8 @@ class ObjectStore(NotedStore):
 
     async def hold(self) -> None:
         """See `Store`."""
-        self._turn = ReplayTurn(self._open, f"{NOTES}turn", lease=self._lease)
+        given = StoreGiven.of(self._url, config=None, client_options=None, timeout=ANSWER_WITHIN)
+        self._turn = ReplayTurn(ObjectFolder(given), f"{NOTES}turn", lease=self._lease)
         await self._turn.take()
         await self._read_notes()
         self._need_notes()

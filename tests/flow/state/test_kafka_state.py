@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from state_counting import Counting, assert_replay, expected
 from state_topics import all_committed, settled_state, stored_state
+from tests.sinks.test_down_behind_a_proxy import HOST
+from tests.sinks.test_silent_connections import black_hole
 from tests.sources.kafka.child_help import Child, child_process
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 from tests.sources.kafka.proxy_help import Api, proxied
@@ -89,6 +91,40 @@ async def test_two_runs(broker: EmbeddedKafka) -> None:
         assert position == at + count
         assert found == expected(range(position))
         assert [each["number"] for each in marks] == [*range(1, len(marks) + 1)]
+
+
+@pytest.mark.long
+async def test_silent_connections(broker: EmbeddedKafka) -> None:
+    """Both clients continue on new connections; then new ones are silent too, and it ends in time."""
+    topic, group, name = await new_topic(broker), new_name("state"), new_name("changes")
+    partition, counting, count = TopicPartition(topic, 0), Counting(900), 300
+    async with black_hole(int(broker.bootstrap.rpartition(":")[2])) as hole:
+        where = f"{HOST}:{hole.port}"
+
+        async def run() -> None:
+            source = KafkaSource(topic, bootstrap=where, group=group, request_timeout_ms=2000)
+            async with (
+                KafkaState(topic=name, bootstrap=where, request_timeout=1.0) as state,
+                Consumer(
+                    state.attach(source), ordering="partition", commit_every=0.01, drain=0.3
+                ) as consumer,
+            ):
+                await consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
+
+        running = asyncio.ensure_future(run())
+        for turn in (1, 2, 3):
+            await fill(broker, topic, count)
+            await until(broker, group, turn * count)
+            position, found, _ = await settled_state(broker, name, group, partition)
+            assert position == turn * count
+            assert found == expected(range(position))
+            hole.swallow()
+        hole.swallows_new = True
+        hole.swallow()
+        began = LOOP_CLOCK.now()
+        running.cancel()
+        await asyncio.wait([running])
+        assert LOOP_CLOCK.now() - began < 0.3 + 1.0 + 5.0
 
 
 @pytest.mark.long

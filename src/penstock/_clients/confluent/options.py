@@ -19,6 +19,7 @@ from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.text import text_of
 from ..kafka_groups.arguments import (
+    ANSWER_WITHIN,
     COMMITTED,
     LONGEST_HEARTBEAT,
     bootstrap_of,
@@ -134,9 +135,10 @@ class GroupOptions:
 
     def of_reader(self) -> dict[str, Any]:
         """Return the options of a client that reads assigned partitions and is not a member."""
+        client = {**_READING, **self.client}
         return {
-            **_READING,
-            **self.client,
+            "socket.timeout.ms": milliseconds(ANSWER_WITHIN) + _number(client["fetch.wait.max.ms"]),
+            **client,
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
             "enable.auto.commit": False,
@@ -179,6 +181,12 @@ class GroupOptions:
 _PROTOCOLS: tuple[GroupProtocol, ...] = ("cooperative", "consumer")
 _SESSION = 45.0
 """Seconds; the default of librdkafka, and of a broker with the `consumer` protocol."""
+
+
+def _number(value: object) -> int:
+    """Return an option's number; 0 if it is none, for librdkafka to refuse."""
+    told = str(value).strip()
+    return int(told) if told.isdecimal() else 0
 
 
 def _mapping(client: object) -> Mapping[str, object]:

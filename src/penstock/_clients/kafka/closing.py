@@ -1,12 +1,19 @@
-"""Bounded ends of aiokafka's clients, some of whose calls never return."""
+"""Bounded ends of aiokafka's clients, some of whose calls never return.
+
+Their limits end with the closing of a consumer, but each has at least `AT_LEAST` seconds.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from ..._core.runtime.closing import close_within
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+AT_LEAST = 0.05
 
 
 async def closed(closing: Coroutine[Any, Any, object], within: float) -> None:
@@ -16,6 +23,6 @@ async def closed(closing: Coroutine[Any, Any, object], within: float) -> None:
 
 async def ended(task: asyncio.Future[Any], within: float) -> None:
     """Suspend until the work has ended, ignoring its errors; cancel it after `within` seconds."""
-    await asyncio.wait([task], timeout=within)
+    await asyncio.wait([task], timeout=max(AT_LEAST, close_within(within)))
     if not task.cancel() and not task.cancelled():
         task.exception()

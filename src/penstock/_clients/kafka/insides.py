@@ -1,11 +1,12 @@
 """Internals of aiokafka that a group member needs: its generation, single commits, single waits,
-and the decoding of records one by one.
+the end of silent connections, and the decoding of records one by one.
 
 aiokafka decodes the names of headers while it iterates over a batch. A name that is not UTF-8 ends
 the iteration, at the same record each time, so that it and the records behind it would never be
 returned. `decode_singly` fetches the partition again, and decodes each record by itself.
 
-Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` if a name no longer exists.
+Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` if a name no longer exists, as does
+the import of this module.
 """
 
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -13,13 +14,18 @@ Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` if a name no
 from __future__ import annotations
 
 import asyncio
+import inspect
+import math
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 from aiokafka.record import default_records, memory_records
 from aiokafka.record.util import decode_varint
 
@@ -49,6 +55,22 @@ _NAMES = {
     ),
     "_subscription": ("reassignment_in_progress", "subscription"),
 }
+_ATTRIBUTES: dict[Any, tuple[str, ...]] = {
+    AIOKafkaClient: ("_conns", "_request_timeout_ms"),
+    AIOKafkaConnection: ("_last_action", "_request_timeout"),
+}
+"""Those that the initialization of an object sets."""
+_OTHER = 'this version of aiokafka has no {}; pip install "penstock[kafka]" installs one that has'
+try:
+    _Batch: Any = default_records._DefaultRecordBatchPy
+    _Record: Any = default_records._DefaultRecordPy
+    _Batches: Any = memory_records._MemoryRecordsPy
+except AttributeError as error:
+    raise MissingExtra(_OTHER.format(error.name)) from error
+for _kind, _attributes in _ATTRIBUTES.items():
+    for _name in _attributes:
+        if _name not in _kind.__init__.__code__.co_names:
+            raise MissingExtra(_OTHER.format(f"{_kind.__name__}.{_name}"))
 
 
 class CuttingClient(AIOKafkaClient):  # type: ignore[misc]  # it comes without types
@@ -71,13 +93,69 @@ class CuttingClient(AIOKafkaClient):  # type: ignore[misc]  # it comes without t
             raise
 
 
-_OTHER = 'this version of aiokafka has no {}; pip install "penstock[kafka]" installs one that has'
-try:
-    _Batch: Any = default_records._DefaultRecordBatchPy
-    _Record: Any = default_records._DefaultRecordPy
-    _Batches: Any = memory_records._MemoryRecordsPy
-except AttributeError as error:
-    raise MissingExtra(_OTHER.format(error.name)) from error
+_OF_CLIENT = frozenset(inspect.signature(AIOKafkaClient).parameters)
+
+
+class MemberClient(AIOKafkaClient):  # type: ignore[misc]
+    """aiokafka's client of a group member, which waits longer where the answer waits for other
+    members, and tells whether the brokers answer.
+    """
+
+    def __init__(self, *, join_timeout: float, told_after: float, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._join_timeout = join_timeout
+        self._told_after = told_after
+        self._unanswered: dict[object, float] = {}
+        """The time of each request that has no answer yet."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a request has had no answer for half of its time limit."""
+        since = min(self._unanswered.values(), default=math.inf)
+        return asyncio.get_running_loop().time() - since >= self._told_after
+
+    async def _get_conn(
+        self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, **given: Any
+    ) -> Any:
+        found = await super()._get_conn(node_id, group=group, **given)
+        if found is not None and group == ConnectionGroup.COORDINATION:
+            found._request_timeout = self._join_timeout
+        return found
+
+    async def send(
+        self, node_id: Any, request: Any, *, group: Any = ConnectionGroup.DEFAULT
+    ) -> Any:
+        if isinstance(request, (JoinGroupRequest, SyncGroupRequest)):
+            return await super().send(node_id, request, group=group)
+        sent, loop = object(), asyncio.get_running_loop()
+        self._unanswered[sent] = loop.time()
+        try:
+            async with asyncio.timeout(self._request_timeout_ms / 1000):
+                return await super().send(node_id, request, group=group)
+        except TimeoutError:
+            if (found := self._conns.get((node_id, group))) is not None:
+                found.close(reason=CloseReason.CONNECTION_TIMEOUT)
+            raise kafka.RequestTimedOutError from None
+        finally:
+            del self._unanswered[sent]
+
+    def cut(self) -> None:
+        """Close the connections immediately; requests on them fail."""
+        for each in [*self._conns.values()]:
+            each.close()
+
+
+class MemberConsumer(AIOKafkaConsumer):  # type: ignore[misc]
+    """aiokafka's consumer with a `MemberClient`."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        answer, wait = arguments["request_timeout_ms"], arguments["fetch_max_wait_ms"]
+        self._client = MemberClient(
+            join_timeout=(arguments["rebalance_timeout_ms"] + answer) / 1000,
+            told_after=(answer + wait) / 2000,
+            **{name: value for name, value in arguments.items() if name in _OF_CLIENT},
+        )
 
 
 class _SingleRecords(_Batch):  # type: ignore[misc]
@@ -251,6 +329,16 @@ class Insides:
     async def close_fetcher(self) -> None:
         """Stop fetching records."""
         await self._fetcher.close()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a request has had no answer for half of its time limit."""
+        silent: bool = self._client.is_silent
+        return silent
+
+    def cut(self) -> None:
+        """Close the connections immediately; requests on them fail."""
+        self._client.cut()
 
     async def close_client(self) -> None:
         """Close the connections."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as ClientPartition
+from aiokafka import errors as kafka
 
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import UnavailableError
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
 
 PAGE = 5000
 """Number of records in a page."""
+PATIENCE = 3
+"""Time limit without progress, in request timeouts."""
 
 _STUCK = (
     "%s could not be read from %d on, up to %d, for %g s: a broker does not answer, or a transaction "
     "of another program is open in it"
 )
+_NO_ENDS = "the ends of %s could not be read in %g s: a broker does not answer"
 
 
 async def committed_pages(
@@ -42,10 +46,14 @@ async def committed_pages(
     key = ClientPartition(*partition)
     async with _reader(options) as client:
         client.assign([key])
-        await client.seek_to_beginning(key)
-        end = (await client.end_offsets([key]))[key]
-        at = await client.position(key)
-        patience = 3 * options.request_timeout
+        patience = PATIENCE * options.request_timeout
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + patience):
+                await client.seek_to_beginning(key)
+                end = (await client.end_offsets([key]))[key]
+                at = await client.position(key)
+        except (TimeoutError, kafka.KafkaTimeoutError) as error:
+            raise UnavailableError(_NO_ENDS % (partition, patience)) from error
         give_up_at = LOOP_CLOCK.now() + patience
         while at < end:
             if page := await _page(client, key, at):

@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaConsumer
 
 from ..._core import checks
 from ..kafka_groups.arguments import (
+    ANSWER_WITHIN,
     COMMITTED,
     LONGEST_HEARTBEAT,
     bootstrap_of,
@@ -114,9 +115,10 @@ class MemberOptions:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments for aiokafka's consumer."""
+        client = {"fetch_max_wait_ms": milliseconds(FETCH_WAIT), **self.client}
         return {
-            "fetch_max_wait_ms": milliseconds(FETCH_WAIT),
-            **self.client,
+            "request_timeout_ms": milliseconds(ANSWER_WITHIN) + client["fetch_max_wait_ms"],
+            **client,
             "bootstrap_servers": self.bootstrap,
             "group_id": self.group,
             "group_instance_id": self.instance,

@@ -15,16 +15,17 @@ import logging
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka import ConsumerRebalanceListener
 from aiokafka import TopicPartition as ClientPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from ..._core.errors import ConfigError
+from ..._core.runtime.closing import close_within
 from ..._core.say import say
 from ..._core.source import Position, TopicPartition, UndecodableRecord
 from .closing import closed, ended
-from .insides import Insides, decode_singly, is_undecodable
+from .insides import Insides, MemberConsumer, decode_singly, is_undecodable
 from .refusal import refusal_of
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Session:
     """An `AIOKafkaConsumer` from start to stop. Can be used once, on one loop."""
 
     def __init__(self, options: MemberOptions) -> None:
-        self._client: Any = AIOKafkaConsumer(**options.arguments())
+        self._client: Any = MemberConsumer(**options.arguments())
         self._group = options.group
         self._insides: Insides | None = None
 
@@ -142,6 +143,11 @@ class Session:
     def has_coordinator(self) -> bool:
         """Whether the coordinator of the group is known and has answered the last request."""
         return self._inside.has_coordinator
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a broker has not answered a request for half of its time limit."""
+        return self._inside.is_silent
 
     @property
     def has_died(self) -> bool:
@@ -312,6 +318,7 @@ class Session:
 
         After that time, closes without leaving, in at most three times `FORCED`.
         """
+        within = close_within(within)
         stopping = asyncio.ensure_future(self._client.stop())
         done, _ = await asyncio.wait([stopping], timeout=within)
         if done and not stopping.cancelled() and stopping.exception() is None:
@@ -325,8 +332,10 @@ class Session:
             within,
         )
         stopping.cancel()
-        await ended(stopping, FORCED)
         inside = self._insides
+        if inside is not None:
+            inside.cut()
+        await ended(stopping, FORCED)
         for close in () if inside is None else (inside.close_fetcher, inside.close_client):
             await closed(close(), FORCED)
 

@@ -18,6 +18,8 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:@]+):\d{1,5}")
 COMMITTED = "read_committed"
 LONGEST_HEARTBEAT = 3.0
 """Seconds; the default of Kafka's own client."""
+ANSWER_WITHIN = 10.0
+"""Seconds for the answer to a request that a broker does not delay."""
 
 
 def seconds_of(name: str, value: object) -> float:

@@ -12,6 +12,7 @@
 4. `publish` does not suspend, and raises `OutboundBufferLimitError` while there is no connection:
    the caller limits the messages in flight.
 5. Closing is limited to `CLOSE_SECONDS`; then the socket is closed by force.
+6. A silent connection counts as lost after unanswered pings.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK
+from ..._core.runtime.closing import close_within
 from .errors import denied_by, is_login, opening_error
 from .insides import PatientClient
 
@@ -127,11 +129,11 @@ async def connect(options: NatsOptions, news: ConnectionNews | None = None) -> P
 async def close(client: PatientClient) -> None:
     """Send written data, then close the connection. Idempotent.
 
-    Suspends for at most `CLOSE_SECONDS`. A cancellation closes it immediately.
+    Suspends for at most `CLOSE_SECONDS`, or for the rest of a consumer's closing. A cancellation closes it immediately.
     """
     closing = asyncio.ensure_future(client.close())
     try:
-        await asyncio.wait([closing], timeout=CLOSE_SECONDS)
+        await asyncio.wait([closing], timeout=close_within(CLOSE_SECONDS))
     finally:
         client.cut()
         if not closing.done():

@@ -60,6 +60,8 @@ class PatientClient(Client):
        consumer gets the same header with each message. All values are kept (`RawHeaders`).
     4. nats-py's own client ends the connection at a subject that is not UTF-8, and the message comes
        again with the next one. Here its bytes are escaped (`surrogateescape`).
+    5. nats-py's own client reconnects only after the written bytes are sent, which a silent
+       connection never does. Here its socket is closed immediately.
     """
 
     def __init__(self) -> None:
@@ -97,6 +99,10 @@ class PatientClient(Client):
         if waiting and waiting[0].done():
             waiting[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
+
+    async def _process_op_err(self, e: Exception) -> None:
+        self.cut()
+        await super()._process_op_err(e)
 
     @property
     def _waiting(self) -> list[asyncio.Future[Any]]:

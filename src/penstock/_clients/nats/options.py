@@ -49,8 +49,10 @@ _KNOWN = frozenset(inspect.signature(Client.connect).parameters) - {"self"}
 _CALLED_HERE = "tls"
 RECONNECT_WAIT = 0.5
 """Seconds between two attempts to reconnect to the same server."""
-PING_INTERVAL = 20.0
-"""Interval of pings in seconds; a connection is dropped after two unanswered pings."""
+PING_INTERVAL, PINGS = 5.0, 2
+"""Interval of pings in seconds, and the most unanswered ones: a silent connection is dropped with the
+next one, after 15 s.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -101,6 +103,7 @@ class NatsOptions:
         return {
             "name": "penstock",
             "ping_interval": PING_INTERVAL,
+            "max_outstanding_pings": PINGS,
             "reconnect_time_wait": RECONNECT_WAIT,
             **given,
             "servers": list(self.servers),

@@ -13,6 +13,8 @@ from ..clock import LOOP_CLOCK
 
 GRACE = 1.0
 """Seconds for closing after the end of a drain."""
+MARGIN = 0.2
+"""The last part of these seconds, for cutting off what has not ended by itself."""
 
 
 class Closing:
@@ -32,13 +34,22 @@ class Closing:
         """End all clean-ups this many seconds from now, plus the grace."""
         self.until = LOOP_CLOCK.now() + drain + GRACE
 
+    def within(self, seconds: float) -> float:
+        """Return the seconds for closing everything, at most `seconds`."""
+        return (
+            seconds if self.until is None else max(0.0, min(seconds, self.until - LOOP_CLOCK.now()))
+        )
+
 
 _current: ContextVar[Closing | None] = ContextVar("closing", default=None)
 
 
 def close_within(seconds: float) -> float:
-    """Return the seconds for a clean-up whose own limit is `seconds`."""
+    """Return the seconds for a clean-up whose own limit is `seconds`.
+
+    It ends `MARGIN` before everything is cut off.
+    """
     closing = _current.get()
     if closing is None or closing.until is None:
         return seconds
-    return max(0.0, min(seconds, closing.until - LOOP_CLOCK.now()))
+    return max(0.0, closing.within(seconds + MARGIN) - MARGIN)

@@ -29,6 +29,7 @@ from ..._core.errors import (
     UnknownOutcomeError,
 )
 from ..._core.opening import Openable
+from ..._core.runtime.closing import close_within
 from .answer import beginning, drain, whole_body
 from .config import header_value
 from .errors import classify_http, for_broken_answer, for_status, for_transport
@@ -263,8 +264,9 @@ class HttpBase(Openable):
             ) from error
 
     async def _close(self, client: HttpClient) -> None:
+        within = close_within(self._endpoint.close_timeout)
         try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._endpoint.close_timeout):
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + within):
                 await client.aclose()
         except TimeoutError:
             pass  # open connections end with the process

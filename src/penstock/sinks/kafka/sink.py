@@ -19,6 +19,7 @@ from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError, PositionLost, RefusedError
 from ..._core.opening import Openable
 from ..._core.positions import PositionUnit
+from ..._core.runtime.closing import close_within
 from ..._core.say import say
 from ..._core.sink import Capabilities
 from ..._core.told import for_log
@@ -345,8 +346,9 @@ class KafkaSink(Openable):
         """Abort an unfinished transaction, if possible within `close_timeout`. Returns the error if
         another owner has ended it.
         """
+        within = close_within(self._options.close_timeout)
         try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._options.close_timeout):
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + within):
                 await producer.abort()
         except PositionLost as lost:
             return lost

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core.causes import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import TimedOutError, UnavailableError, UnknownOutcomeError
+from ..._core.runtime.closing import close_within
 from ..._core.text import text_of
 from .commands import packed
 from .refusals import code_of, connecting_error, refusal
@@ -204,7 +205,7 @@ class RedisConnections:
 
     async def close(self) -> None:
         """Close all connections; suspends for a bounded time."""
-        until = LOOP_CLOCK.now() + self._options.close_timeout
+        until = LOOP_CLOCK.now() + close_within(self._options.close_timeout)
         with suppress(Exception):  # open connections end with the process
             async with LOOP_CLOCK.timeout_at(until):
                 await self._client.aclose()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..._core.clock import LoopClock
 from ..._core.errors import UnknownOutcomeError
+from ..._core.runtime.closing import close_within
 from .connections import SqlConnections
 from .errors import is_refusal
 
@@ -114,7 +115,7 @@ class AsyncSqlEngine:
                 if not self._connections.cut(owner):
                     calling.cancel()
                 calling.add_done_callback(_ignored)
-                await asyncio.wait([calling], timeout=self._close_timeout)
+                await asyncio.wait([calling], timeout=close_within(self._close_timeout))
                 calling.cancel()
                 raise
 
@@ -184,7 +185,7 @@ class ThreadedSqlEngine:
             if not call.cancel() and not future.done():
                 future.add_done_callback(_ignored)
                 try:
-                    await asyncio.wait([future], timeout=self._close_timeout)
+                    await asyncio.wait([future], timeout=close_within(self._close_timeout))
                 finally:
                     if not future.done():
                         self._connections.cut(owner)
@@ -214,7 +215,7 @@ async def _closed(
     """Run the work for at most `within` seconds; then break the connections."""
     closing = asyncio.ensure_future(work)
     try:
-        await asyncio.wait([closing], timeout=within)
+        await asyncio.wait([closing], timeout=close_within(within))
     finally:
         if not closing.done():
             connections.cut_all()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
+from ..._core.runtime.closing import close_within
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log, text_of
@@ -136,8 +137,9 @@ class StreamSessions:
             await channel.close()
 
     async def _close(self, serving: Serving) -> None:
+        within = close_within(self._close_timeout)
         try:
-            async with self._clock.timeout_at(self._clock.now() + self._close_timeout):
+            async with self._clock.timeout_at(self._clock.now() + within):
                 await serving.close()
         except Exception as error:
             told, wait = for_log(error), self._options.ack_wait

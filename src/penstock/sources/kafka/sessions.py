@@ -112,13 +112,16 @@ class Sessions:
     async def _watch(self, session: Session) -> None:
         """Suspend until the session has died; raise its error."""
         clock = self._clock
-        seen, asked = clock.now(), -math.inf
+        seen, asked, was_silent = clock.now(), -math.inf, False
         while not session.has_died:
             if (fault := session.fault()) is not None:
                 self._troubles.note("group", trouble_of(fault, self._options))
             now = clock.now()
             seen = now if session.has_coordinator else seen
-            is_lost = now - seen >= LOST_AFTER
+            is_silent = session.is_silent
+            # once may mean that this loop was blocked, and has not read the answers yet
+            is_lost = (is_silent and was_silent) or now - seen >= LOST_AFTER
+            was_silent = is_silent
             self._troubles.note(
                 "broker", words.unreachable(self._options.bootstrap) if is_lost else None
             )

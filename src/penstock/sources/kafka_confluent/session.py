@@ -1,7 +1,8 @@
 """One membership of a group: a member, and a reader of the partitions that it owns.
 
 1. It joins once a broker has described the topics. Topics are requested again only while one is
-   missing, or after a client has reported an error.
+   missing, or after a client has reported an error. Otherwise one of them is requested regularly:
+   librdkafka reports a silent connection only when it is closed.
 2. It ends within a deadline: first the claims end, then the member leaves, and the reader closes.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,10 @@ from ..._clients.confluent.member import GroupMember
 from ..._clients.confluent.reader import PartitionReader
 from ..._clients.kafka_groups import words
 from ..._core.clock import LOOP_CLOCK
+from ..._core.runtime.closing import close_within
 from ..._core.say import say
 from ..._core.source import TopicPartition
+from ..._core.threads import AbandonableThreads
 from .fetching import ShareFetcher
 from .membership import GroupClaims
 
@@ -53,7 +55,7 @@ LOOK_EVERY = 0.5
 ANSWER_WITHIN = 1.0
 """Timeout in seconds for a response about topics."""
 REFRESH_EVERY = 5.0
-"""Seconds between requests about missing topics."""
+"""Seconds between requests about topics."""
 
 _NOT_LEFT = "%s: the client did not leave the group within %.3g s; the group waits until its session expires"
 
@@ -80,7 +82,7 @@ class GroupSession:
         self._refusal: str | None = None
         self._fatal: KafkaError | None = None
         self.membership = GroupClaims(host, options, start, troubles, history)
-        self._threads = ThreadPoolExecutor(THREADS, "penstock-kafka")
+        self._threads = AbandonableThreads(THREADS, "penstock-kafka")
         with _refused(options):
             self._reader = PartitionReader(options, self._threads, self._reader_failed)
             self.member = GroupMember(options, self._threads, self)
@@ -157,6 +159,18 @@ class GroupSession:
         self._asks = missing is not None
         return True
 
+    async def _probe(self) -> None:
+        """Request one of the topics, and report if no broker answers."""
+        try:
+            await self.member.described(next(iter(self._found), None), ANSWER_WITHIN)
+        except KafkaException as error:
+            self.unanswered(error)
+
+    def unanswered(self, error: Exception) -> None:
+        """Report that a broker has not answered a request, until it describes the topics."""
+        self._troubles.note("broker", trouble_of(error, self._options))
+        self._asks = True
+
     async def _described(self) -> dict[str, Any]:
         if (pattern := self._topics.pattern) is not None:
             every = await self.member.described(None, ANSWER_WITHIN)
@@ -179,7 +193,7 @@ class GroupSession:
         finally:
             self.membership.close()
             self.member.leave()
-            await asyncio.wait([joined], timeout=self._options.stop_timeout)
+            await asyncio.wait([joined], timeout=close_within(self._options.stop_timeout))
             joined.cancel()
 
     def _subscription(self) -> Sequence[str]:
@@ -197,6 +211,9 @@ class GroupSession:
                 self._options.instance, self._options.rebalance_timeout
             )
             self._troubles.note("losses", often or None)
+            if not self._asks and now - asked >= REFRESH_EVERY:
+                await self._probe()
+                asked = clock.now()
             is_due = now - asked >= REFRESH_EVERY or self._troubles.has("broker")
             if self._asks and (is_due or self._topics.missing(self) is None):
                 await self._look()
@@ -206,16 +223,15 @@ class GroupSession:
     async def close(self) -> None:
         """End the claims and leave the group, within `stop_timeout` seconds; then abandon it."""
         self.membership.close()
-        loop = asyncio.get_running_loop()
+        loop, within = asyncio.get_running_loop(), close_within(self._options.stop_timeout)
         closing = [loop.create_task(self.member.close()), loop.create_task(self._reader.close())]
-        _, late = await asyncio.wait(closing, timeout=self._options.stop_timeout)
+        _, late = await asyncio.wait(closing, timeout=within)
         if late:
-            told = (self._options.group, self._options.stop_timeout)
-            say(logger, logging.WARNING, _NOT_LEFT, *told)
+            say(logger, logging.WARNING, _NOT_LEFT, self._options.group, within)
         for task in closing:
             if not task.cancel() and not task.cancelled():
                 task.exception()
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown()
 
 
 @contextmanager

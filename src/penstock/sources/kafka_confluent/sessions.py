@@ -98,7 +98,13 @@ class GroupSessions:
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions of open claims."""
         session = self._session
-        return () if session is None else await session.membership.commit(positions)
+        if session is None:
+            return ()
+        try:
+            return await session.membership.commit(positions)
+        except TimeoutError as error:
+            session.unanswered(error)
+            raise
 
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
         """Return the ends of the claims' logs: current ones, or in an outage the last known ones."""
@@ -109,7 +115,8 @@ class GroupSessions:
         try:
             async with asyncio.timeout(self._options.commit_timeout):
                 found = await session.member.ends([claim.partition for claim in held])
-        except (KafkaException, TimeoutError):
+        except (KafkaException, TimeoutError) as error:
+            session.unanswered(error)
             return {claim: self._ends[claim] for claim in held if claim in self._ends}
         self._ends = {claim: found[claim.partition] for claim in held if claim.partition in found}
         return dict(self._ends)
