@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
 
 class SilentProxy:
@@ -20,7 +20,26 @@ class SilentProxy:
         self._open: list[asyncio.Event] = []
         """For each forwarded connection, whether it is silent."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.requests_left: int | None = None
+        """Until silence begins; `None` if it is not planned."""
         self.dsn = ""
+
+    def silence_after(self, requests: int) -> None:
+        """Make the connections of that time silent at the next request after `requests` more.
+
+        Requests are what clients send after they have logged in.
+        """
+        self.requests_left = requests
+
+    def _count(self, data: bytes) -> None:
+        """Note what a client sends; a login begins with other bytes."""
+        if self.requests_left is None or data[:1] in {b"\0", b"p"}:
+            return
+        if self.requests_left == 0:
+            self.requests_left = None
+            self.silence()
+        else:
+            self.requests_left -= 1
 
     def silence(self) -> int:
         """Make all present connections silent for ever, while new ones work; return their number."""
@@ -42,8 +61,8 @@ class SilentProxy:
         )
         self._open.append(silent)
         pumps = [
-            asyncio.ensure_future(_pump(*ends, silent))
-            for ends in ((reader, far_writer), (far_reader, writer))
+            asyncio.ensure_future(_pump(reader, far_writer, silent, self._count)),
+            asyncio.ensure_future(_pump(far_reader, writer, silent)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -64,10 +83,14 @@ class SilentProxy:
 
 
 async def _pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silent: asyncio.Event
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    silent: asyncio.Event,
+    count: Callable[[bytes], None] = lambda _: None,
 ) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(65_536):
+            count(data)
             if not silent.is_set():
                 writer.write(data)
                 await writer.drain()

@@ -5,7 +5,6 @@ state: each wait for an answer has a bound, and the work continues on new connec
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.streams.silent_proxy import silent_proxy
 
-from penstock import Consumer, UnavailableError, flow
-from penstock.queues import QueueAdmin, QueueMonitor
+from penstock import Consumer, flow
+from penstock.queues import QueueAdmin
 from penstock.sinks import PostgresSink
 from penstock.sources.postgres_queue import PostgresQueueSource
 from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.sources.subscriptions import PostgresSubscriptions
-from penstock.streams import PostgresParkStore, StreamMonitor, SubscriptionAdmin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from tests.streams.log_help import Log
 
@@ -97,55 +94,6 @@ async def test_a_source_continues_on_new_connections_and_closes_in_time(
             await run
         assert real_clock.now() - began < DRAIN + 1 + 0.3
     assert "no answer from" in caplog.text
-
-
-STORES: dict[str, Callable[[Log, str], Any]] = {
-    "PostgresParkStore": lambda log, dsn: PostgresParkStore(
-        dsn, schema=log.schema, answer_timeout=SOON
-    ),
-    "PostgresSubscriptions": lambda log, dsn: PostgresSubscriptions(
-        dsn, schema=log.schema, answer_timeout=SOON
-    ),
-    "SubscriptionAdmin": lambda log, dsn: SubscriptionAdmin(
-        dsn, schema=log.schema, answer_timeout=SOON
-    ),
-    "QueueAdmin": lambda log, dsn: QueueAdmin(dsn, schema=log.schema, answer_timeout=SOON),
-    "StreamMonitor": lambda log, dsn: StreamMonitor(
-        dsn, schema=log.schema, every=600, answer_timeout=SOON
-    ),
-    "QueueMonitor": lambda log, dsn: QueueMonitor(
-        dsn, schema=log.schema, every=600, answer_timeout=SOON
-    ),
-}
-CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
-    "PostgresParkStore": lambda each: each.counts("g"),
-    "PostgresSubscriptions": lambda each: each.read("s"),
-    "SubscriptionAdmin": lambda each: each.lag(),
-    "QueueAdmin": lambda each: each.queues(),
-    "StreamMonitor": lambda each: each.poll(),
-    "QueueMonitor": lambda each: each.poll(),
-}
-
-
-@pytest.mark.parametrize("name", STORES)
-async def test_a_call_of_a_store_is_bounded_and_the_next_one_is_answered(
-    log: Log, real_clock: LoopClock, name: str
-) -> None:
-    """Also of monitors and of operators."""
-    call = CALLS[name]
-    async with silent_proxy(log.dsn) as proxy, STORES[name](log, proxy.dsn) as store:
-        await call(store)
-        assert proxy.silence()
-        began = real_clock.now()
-        has_background = name.endswith("Monitor")  # its own poll may have the silent connection
-        with (
-            contextlib.suppress(UnavailableError)
-            if has_background
-            else pytest.raises(UnavailableError, match="no answer from")
-        ):
-            await call(store)
-        assert real_clock.now() - began < SOON + 1
-        await call(store)
 
 
 @pytest.mark.long

@@ -54,7 +54,7 @@ class Connections:
         self.pool = pool
         self._access = access
         self._place = access.place
-        self._close_timeout = close_timeout
+        self.close_timeout = close_timeout
         self._lent: set[PoolConnectionProxy[Any]] = set()
         self._returning: dict[asyncio.Task[None], PoolConnectionProxy[Any]] = {}
         self._lending: Lending[PoolConnectionProxy[Any]] = Lending(
@@ -106,7 +106,7 @@ class Connections:
                 con.terminate()
             raise
         finally:
-            await self.pool.release(con, timeout=close_within(self._close_timeout))
+            await self.pool.release(con, timeout=close_within(self.close_timeout))
 
     @asynccontextmanager
     async def asking(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
@@ -148,9 +148,11 @@ class Connections:
         """Bound the time of statements in a context: `answered`."""
         return answered(con, self._access.answer_timeout, self._place)
 
-    def answering(self, con: PoolConnectionProxy[Any]) -> PoolConnectionProxy[Any]:
-        """Bound each statement on a lent connection."""
-        return AnsweredConnection.of(con, self._access.answer_timeout, self._place)
+    def answering(
+        self, con: PoolConnectionProxy[Any], seconds: float | None = None
+    ) -> PoolConnectionProxy[Any]:
+        """Bound each statement on a lent connection, by the time for an answer or `seconds`."""
+        return AnsweredConnection.of(con, seconds or self._access.answer_timeout, self._place)
 
     async def borrow_soon(self) -> PoolConnectionProxy[Any]:
         """Take a connection within the time for an answer."""
@@ -196,7 +198,7 @@ class Connections:
         try:
             if broken is not None:
                 self._lending.forget(broken)
-                await self.pool.release(broken)
+                await self.pool.release(broken, timeout=self.close_timeout)
             con = await self.pool.acquire()
         except BaseException as error:
             self._lending.free()
@@ -237,7 +239,7 @@ class Connections:
         """Return a connection outside any transaction; terminate it if that takes too long."""
         try:
             if is_gone(con) or not con.is_in_transaction():
-                await self.pool.release(con, timeout=close_within(self._close_timeout))
+                await self.pool.release(con, timeout=close_within(self.close_timeout))
             else:
                 await self._roll_back(con)
         except asyncio.CancelledError:
@@ -271,16 +273,16 @@ class Connections:
             self._returned(con)
 
     async def _roll_back(self, con: PoolConnectionProxy[Any]) -> None:
-        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + close_within(self._close_timeout)):
+        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + close_within(self.close_timeout)):
             await con.execute("ROLLBACK")
-        await self.pool.release(con, timeout=close_within(self._close_timeout))
+        await self.pool.release(con, timeout=close_within(self.close_timeout))
 
     async def _drop(self, con: PoolConnectionProxy[Any]) -> None:
         """Terminate a connection; the pool replaces it."""
         try:
             if not is_gone(con):
                 con.terminate()
-            await self.pool.release(con)
+            await self.pool.release(con, timeout=close_within(self.close_timeout))
         finally:
             self._returned(con)
 
@@ -291,7 +293,7 @@ class Connections:
     async def close(self) -> None:
         """Close every connection within `close_timeout`, then terminate the rest."""
         try:
-            seconds = close_within(self._close_timeout)
+            seconds = close_within(self.close_timeout)
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
                 for con in self._lending.expire():
                     self._in_background(con, self._give_back(con))
