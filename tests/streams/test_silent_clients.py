@@ -27,6 +27,7 @@ from penstock._clients.postgres import access, answers, connections
 from penstock._clients.postgres.schema import administration
 from penstock._core.park_store import ParkedRecord
 from penstock._core.positions import PositionUnit
+from penstock._core.runtime.closing import close_within
 from penstock._core.source import Position, TopicPartition
 from penstock._core.subscriptions import Move, SubscriptionStart, slot_lock
 from penstock.cli import main
@@ -245,9 +246,8 @@ MOST = 12
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the limits that have no argument."""
-    within = connections.close_within
     monkeypatch.setattr(access, "_answer_timeout", lambda given, _: min(given, SOON))
-    monkeypatch.setattr(connections, "close_within", lambda most: min(within(most), SOON))
+    monkeypatch.setattr(connections, "close_within", lambda most: min(close_within(most), SOON))
     monkeypatch.setattr(connection, "ANSWER_TIMEOUT", SOON)
     monkeypatch.setattr(answers, "ROLLBACK_WITHIN", SOON)
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT", SOON)
@@ -350,6 +350,7 @@ async def test_each_call_is_bounded_and_the_next_one_is_answered(
     async with _prepared(log), silent_proxy(log.dsn) as proxy:
         proxy.silence_after(1_000)
         await _use(CLIENTS[name], log, proxy.dsn)
+        assert proxy.requests_left is not None
         requests = 1_000 - proxy.requests_left
         assert requests
         failed = 0

@@ -155,20 +155,17 @@ class Connections:
         return AnsweredConnection.of(con, seconds or self._access.answer_timeout, self._place)
 
     async def borrow_soon(self) -> PoolConnectionProxy[Any]:
-        """Take a connection within the time for an answer."""
-        seconds = self._access.answer_timeout
-        try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
-                return await self.borrow()
-        except TimeoutError:
-            error = TimeoutError(f"none was available within {seconds:g} s")
-            raise for_connecting(error, self._place)  # noqa: B904  # it has its cause
+        """Take a connection. A new one is there within the time for an answer.
 
-    async def borrow(self) -> PoolConnectionProxy[Any]:
-        """Take a connection; `Loan` gives it back."""
+        The wait until others return theirs has no limit of its own: theirs have one.
+        """
+        return await self.borrow(self._access.answer_timeout)
+
+    async def borrow(self, seconds: float | None = None) -> PoolConnectionProxy[Any]:
+        """Take a connection, a new one within these seconds; `Loan` gives it back."""
         con = self._lending.take() or await self._lending.turn()
         if con is None or is_gone(con):
-            con = await self._acquired(con)
+            con = await self._acquired(con, seconds)
         self._lent.add(con)
         return con
 
@@ -193,17 +190,23 @@ class Connections:
             self._lent.discard(con)
         await self._give_back(con)
 
-    async def _acquired(self, broken: PoolConnectionProxy[Any] | None) -> PoolConnectionProxy[Any]:
+    async def _acquired(
+        self, broken: PoolConnectionProxy[Any] | None, seconds: float | None
+    ) -> PoolConnectionProxy[Any]:
         """Acquire a connection, in place of one that broke while it was idle."""
         try:
             if broken is not None:
                 self._lending.forget(broken)
                 await self.pool.release(broken, timeout=self.close_timeout)
-            con = await self.pool.acquire()
+            until = None if seconds is None else LOOP_CLOCK.now() + seconds
+            async with LOOP_CLOCK.timeout_at(until):
+                con = await self.pool.acquire()
         except BaseException as error:
             self._lending.free()
             if not isinstance(error, Exception):
                 raise
+            if isinstance(error, TimeoutError) and seconds is not None:
+                error = TimeoutError(f"none was available within {seconds:g} s")
             if not self._access.closes_pool and self.pool.is_closing():
                 raise _closed_early(error) from error
             raise for_connecting(error, self._place)  # noqa: B904  # it has its cause
