@@ -4,7 +4,8 @@ The rules are in `tests/layering`, by subject, each with its planted violations:
 
 - `imports`: what a part may import, cycles, imports inside functions, the one door to a sink;
 - `later`: what loads on first access is declared in plain sight;
-- `reach`: assignments to another object, private attributes, `getattr` with a literal name.
+- `reach`: assignments to another object, private attributes, `getattr` with a literal name;
+- `waits`: clean-ups that wait for a client of a server.
 
 What needs the package itself, and not its text, is tested here: the wheel owns one name and a
 second one that only points into the first, since Spark looks for data sources in modules named
@@ -20,14 +21,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.layering import imports, later, reach
+from tests.layering import imports, later, reach, waits
 from tests.layering.sources import PACKAGE, SOURCE, Rule, edges, sources
 from tests.layering.sources import imports as imports_of
 from tests.surface import surface
 
-RULES = [*imports.RULES, *later.RULES, *reach.RULES]
-PLANTED = [*imports.PLANTED, *later.PLANTED, *reach.PLANTED]
-HARMLESS = [*imports.HARMLESS, *later.HARMLESS, *reach.HARMLESS]
+RULES = [*imports.RULES, *later.RULES, *reach.RULES, *waits.RULES]
+PLANTED = [*imports.PLANTED, *later.PLANTED, *reach.PLANTED, *waits.PLANTED]
+HARMLESS = [*imports.HARMLESS, *later.HARMLESS, *reach.HARMLESS, *waits.HARMLESS]
 
 SIGNPOSTS = {"pyspark_penstock": {"penstock.spark.source"}}
 """Top-level modules besides the package, and the one module of the package that each may import."""

@@ -11,27 +11,48 @@ from penstock import sinks
 from penstock._clients.kafka.log_reader import PATIENCE
 from penstock._clients.nats.connection import CLOSE_SECONDS
 from penstock._clients.nats.options import PING_INTERVAL, PINGS
-from penstock.flow import KafkaState
+from penstock.flow import KafkaState, PostgresState
 from penstock.letters import object_turn, objects
+from penstock.queues import QueueAdmin, QueueMonitor
 from penstock.sinks.http.config import TIMEOUT
 from penstock.sinks.sql.sink import ANSWER_WITHIN
 from penstock.sources.jetstream import JetStreamSource
 from penstock.sources.jetstream.channel import REQUEST_WITHIN
 from penstock.sources.kafka import KafkaSource
 from penstock.sources.kafka_confluent import ConfluentKafkaSource
+from penstock.sources.postgres_queue import PostgresQueueSource
+from penstock.sources.postgres_stream import PostgresStreamSource
+from penstock.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
+from penstock.streams import PostgresParkStore, StreamMonitor, SubscriptionAdmin
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/time-limits.md"
 SINKS = "tests/sinks/test_silent_connections.py"
 READERS = "tests/sources/kafka/test_silent_connection.py"
+CLIENTS = "tests/streams/test_silent_clients.py"
+CONNECTIONS = "tests/streams/test_silent_connections.py"
 ROW = re.compile(
     r"^\| `(?P<client>[^`]+)`[^|]* \| (?P<wait>[^|]+) \|(?: `(?P<limit>[^`]+)`(?P<times>[^|]*))? \|"
     r" (?P<default>[\d.]+) \|$",
     re.MULTILINE,
 )
-SOURCES: dict[str, Any] = {
-    each.__name__: each for each in (JetStreamSource, KafkaSource, ConfluentKafkaSource, KafkaState)
-}
+OTHERS = (
+    ConfluentKafkaSource,
+    JetStreamSource,
+    KafkaSource,
+    KafkaState,
+    PostgresAdvisoryLocks,
+    PostgresParkStore,
+    PostgresQueueSource,
+    PostgresState,
+    PostgresStreamSource,
+    PostgresSubscriptions,
+    QueueAdmin,
+    QueueMonitor,
+    StreamMonitor,
+    SubscriptionAdmin,
+)
+KINDS: dict[str, Any] = {each.__name__: each for each in OTHERS}
 TESTED = {
     "RedisSink": (SINKS, "redis_stream"),
     "HttpSink": (SINKS, "http"),
@@ -45,6 +66,20 @@ TESTED = {
     "KafkaSource": (READERS, "aiokafka"),
     "ConfluentKafkaSource": (READERS, "librdkafka"),
     "KafkaState": ("tests/flow/state/test_kafka_state.py", "test_silent_connections"),
+    "PostgresAdvisoryLocks": (CLIENTS, "PostgresAdvisoryLocks"),
+    "PostgresEffects": (CLIENTS, "PostgresEffects"),
+    "PostgresParkStore": (CLIENTS, "PostgresParkStore"),
+    "PostgresQueueSink": (CLIENTS, "PostgresQueueSink"),
+    "PostgresQueueSource": (CONNECTIONS, "PostgresQueueSource"),
+    "PostgresSink": (CLIENTS, "PostgresSink"),
+    "PostgresState": (CONNECTIONS, "PostgresState"),
+    "PostgresStreamSink": (CLIENTS, "PostgresStreamSink"),
+    "PostgresStreamSource": (CONNECTIONS, "PostgresStreamSource"),
+    "PostgresSubscriptions": (CLIENTS, "PostgresSubscriptions"),
+    "QueueAdmin": (CLIENTS, "QueueAdmin"),
+    "QueueMonitor": (CLIENTS, "QueueMonitor"),
+    "StreamMonitor": (CLIENTS, "StreamMonitor"),
+    "SubscriptionAdmin": (CLIENTS, "SubscriptionAdmin"),
     "penstock dlq": ("tests/letters/test_objects.py", "test_an_unanswered_release_is_bounded"),
 }
 """The file of the test of each client with silent connections, and the test or its case."""
@@ -63,7 +98,7 @@ def _default(client: str, limit: str) -> float:
     if limit == "ping_interval":
         assert PINGS + 1 == PATIENCE
         return PING_INTERVAL
-    made = SOURCES.get(client) or getattr(sinks, client)
+    made = KINDS.get(client) or getattr(sinks, client)
     if limit == "request_timeout_ms":
         source = KafkaSource("t", bootstrap="localhost:9092", group="g")
         return float(source._options.arguments()[limit])
@@ -91,13 +126,16 @@ def test_every_row_of_the_page_is_true_and_tested() -> None:
         assert re.search(rf"\b{case}\b", (ROOT / file).read_text()), (file, case)
 
 
-def test_every_sink_with_a_limit_is_on_the_page() -> None:
+def test_everything_with_a_limit_is_on_the_page() -> None:
     """ParquetSink is an ObjectSink here, and UdpSink waits for no answer."""
+    shelf = {
+        name: getattr(sinks, name)
+        for name in sinks.__all__
+        if name.endswith("Sink") and name != "ParquetSink"
+    }
     limited = {
         name
-        for name in sinks.__all__
-        if name.endswith("Sink") and not name.startswith("Postgres")
-        for arguments in [inspect.signature(getattr(sinks, name)).parameters]
-        if any(each.endswith("_timeout") for each in arguments)
+        for name, made in (shelf | KINDS).items()
+        if any(each.endswith("_timeout") for each in inspect.signature(made).parameters)
     }
-    assert limited - {"ParquetSink"} == {each for each in TESTED if each.endswith("Sink")}
+    assert limited == {*TESTED} - {"penstock dlq"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from penstock.testing import EmbeddedPostgres
 
@@ -24,7 +24,26 @@ class SilentProxy:
         self._open: list[asyncio.Event] = []
         """For each forwarded connection, whether it is silent."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.requests_left: int | None = None
+        """Until silence begins; `None` if it is not planned."""
         self.dsn = ""
+
+    def silence_after(self, requests: int) -> None:
+        """Make the connections of that time silent at the next request after `requests` more.
+
+        Requests are what clients send after they have logged in.
+        """
+        self.requests_left = requests
+
+    def _count(self, data: bytes) -> None:
+        """Note what a client sends; a login begins with other bytes."""
+        if self.requests_left is None or data[:1] in {b"\0", b"p"}:
+            return
+        if self.requests_left == 0:
+            self.requests_left = None
+            self.silence()
+        else:
+            self.requests_left -= 1
 
     def silence(self) -> int:
         """Make all present connections silent for ever, while new ones work; return their number."""
@@ -46,8 +65,8 @@ class SilentProxy:
         )
         self._open.append(silent)
         pumps = [
-            asyncio.ensure_future(_pump(*ends, silent))
-            for ends in ((reader, far_writer), (far_reader, writer))
+            asyncio.ensure_future(_pump(reader, far_writer, silent, self._count)),
+            asyncio.ensure_future(_pump(far_reader, writer, silent)),
         ]
         try:
             with contextlib.suppress(asyncio.CancelledError):  # by `close`
@@ -69,10 +88,14 @@ class SilentProxy:
 
 
 async def _pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silent: asyncio.Event
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    silent: asyncio.Event,
+    count: Callable[[bytes], None] = lambda _: None,
 ) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(65_536):
+            count(data)
             if not silent.is_set():
                 writer.write(data)
                 await writer.drain()

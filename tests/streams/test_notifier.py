@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class Server:
     """Connections to a server that records notification requests or refuses them."""
 
+    close_timeout = 5.0
+
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self.is_away = False
@@ -117,6 +119,18 @@ async def test_a_failure_is_logged_once_and_the_next_commit_tries_again(
     told.appended()
     await fake_clock.advance(1.0)
     assert len(server.times) == 1
+
+
+async def test_closing_gives_a_silent_server_as_long_as_a_connection(fake_clock: FakeClock) -> None:
+    told, server = notifier(fake_clock)
+    server.answers.clear()
+    told.appended()
+    closing = asyncio.create_task(told.close())
+    await fake_clock.advance(server.close_timeout - 0.1)
+    assert not closing.done()
+    await fake_clock.advance(0.1)
+    assert closing.done()
+    await closing
 
 
 @asynccontextmanager

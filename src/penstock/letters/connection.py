@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from .._clients.postgres.answers import ANSWER_TIMEOUT, answered, keep_alive
+from .._clients.postgres.answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive
 from .._clients.postgres.statements import is_pooled
 from .._core import told
 from .._core.errors import UnavailableError
@@ -21,10 +21,12 @@ from .text import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AbstractAsyncContextManager
 
     import asyncpg
-    from asyncpg.transaction import Transaction
+    from asyncpg.pool import PoolConnectionProxy
 
+CLOSE_TIMEOUT = 5.0
 _PLAIN_DSN = re.compile(
     r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?"
 )
@@ -44,19 +46,18 @@ class LetterConnection:
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._connection: asyncpg.Connection[Any] | None = None
+        self._connection: PoolConnectionProxy[Any] | None = None
         self._is_pooled = False
-        self._holder: asyncpg.Connection[Any] | None = None
+        self._holder: PoolConnectionProxy[Any] | None = None
         """The connection whose open transaction holds the lock."""
 
     async def open(self) -> None:
         """Connect. Raises `StoreError` if that fails."""
         self._connection = await self._connected()
-        bound = answered(self._connection, ANSWER_TIMEOUT, self.place)
-        with self._errors_of("the connection"), bound:
+        with self._errors_of("the connection"):
             self._is_pooled = await is_pooled(self._connection)
 
-    async def _connected(self) -> asyncpg.Connection[Any]:
+    async def _connected(self) -> PoolConnectionProxy[Any]:
         import asyncpg  # an optional dependency
 
         try:
@@ -66,14 +67,14 @@ class LetterConnection:
         except (ValueError, TypeError, LookupError):  # its text may contain any part of the DSN
             raise StoreError(f"the DSN of {self.place} cannot be read: {_DSN_RULE}") from None
         keep_alive(made)
-        return made
+        return AnsweredConnection.of(made, ANSWER_TIMEOUT, self.place)
 
     async def close(self) -> None:
-        """Disconnect, within 5 s."""
+        """Disconnect, within `CLOSE_TIMEOUT` seconds."""
         if self._holder is not None:
             self._holder.terminate()
         if self._connection is not None:
-            await self._connection.close(timeout=5.0)
+            await disconnect(self._connection, CLOSE_TIMEOUT)
 
     async def lock(self, table: str) -> bool:
         """Take the replay lock of `table` until the end; return whether it was free."""
@@ -85,12 +86,12 @@ class LetterConnection:
             await self._holder.execute("BEGIN")
             return bool(await self._holder.fetchval(_LOCK.format("xact_"), table))
 
-    def transaction(self) -> Transaction:
+    def transaction(self) -> AbstractAsyncContextManager[object]:
         """Return a transaction, as a context manager."""
         return self._open.transaction(isolation="read_committed")
 
     @property
-    def _open(self) -> asyncpg.Connection[Any]:
+    def _open(self) -> PoolConnectionProxy[Any]:
         if self._connection is None:
             raise StoreError("the store is not open")
         return self._connection
@@ -99,15 +100,11 @@ class LetterConnection:
         """Return the rows of a statement about `table`, which errors name."""
         with self._errors_of(table):
             if self._holder is not None:
-                with answered(self._holder, ANSWER_TIMEOUT, self.place):
-                    await self._holder.execute("SELECT")  # raises if the lock is lost
-            if self._open.is_in_transaction():  # a preparation may take any time
+                await self._holder.execute("SELECT")  # raises if the lock is lost
+            if self._open.is_in_transaction() or not self._is_pooled:
                 return await self._open.fetch(statement, *arguments)
-            with answered(self._open, ANSWER_TIMEOUT, self.place):
-                if not self._is_pooled:
-                    return await self._open.fetch(statement, *arguments)
-                async with self.transaction():
-                    return await self._open.fetch(statement, *arguments)
+            async with self.transaction():
+                return await self._open.fetch(statement, *arguments)
 
     @contextmanager
     def _errors_of(self, table: str) -> Generator[None]:

@@ -47,9 +47,8 @@ class SchemaAccess:
                 if con.is_in_transaction():  # always the case behind a pooler
                     yield statements
                     return
-                with self._connections.bounded(con):
-                    async with con.transaction(isolation="read_committed"):
-                        yield statements
+                async with con.transaction(isolation="read_committed"):
+                    yield statements
 
     @contextmanager
     def _told(self) -> Generator[None]:

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.causes import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import PenstockError, UnavailableError
+from ..._core.runtime.closing import close_within
 from .errors import is_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
@@ -35,6 +37,8 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 5, "TCP_
 number."""
 _USER_TIMEOUT_MS = 60_000
 """More than the waits for locks of a COPY, whose bytes the server does not read meanwhile."""
+ROLLBACK_WITHIN = 5.0
+"""Seconds for the rollback of a transaction; then its connection is terminated."""
 _WITH_ANSWER = frozenset(
     {
         "add_listener",
@@ -79,10 +83,39 @@ def answered(
         timer.cancel()
 
 
-class AnsweredConnection:
-    """A connection each of whose statements is bounded by `answered`."""
+@asynccontextmanager
+async def transaction(
+    con: Connection[Any] | PoolConnectionProxy[Any],
+    bound: Callable[[], AbstractContextManager[None]] = nullcontext,
+    **options: Any,
+) -> AsyncGenerator[None]:
+    """Enter `con.transaction(**options)`. A rollback that takes too long ends the connection.
 
-    def __init__(self, con: PoolConnectionProxy[Any], seconds: float, place: str) -> None:
+    asyncpg's own would wait for ever for a server that does not answer, even in a cancelled task.
+    """
+    made = con.transaction(**options)
+    with bound():
+        await made.start()
+    try:
+        yield
+    except BaseException:
+        if not is_gone(con):
+            within = close_within(ROLLBACK_WITHIN)
+            with contextlib.suppress(Exception), answered(con, within, "the server"):
+                await made.rollback()
+        raise
+    with bound():
+        await made.commit()
+
+
+class AnsweredConnection:
+    """A connection each of whose statements is bounded by `answered`. It looks like that
+    connection, even to `isinstance`.
+    """
+
+    def __init__(
+        self, con: Connection[Any] | PoolConnectionProxy[Any], seconds: float, place: str
+    ) -> None:
         self._con = con
         self._seconds = seconds
         self._place = place
@@ -91,6 +124,15 @@ class AnsweredConnection:
     def of(cls, con: Any, seconds: float, place: str) -> PoolConnectionProxy[Any]:
         """Wrap a connection. The result has the same methods."""
         return cast("PoolConnectionProxy[Any]", cls(con, seconds, place))
+
+    @property  # type: ignore[misc]  # looks like the connection
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride,reportIncompatibleMethodOverride]
+        return type(self._con)
+
+    def transaction(self, **options: Any) -> AbstractAsyncContextManager[None]:
+        """As `transaction`, with a bound for the begin and the commit too."""
+        bound = partial(answered, self._con, self._seconds, self._place)
+        return transaction(self._con, bound, **options)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._con, name)
@@ -104,6 +146,17 @@ class AnsweredConnection:
 
     def __repr__(self) -> str:
         return repr(self._con)
+
+
+async def disconnect(con: Connection[Any] | PoolConnectionProxy[Any], seconds: float) -> None:
+    """Close a connection of its own, and terminate it unless that ends within `seconds`.
+
+    Never raises for a server that does not answer.
+    """
+    try:
+        await con.close(timeout=close_within(seconds))
+    except Exception:
+        con.terminate()
 
 
 def keep_alive(con: Connection[Any]) -> None:

@@ -54,7 +54,7 @@ class Connections:
         self.pool = pool
         self._access = access
         self._place = access.place
-        self._close_timeout = close_timeout
+        self.close_timeout = close_timeout
         self._lent: set[PoolConnectionProxy[Any]] = set()
         self._returning: dict[asyncio.Task[None], PoolConnectionProxy[Any]] = {}
         self._lending: Lending[PoolConnectionProxy[Any]] = Lending(
@@ -106,7 +106,7 @@ class Connections:
                 con.terminate()
             raise
         finally:
-            await self.pool.release(con, timeout=close_within(self._close_timeout))
+            await self.pool.release(con, timeout=close_within(self.close_timeout))
 
     @asynccontextmanager
     async def asking(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
@@ -148,25 +148,24 @@ class Connections:
         """Bound the time of statements in a context: `answered`."""
         return answered(con, self._access.answer_timeout, self._place)
 
-    def answering(self, con: PoolConnectionProxy[Any]) -> PoolConnectionProxy[Any]:
-        """Bound each statement on a lent connection."""
-        return AnsweredConnection.of(con, self._access.answer_timeout, self._place)
+    def answering(
+        self, con: PoolConnectionProxy[Any], seconds: float | None = None
+    ) -> PoolConnectionProxy[Any]:
+        """Bound each statement on a lent connection, by the time for an answer or `seconds`."""
+        return AnsweredConnection.of(con, seconds or self._access.answer_timeout, self._place)
 
     async def borrow_soon(self) -> PoolConnectionProxy[Any]:
-        """Take a connection within the time for an answer."""
-        seconds = self._access.answer_timeout
-        try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
-                return await self.borrow()
-        except TimeoutError:
-            error = TimeoutError(f"none was available within {seconds:g} s")
-            raise for_connecting(error, self._place)  # noqa: B904  # it has its cause
+        """Take a connection. A new one is there within the time for an answer.
 
-    async def borrow(self) -> PoolConnectionProxy[Any]:
-        """Take a connection; `Loan` gives it back."""
+        The wait until others return theirs has no limit of its own: theirs have one.
+        """
+        return await self.borrow(self._access.answer_timeout)
+
+    async def borrow(self, seconds: float | None = None) -> PoolConnectionProxy[Any]:
+        """Take a connection, a new one within these seconds; `Loan` gives it back."""
         con = self._lending.take() or await self._lending.turn()
         if con is None or is_gone(con):
-            con = await self._acquired(con)
+            con = await self._acquired(con, seconds)
         self._lent.add(con)
         return con
 
@@ -191,17 +190,23 @@ class Connections:
             self._lent.discard(con)
         await self._give_back(con)
 
-    async def _acquired(self, broken: PoolConnectionProxy[Any] | None) -> PoolConnectionProxy[Any]:
+    async def _acquired(
+        self, broken: PoolConnectionProxy[Any] | None, seconds: float | None
+    ) -> PoolConnectionProxy[Any]:
         """Acquire a connection, in place of one that broke while it was idle."""
         try:
             if broken is not None:
                 self._lending.forget(broken)
-                await self.pool.release(broken)
-            con = await self.pool.acquire()
+                await self.pool.release(broken, timeout=self.close_timeout)
+            until = None if seconds is None else LOOP_CLOCK.now() + seconds
+            async with LOOP_CLOCK.timeout_at(until):
+                con = await self.pool.acquire()
         except BaseException as error:
             self._lending.free()
             if not isinstance(error, Exception):
                 raise
+            if isinstance(error, TimeoutError) and seconds is not None:
+                error = TimeoutError(f"none was available within {seconds:g} s")
             if not self._access.closes_pool and self.pool.is_closing():
                 raise _closed_early(error) from error
             raise for_connecting(error, self._place)  # noqa: B904  # it has its cause
@@ -237,7 +242,7 @@ class Connections:
         """Return a connection outside any transaction; terminate it if that takes too long."""
         try:
             if is_gone(con) or not con.is_in_transaction():
-                await self.pool.release(con, timeout=close_within(self._close_timeout))
+                await self.pool.release(con, timeout=close_within(self.close_timeout))
             else:
                 await self._roll_back(con)
         except asyncio.CancelledError:
@@ -271,16 +276,16 @@ class Connections:
             self._returned(con)
 
     async def _roll_back(self, con: PoolConnectionProxy[Any]) -> None:
-        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + close_within(self._close_timeout)):
+        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + close_within(self.close_timeout)):
             await con.execute("ROLLBACK")
-        await self.pool.release(con, timeout=close_within(self._close_timeout))
+        await self.pool.release(con, timeout=close_within(self.close_timeout))
 
     async def _drop(self, con: PoolConnectionProxy[Any]) -> None:
         """Terminate a connection; the pool replaces it."""
         try:
             if not is_gone(con):
                 con.terminate()
-            await self.pool.release(con)
+            await self.pool.release(con, timeout=close_within(self.close_timeout))
         finally:
             self._returned(con)
 
@@ -291,7 +296,7 @@ class Connections:
     async def close(self) -> None:
         """Close every connection within `close_timeout`, then terminate the rest."""
         try:
-            seconds = close_within(self._close_timeout)
+            seconds = close_within(self.close_timeout)
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
                 for con in self._lending.expire():
                     self._in_background(con, self._give_back(con))

@@ -16,6 +16,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK
+from ..._core.runtime.closing import close_within
 from ..._core.told import for_log
 
 if TYPE_CHECKING:
@@ -95,10 +96,20 @@ class Notifier:
             self._has_failed = False
 
     async def close(self) -> None:
-        """Send a pending notification, and wait for it. Suspends; cancellation drops it."""
-        while self._task is not None or self._timer is not None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._send()
+        """Send a pending notification, and wait for it, for the time in which its connections close.
+
+        Suspends; cancellation drops it.
+        """
+        until = self._clock.now() + close_within(self._connections.close_timeout)
+        try:
+            async with self._clock.timeout_at(until):
+                while self._task is not None or self._timer is not None:
+                    if self._timer is not None:
+                        self._timer.cancel()
+                        self._send()
+                    if self._task is not None:
+                        await asyncio.wait((self._task,))
+        except TimeoutError:
+            self._is_due = False
             if self._task is not None:
-                await asyncio.wait((self._task,))
+                self._task.cancel()

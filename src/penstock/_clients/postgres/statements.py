@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from .answers import keep_alive
+from .answers import answered, keep_alive
 from .errors import is_gone, is_stale, message_of, pooler_error
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Statements:
         self._choice = access.prepared
         self._place = access.place
         self._timeout = access.statement_timeout
+        self._answer_timeout = access.answer_timeout
         self.are_prepared = access.prepared is not False
         self._is_level_other = False
         """Whether sessions that are not the client's own have another isolation level."""
@@ -136,16 +137,17 @@ class Statements:
             self.switch(f"{_TIMEOUT} is refused as a startup parameter")
             return None
         try:
-            if await _is_direct(con):
-                return con
-            if not self.may_switch:
-                await self._check_level(con)
-                return con
+            with answered(con, self._answer_timeout, self._place):
+                if await _is_direct(con):
+                    return con
+                if not self.may_switch:
+                    await self._check_level(con)
+                    return con
         except BaseException:
             con.terminate()
             raise
         self.switch("the server's process id differs from the one sent to the connection")
-        await con.close()
+        con.terminate()
         return None
 
     def _limited(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,20 +186,34 @@ async def keeps_statements(con: PoolConnectionProxy[Any]) -> bool:
     """Return whether a connection of the user prepares named statements. Leaves none behind."""
     probe = f"SELECT 1 AS penstock_{uuid4().hex}"
     theirs = f"FROM pg_prepared_statements WHERE statement = '{probe}'"
-    await con.execute("BEGIN")
-    try:
-        await con.fetch(probe)
-        found = await con.execute(f"SELECT {theirs}") == "SELECT 1"
-        if found:
-            each = f"FOR r IN SELECT name {theirs} LOOP EXECUTE format('DEALLOCATE %I', r.name)"
-            await con.execute(f"DO $$ DECLARE r record; BEGIN {each}; END LOOP; END $$")
-    except Exception as error:
-        if not is_stale(error):
-            raise
-        found = True
-    finally:
-        await con.execute("ROLLBACK")
+    async with rolled_back(con):
+        try:
+            await con.fetch(probe)
+            found = await con.execute(f"SELECT {theirs}") == "SELECT 1"
+            if found:
+                each = f"FOR r IN SELECT name {theirs} LOOP EXECUTE format('DEALLOCATE %I', r.name)"
+                await con.execute(f"DO $$ DECLARE r record; BEGIN {each}; END LOOP; END $$")
+        except Exception as error:
+            if not is_stale(error):
+                raise
+            found = True
     return found
+
+
+@asynccontextmanager
+async def rolled_back(con: PoolConnectionProxy[Any], begin: str = BEGIN) -> AsyncGenerator[None]:
+    """Run statements in a transaction without effects.
+
+    After a cancellation, the return of the connection rolls it back, in bounded time.
+    """
+    await con.execute(begin)
+    try:
+        yield
+    except Exception:
+        if not is_gone(con):
+            await con.execute("ROLLBACK")
+        raise
+    await con.execute("ROLLBACK")
 
 
 def _is_limit_refused(error: Exception) -> bool:

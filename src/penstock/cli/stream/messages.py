@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ..._clients.postgres.connections import Connections
 
 CLOSE_SECONDS = 5.0
+BATCH_WITHIN = 3600.0
+"""Seconds for a statement of a deletion, which may read the whole log."""
 SAY_EVERY = 100_000
 """Number of examined messages between two lines of progress."""
 
@@ -70,7 +72,11 @@ async def _deleted(options: argparse.Namespace, *, ask_only: bool = False) -> De
         connections = await connected(stack, options)
         if ask_only:
             return Deleted(0, 0)
-        async with connections.lent() as con, connections.statements.block(con):  # any time
+        async with (
+            connections.lent() as lent,
+            connections.statements.block(connections.answering(lent)),
+        ):
+            con = connections.answering(lent, BATCH_WITHIN)
             try:
                 if options.stream is not None:
                     return await retention.delete_stream(

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from ..._clients.postgres.answers import transaction
 from ..._clients.postgres.errors import (
     classify_postgres,
     for_item,
@@ -144,7 +145,7 @@ class QueueWrite:
             return
         failed = set(self._failed)
         try:
-            async with con.transaction(isolation="read_committed"):
+            async with transaction(con, isolation="read_committed"):
                 await self._search(con, places)
         except Exception as error:
             self._failed = failed
@@ -164,7 +165,7 @@ class QueueWrite:
         """A transaction, unless a single statement suffices."""
         is_one = len([*self._parts(places)]) == 1
         async with (
-            con.transaction(isolation="read_committed")
+            transaction(con, isolation="read_committed")
             if statements.are_prepared and not is_one
             else statements.block(con)
         ):
@@ -196,7 +197,7 @@ class QueueWrite:
         if not places:
             return
         try:
-            async with con.transaction():
+            async with transaction(con):
                 answers = await self._enqueue(con, places)
         except Exception as error:
             if not self._may_be_items(error):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..._clients.postgres.answers import transaction
 from ..._clients.postgres.errors import (
     classify_postgres,
     for_item,
@@ -102,7 +103,7 @@ class StreamWrite:
         else:
             return
         try:
-            async with con.transaction(isolation="read_committed"):
+            async with transaction(con, isolation="read_committed"):
                 await self._search(con, range(len(self._given.indices)))
         except Exception as error:
             raise self._told(error)  # noqa: B904  # the cause is set
@@ -142,7 +143,7 @@ class StreamWrite:
         if not places:
             return
         try:
-            async with con.transaction():
+            async with transaction(con):
                 await self._append_each(con, places)
         except Exception as error:
             if not self._may_be_items(error):

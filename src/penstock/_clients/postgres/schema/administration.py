@@ -14,7 +14,7 @@ from ...._core import checks
 from ...._core.causes import caused
 from ...._core.errors import PenstockError, UnavailableError
 from ..access import Access, need_asyncpg
-from ..answers import keep_alive
+from ..answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive
 from ..errors import is_lost, shown, sqlstate
 from ..refusals import for_opening, refusal, repair_of
 from .check import check
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
     from asyncpg import Connection
 
+    from .opened import AnyConnection
     from .problems import SchemaProblem
 
 _CLOSE_SECONDS = 5.0
+_MIGRATION_WITHIN = 3600.0
+"""Seconds for a statement that may create an index or wait for another installation."""
 _LOCKED = "55P03"
 
 
@@ -82,7 +85,7 @@ async def install_streams(
     )
     check_schema_name(schema)
     checks.flag("dry_run", dry_run)
-    async with _connected(dsn) as con:
+    async with _connected(dsn, _MIGRATION_WITHIN) as con:
         done = await install(con, schema, library=_library(), roles=roles, dry=dry_run)
     return ["BEGIN", *done, "COMMIT"] if done else []
 
@@ -112,7 +115,7 @@ async def upgrade_streams(
     """
     check_schema_name(schema)
     checks.flag("dry_run", dry_run)
-    async with _connected(dsn) as con:
+    async with _connected(dsn, _MIGRATION_WITHIN) as con:
         transactions = await upgrade(con, schema, library=_library(), dry=dry_run)
     return [each for done in transactions for each in ("BEGIN", *done, "COMMIT")]
 
@@ -160,7 +163,7 @@ async def check_streams(
         operate=operate,
     )
     check_schema_name(schema)
-    async with _connected(dsn) as con:
+    async with _connected(dsn, ANSWER_TIMEOUT) as con:
         return await check(con, schema, roles=roles)
 
 
@@ -170,7 +173,8 @@ def _library() -> str:
 
 
 @asynccontextmanager
-async def _connected(dsn: str) -> AsyncGenerator[Connection[Any]]:
+async def _connected(dsn: str, seconds: float) -> AsyncGenerator[AnyConnection]:
+    """Connect; each statement is answered within these seconds."""
     need_asyncpg()
     access = Access.of(
         dsn,
@@ -189,13 +193,13 @@ async def _connected(dsn: str) -> AsyncGenerator[Connection[Any]]:
         raise for_opening(error, access.place)  # noqa: B904  # it has its cause
     keep_alive(con)
     try:
-        yield con
+        yield AnsweredConnection.of(con, seconds, access.place)
     except PenstockError:
         raise
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise _told(error, access.place)  # noqa: B904  # it has its cause
     finally:
-        await con.close(timeout=_CLOSE_SECONDS)
+        await disconnect(con, _CLOSE_SECONDS)
 
 
 def _told(error: Exception, place: str) -> PenstockError:

@@ -29,6 +29,7 @@ from ...._clients.postgres.errors import LOCK_NOT_AVAILABLE, NO_PRIVILEGE, sqlst
 from ...._clients.postgres.names import quoted
 from ...._clients.postgres.statements import BEGIN
 from ...._core.checks import bad
+from ...._core.clock import LOOP_CLOCK
 from ...._core.errors import StagesLost
 from ...._core.staging import Begun, OpenStage
 from ...._core.told import for_log
@@ -83,8 +84,9 @@ class Stages:
         try:
             yield OpenStage(counting, partial(self._inventory, name, counting))
         except BaseException:
+            within = LOOP_CLOCK.now() + self._table.settings.close_timeout
             with suppress(Exception):  # if this fails, it is collected as an orphan
-                async with self._connections.lent() as con:
+                async with LOOP_CLOCK.timeout_at(within), self._connections.lent() as con:
                     await con.execute(f"DROP TABLE IF EXISTS {at(plan, name)}")
             raise
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...._clients.postgres.errors import sqlstate
+from ...._clients.postgres.errors import is_gone, sqlstate
 from ...._clients.postgres.names import quoted
-from ...._clients.postgres.statements import BEGIN
+from ...._clients.postgres.statements import BEGIN, rolled_back
 from ...._core.checks import bad
 
 if TYPE_CHECKING:
@@ -84,11 +84,8 @@ async def put_right(con: PoolConnectionProxy[Any], ledger: str, new: str, error:
 
 
 async def _is_old(con: PoolConnectionProxy[Any], ledger: str, error: Exception) -> bool:
-    await con.execute(BEGIN)
-    try:
+    async with rolled_back(con):
         return await _needed(con, ledger, error) is not None
-    finally:
-        await con.execute("ROLLBACK")
 
 
 async def make_table(
@@ -116,8 +113,9 @@ async def _alter(con: PoolConnectionProxy[Any], ledger: str, error: Exception) -
         statement = await _needed(con, ledger, error)
         if statement is not None:
             await _altered(con, ledger, statement)
-    except BaseException:
-        await con.execute("ROLLBACK")
+    except Exception:
+        if not is_gone(con):
+            await con.execute("ROLLBACK")
         raise
     await con.execute("COMMIT")
 

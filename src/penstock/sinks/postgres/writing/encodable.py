@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.errors import is_about_items, is_from_server, is_lost, is_stale
+from ...._clients.postgres.statements import rolled_back
 from ..plan.facts import JSON_TYPES
 
 if TYPE_CHECKING:
@@ -61,15 +62,13 @@ async def _takes_text(con: PoolConnectionProxy[Any], kind: str) -> bool:
 
     Nothing is sent: the second argument can never be encoded.
     """
-    await con.execute("BEGIN")
-    try:
-        await con.fetch(f"SELECT $1::{kind}, $2::int4", _NEVER, _NEVER)
-    except Exception as error:
-        if is_lost(error) or is_from_server(error):
-            raise
-        return f"expected str, got {_Never.__name__}" in str(error)
-    finally:
-        await con.execute("ROLLBACK")
+    async with rolled_back(con):
+        try:
+            await con.fetch(f"SELECT $1::{kind}, $2::int4", _NEVER, _NEVER)
+        except Exception as error:
+            if is_lost(error) or is_from_server(error):
+                raise
+            return f"expected str, got {_Never.__name__}" in str(error)
     return False
 
 

@@ -17,6 +17,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.access import Access, need_asyncpg
+from ...._clients.postgres.answers import ANSWER_TIMEOUT
 from ...._clients.postgres.connections import Connections
 from ...._clients.postgres.errors import is_gone
 from ...._clients.postgres.refusals import for_opening
@@ -27,6 +28,7 @@ from ...._core.checks import bad
 from ...._core.clock import LOOP_CLOCK
 from ...._core.errors import ClosedError, ConfigError
 from ...._core.opening import Openable
+from ...._core.runtime.closing import close_within
 from ...._core.threads import uncut
 
 if TYPE_CHECKING:
@@ -52,7 +54,8 @@ class PostgresAdvisoryLocks(Openable):
         dsn: the server, as `postgresql://USER:PASSWORD@HOST/DATABASE`. Never shown.
         schema: the schema of the log; the same name in another schema is a different lock. Default
             `"penstock"`.
-        keep_every: seconds between two checks of the session, and the timeout of one; default 5.
+        keep_every: seconds between two checks of the session, and the limit of the wait for each
+            answer, which is 20 at most; default 5.
         connect_options: any options of `asyncpg.create_pool`.
         close_timeout: timeout in seconds for ending a cancelled call and for closing; default 5.
 
@@ -74,6 +77,7 @@ class PostgresAdvisoryLocks(Openable):
         close_timeout: float | timedelta = 5.0,
     ) -> None:
         need_asyncpg()
+        self._keep_every = checks.seconds("keep_every", keep_every, usual=checks.LONG_TIMEOUT)
         self._access = Access.of(
             dsn,
             pool=None,
@@ -82,9 +86,9 @@ class PostgresAdvisoryLocks(Openable):
             options=connect_options,
             timeout=None,
             prepared="auto",
+            answer_timeout=min(self._keep_every, ANSWER_TIMEOUT),
         )
         self._schema = check_schema_name(schema)
-        self._keep_every = checks.seconds("keep_every", keep_every, usual=checks.LONG_TIMEOUT)
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )
@@ -100,7 +104,7 @@ class PostgresAdvisoryLocks(Openable):
             raise
         except Exception as error:
             raise for_opening(error, self._access.place)  # noqa: B904  # it has a cause
-        self._session = _Session(connections, self._access.place)
+        self._session = _Session(connections, self._access.place, self._close_timeout)
         stack.push_async_callback(self._session.end)
 
     def _opened(self) -> _Session:
@@ -123,7 +127,7 @@ class PostgresAdvisoryLocks(Openable):
 
     async def keep(self, names: Collection[str]) -> Collection[str]:
         """Check the session; return the locks still held: none if the session has ended."""
-        held = await self._opened().look(self._keep_every)
+        held = await self._opened().look()
         return [name for name in names if _key_of(self._schema, name) in held]
 
     async def unlock(self, names: Collection[str]) -> None:
@@ -138,9 +142,10 @@ class PostgresAdvisoryLocks(Openable):
 class _Session:
     """The current session that has the locks, and the keys of the held locks."""
 
-    def __init__(self, connections: Connections, place: str) -> None:
+    def __init__(self, connections: Connections, place: str, close_timeout: float) -> None:
         self._connections = connections
         self._place = place
+        self._close_timeout = close_timeout
         self._con: PoolConnectionProxy[Any] | None = None
         self._held: set[int] = set()
         self._unreported: set[int] = set()
@@ -152,11 +157,12 @@ class _Session:
         if self._con is not None and not is_gone(self._con):
             return self._con
         await self._drop()
-        con = await self._connections.borrow()
+        con = await self._connections.borrow_soon()
         try:
-            await _check_own_session(con, self._place)
+            await _check_own_session(self._connections.answering(con), self._place)
         except BaseException:
-            con.terminate()
+            if not is_gone(con):
+                con.terminate()
             await self._connections.give_back(con, None)
             raise
         self._con = con
@@ -178,14 +184,13 @@ class _Session:
         """Record that the caller of `lock` has received these."""
         self._unreported -= {*keys}
 
-    async def look(self, within: float) -> Collection[int]:
+    async def look(self) -> Collection[int]:
         """Return the keys of the held locks after the server has answered in time."""
         async with self._turn:
             if self._con is None:
                 return ()
             try:
-                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + within):
-                    await self._con.execute("SELECT")
+                await self._connections.answering(self._con).execute("SELECT")
             except Exception:
                 await self._drop()
             return frozenset(self._held)
@@ -207,16 +212,20 @@ class _Session:
         if not keys:
             return ()
         try:
-            found: list[asyncpg.Record] = await con.fetch(statement, keys)
+            found: list[asyncpg.Record] = await self._connections.answering(con).fetch(
+                statement, keys
+            )
         except BaseException:
             await self._drop()
             raise
         return found
 
     async def end(self) -> None:
-        """End the session, and its locks with it."""
-        async with self._turn:
-            await self._drop()
+        """End the session, and its locks with it, within `close_timeout`."""
+        seconds = close_within(self._close_timeout)
+        with contextlib.suppress(TimeoutError):
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds), self._turn:
+                await self._drop()
 
     async def _drop(self) -> None:
         self._held, self._unreported = set(), set()
