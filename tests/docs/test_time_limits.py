@@ -127,11 +127,11 @@ def test_every_row_of_the_page_is_true_and_tested() -> None:
 
 
 def test_everything_with_a_limit_is_on_the_page() -> None:
-    """ParquetSink is an ObjectSink here, and UdpSink waits for no answer."""
+    """ParquetSink is an ObjectSink here, UdpSink waits for no answer, and SQLite is a file."""
     shelf = {
         name: getattr(sinks, name)
         for name in sinks.__all__
-        if name.endswith("Sink") and name != "ParquetSink"
+        if name.endswith(("Sink", "Effects")) and name not in {"ParquetSink", "SQLiteEffects"}
     }
     limited = {
         name

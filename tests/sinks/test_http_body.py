@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import PermanentError
@@ -101,6 +101,7 @@ JSON = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # under load
 @given(st.lists(JSON))
 def test_all_at_once_is_the_same_as_one_by_one(items: list[Any]) -> None:
     assert all_to_json(items) == [to_json(item) for item in items]

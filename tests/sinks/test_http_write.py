@@ -343,7 +343,7 @@ async def test_what_a_request_delivered_is_settled_before_the_next_one(
     ):
         server.steps.extend([reply(), hang()])
         batch = batch_of(ITEMS)
-        errors = await send(stack(sink, Timeout(0.05)), batch)
+        errors = await send(stack(sink, Timeout(0.3)), batch)
         assert list(errors) == ALL[2:]
         assert {type(error) for error in errors.values()} == {TimedOutError}
         assert outcomes(batch)[:2] == [Outcome.DELIVERED] * 2
