@@ -15,6 +15,8 @@ from penstock.sources.postgres_stream.selection import slot_of
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
+    from penstock.sources import SourceClaim
+
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 WITHIN = 20.0
@@ -36,7 +38,7 @@ async def test_positions_of_other_slots_are_stored_and_that_of_the_locked_one_af
             slot = slot_of("s-1")
             async with operator.transaction():
                 await operator.fetch(LOCK.format(s=log.sql), slot)
-                wanted = {one: Position(2), other: Position(3)}
+                wanted: dict[SourceClaim, Position] = {one: Position(2), other: Position(3)}
                 assert [*await source.commit(wanted)] == [other]
                 stored = STORED.format(s=log.sql)
                 assert await con.fetchval(stored, slot_of("s-2")) == 3
