@@ -19,7 +19,7 @@ OURS = {
     r"penstock\.consumer\.jobs\.EventContext\.__init__": "made by a consumer",
     r"penstock\.consumer\.jobs\.(ItemBatcher|JobScheduler)\.begin": "called by the consumer",
     r"penstock\.consumer\.Probes\.__call__": "the interface of ASGI",
-    r"penstock\.sinks\.PostgresEffects\.(transaction|write)": "called by `flow.transaction`",
+    r"penstock\.sinks\.(Postgres|SQLite)Effects\.(transaction|write)": "called by `flow.transaction`",
     r"penstock\.sinks\.PostgresSink\.(begin|discard|publish|stage)": "called by the Spark writers",
     r"penstock\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
     r"pyspark_penstock\.DefaultSource\.\w+": "called by Spark",

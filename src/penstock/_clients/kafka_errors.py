@@ -6,8 +6,8 @@
    unknown: no answer, a lost connection, a leader that may have stored it before it lost
    leadership. An error of which the client says that nothing was sent is unavailable.
 3. A topic, login, permission or setting that every write needs is refused until it is repaired.
-4. A listed code of -1, and a code that is not in Kafka's protocol yet, say nothing about the batch.
-   A code of the protocol without an entry is permanent.
+4. The code -1, and a code above those that the protocol had when the table was written, say nothing
+   about the batch: unknown. Any other code without an entry is permanent.
 """
 
 from __future__ import annotations
