@@ -194,7 +194,12 @@ class Part(NamedTuple):
 
 
 def _sink(log: Log, dsn: str, **options: Any) -> PostgresSink:
-    given = {"table": "rows", "schema": log.schema, "columns": ["n"], "answer_timeout": SOON}
+    given: dict[str, Any] = {
+        "table": "rows",
+        "schema": log.schema,
+        "columns": ["n"],
+        "answer_timeout": SOON,
+    }
     return PostgresSink(dsn, **{**given, **options})
 
 
@@ -305,7 +310,7 @@ async def _pipe(stack: AsyncExitStack, log: Log, dsn: str) -> Part:
 
 
 def _stream(log: Log, **options: Any) -> PostgresStreamSource:
-    given = {"subscription": "s", "schema": log.schema, "poll": 0.02, **options}
+    given: dict[str, Any] = {"subscription": "s", "schema": log.schema, "poll": 0.02, **options}
     return PostgresStreamSource(log.dsn, **given)
 
 
