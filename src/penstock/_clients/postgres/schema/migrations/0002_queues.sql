@@ -823,8 +823,8 @@ BEGIN
       r_slot := 0;
       r_place := NULL;
       r_key := NULL;
-      FOR v_job IN
-        SELECT k.n, j.* FROM unnest(v_loose) WITH ORDINALITY AS k (place, n)
+      FOR v_job IN SELECT k.n, j.*
+        FROM unnest(v_loose) WITH ORDINALITY AS k (place, n)
         CROSS JOIN LATERAL (
           SELECT j.ctid AS row, j.place, j.payload, j.headers, j.at, j.attempts, j.lost, j.lease
           FROM {schema}.job j WHERE j.queue = p_queue AND j.place = k.place OFFSET 0) j
