@@ -154,9 +154,15 @@ class Channel:
     # -- extending held messages -------------------------------------------------------------------
 
     async def beat(self, replies: Iterable[str]) -> None:
-        """Extend all held messages. Raises the errors of `publish`."""
-        began = self._clock.now()
-        await self.extend(replies)
+        """Extend all held messages; without any, ask the server for an answer. Raises the errors of
+        `publish`.
+        """
+        began, held = self._clock.now(), [*replies]
+        await self.extend(held)
+        if not held:
+            if not self.is_connected:
+                raise UnavailableError("the connection to NATS is lost")
+            await self.flush()
         self._alive_at = max(self._alive_at, began)
 
     async def extend(self, replies: Iterable[str]) -> None:
