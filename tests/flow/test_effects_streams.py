@@ -207,19 +207,14 @@ async def test_messages_of_streams_have_their_effects_once_and_in_order(
         await made.assert_exact(leases=False)
 
 
-@pytest.mark.parametrize(
-    ("leases", "kills"),
-    [
-        (False, 4),
-        *(pytest.param(leases, 10, marks=pytest.mark.long) for leases in (False, True)),
-    ],
-)
+@BOTH
+@pytest.mark.long
 async def test_kills_and_frozen_processes_lose_no_effect_and_transactions_repeat_none(
-    embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool, kills: int
+    embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
 ) -> None:
     """P1, S5, S-T2, S-T7, S-T11."""
     async with scene(embedded_postgres, tmp_path) as made:
-        await kill_at_random(made, kills, random.Random(0), leases=leases)
+        await kill_at_random(made, 6, random.Random(0), leases=leases)
 
 
 @BOTH
@@ -252,11 +247,8 @@ async def test_silent_connections_and_frozen_servers_lose_no_effect(
         await disturb(made, faults, chance, proxy, own_postgres, leases=leases)
 
 
-@pytest.mark.parametrize(
-    "leases",
-    [False, pytest.param(True, marks=pytest.mark.long)],
-    ids=["transactions", "leases"],
-)
+@BOTH
+@pytest.mark.long
 async def test_a_server_that_is_killed_costs_no_effect_and_transactions_repeat_none(
     own_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
 ) -> None:
