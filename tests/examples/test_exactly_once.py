@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.examples.example import load, printed_on
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from penstock.testing import EmbeddedKafka, EmbeddedPostgres
 
