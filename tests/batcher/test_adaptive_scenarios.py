@@ -197,6 +197,7 @@ def test_the_same_scenario_gives_the_same_run(program: Any) -> None:
     assert again.samples == program.run("timeouts", adaptive=True).samples
 
 
+@pytest.mark.long
 def test_the_page_shows_what_the_program_prints(
     program: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +218,7 @@ def test_the_pictures_are_of_these_runs(program: Any) -> None:
         assert re.search(rf"!\[[^\]]+\]\(\.\./assets/adaptive/{name}\.svg\)", page)
 
 
+@pytest.mark.long
 def test_the_example_of_a_load_of_ones_own(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

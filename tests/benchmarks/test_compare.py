@@ -122,6 +122,7 @@ def plant(sources: Path) -> None:
     module.write_text(module.read_text() + PLANTED)
 
 
+@pytest.mark.long
 def test_a_revision_beside_itself_is_not_slower(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_planted_slowness_fails_the_comparison(
     assert "more than 900 % slower: add, batches of 500" in printed
 
 
+@pytest.mark.long
 def test_work_that_this_checkout_cannot_do_is_no_reason_to_pass(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,6 +157,7 @@ def test_work_that_this_checkout_cannot_do_is_no_reason_to_pass(
     assert f"this checkout cannot do {name!r}" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("revision", ["no-such-branch", "", "--help-me", "HEAD~99999"])
 def test_a_revision_that_does_not_exist_is_named(
     revision: str, repository: Path, capsys: pytest.CaptureFixture[str]
@@ -164,6 +167,7 @@ def test_a_revision_that_does_not_exist_is_named(
     assert f"{revision!r} is not a revision" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_revision_without_the_library_is_refused(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -339,6 +339,7 @@ each with its own Spark; their measurements are on the page of benchmarks.
 BY_PYTHON = {"interpreters", "work", "imports", "consumer", "kafka", "kafka-keys"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case",
     [

@@ -333,6 +333,7 @@ the long tests, the others among the soak tests.
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("after", "sign"), INTERRUPTIONS)
 def test_no_moment_to_interrupt_leaves_a_server_behind(
     embedded_postgres: EmbeddedPostgres, folder: Path, after: str, sign: signal.Signals

@@ -302,6 +302,7 @@ async def done(context: EventContext) -> None:
     """A finaliser without an effect."""
 
 
+@pytest.mark.long
 def test_complete_events_later(runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
     forwards, by_type, by_hand = snippets("how-to/complete-events-later.md")
     broker.create_topic("replies")

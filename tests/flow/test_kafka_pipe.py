@@ -280,6 +280,7 @@ def test_rows_of_a_lost_partition_are_neither_begun_nor_committed(broker: Embedd
     run(scenario())
 
 
+@pytest.mark.long
 def test_a_joining_member_whose_connections_are_cut_during_a_drain_repeats_nothing(
     broker: EmbeddedKafka,
 ) -> None:

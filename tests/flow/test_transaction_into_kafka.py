@@ -295,6 +295,7 @@ async def test_a_topic_that_the_cluster_lacks_has_no_offsets(broker: EmbeddedKaf
     assert await kept.readable() == []
 
 
+@pytest.mark.long
 async def test_a_destination_on_another_cluster_is_told(
     broker: EmbeddedKafka, own_broker: OwnKafka
 ) -> None:

@@ -232,6 +232,7 @@ async def _grant(broker: OwnKafka, kind: int, name: str) -> None:
             raise for_code(code)(told)
 
 
+@pytest.mark.long
 async def test_missing_rights_are_told_with_their_repair(own_broker: OwnKafka) -> None:
     kept = await kept_topic(own_broker)
     unit = PositionUnit(kept.group, kept.at(0), Position(1))

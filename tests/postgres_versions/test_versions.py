@@ -66,6 +66,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
         yield found
 
 
+@pytest.mark.long
 async def test_infinite_times_do_not_hide_figures(
     server: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:

@@ -149,7 +149,7 @@ def decorators(rng: random.Random, target: Truth) -> list[Any]:
     return [rng.choice(pool)() for _ in range(rng.randint(0, 4))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**40),
     workers=st.integers(1, 3),
@@ -199,7 +199,7 @@ def test_outcomes_tell_the_truth_in_every_order_and_at_every_moment(
     }
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**40),
     workers=st.integers(1, 3),

@@ -224,6 +224,7 @@ def narrow() -> Iterator[EmbeddedOpenSearch]:
         yield server
 
 
+@pytest.mark.long
 async def test_a_body_too_large_for_the_server_is_cut(
     narrow: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
@@ -267,6 +268,7 @@ async def test_items_that_are_throttled_are_sent_again_and_no_others(
         assert {hit["_version"] for hit in found.values()} == {1}
 
 
+@pytest.mark.long
 async def test_a_server_that_is_killed_loses_nothing_that_was_acknowledged(
     narrow: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:

@@ -68,6 +68,7 @@ def test_every_row_arrives_and_is_counted(spark: Any, table: str) -> None:
     assert "<table>" in report._repr_html_()
 
 
+@pytest.mark.long
 def test_tasks_share_the_connection_of_their_worker(spark: Any, table: str) -> None:
     """There are two workers, and possibly a third if one was not free in time."""
     query(table, "ALTER TABLE numbers ADD backend integer DEFAULT pg_backend_pid()")

@@ -109,6 +109,7 @@ async def test_a_transaction_is_seen_when_it_commits_and_not_when_it_aborts(
         assert (await consumer.getone()).value == b"committed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "way",
     [
@@ -174,6 +175,7 @@ def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedKafka)
     assert not [each for each in psutil.process_iter() if each.pid == pid]
 
 
+@pytest.mark.long
 def test_a_start_compiles_no_program(running: EmbeddedKafka) -> None:
     arguments = psutil.Process(running.pid).cmdline()
     assert "Kafka" in arguments

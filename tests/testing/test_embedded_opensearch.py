@@ -79,6 +79,7 @@ def test_what_was_acknowledged_survives_and_the_port_stays(
     assert get(running, before) == before
 
 
+@pytest.mark.long
 def test_a_paused_server_goes_on_where_it_was(running: EmbeddedOpenSearch) -> None:
     running.pause()
     with pytest.raises(httpx.ReadTimeout):
@@ -101,6 +102,7 @@ def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedOpenSe
     assert not [each for each in psutil.process_iter() if each.pid == pid]
 
 
+@pytest.mark.long
 def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left(
     running: EmbeddedOpenSearch,
 ) -> None:

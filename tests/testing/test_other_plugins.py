@@ -299,6 +299,7 @@ def outcomes(told: str, file: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plugins",
     [ORDERS[0], pytest.param(ORDERS[1], marks=pytest.mark.soak)],
@@ -325,6 +326,7 @@ def test_under_pytest_asyncio_in_auto_mode(tmp_path: Path, plugins: tuple[str, .
     assert "its own message" in told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plugins",
     [ORDERS[1], pytest.param(ORDERS[0], marks=pytest.mark.soak)],

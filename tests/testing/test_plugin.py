@@ -125,6 +125,7 @@ def test_async_tests_run_on_the_clock_they_ask_for(tmp_path: Path) -> None:
     assert told.count("left behind") == 2
 
 
+@pytest.mark.long
 def test_a_server_that_cannot_be_had_skips_unless_it_is_required(tmp_path: Path) -> None:
     assert "1 skipped" in run_pytest(tmp_path, UNAVAILABLE, PENSTOCK_REQUIRE="")
     told = run_pytest(tmp_path, UNAVAILABLE, PENSTOCK_REQUIRE="postgres")

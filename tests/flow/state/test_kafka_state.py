@@ -231,6 +231,7 @@ async def test_a_broker_that_is_frozen(own_broker: OwnKafka) -> None:
     assert (position, found) == (count, expected(range(count)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_applied", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_answers_to_commits_are_lost(broker: EmbeddedKafka, *, is_applied: bool) -> None:
     """The outcome is verified: no change is lost, and no forwarded record is sent twice."""

@@ -176,6 +176,7 @@ def test_a_write_without_a_broker_ends_soon_and_is_unavailable_until_it_is_back(
     run(scenario())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_a_shutdown_without_a_broker_has_an_end(own_broker: OwnKafka, is_frozen: bool) -> None:
     """Batcher and sink are closed by the deadline, and every item is accounted for."""

@@ -136,6 +136,7 @@ async def test_the_partitions_of_a_killed_member_are_taken_over(
         assert lost == {partition(each.key) for each in made.lines if each.member == victim.name}
 
 
+@pytest.mark.long
 async def test_of_two_processes_with_one_consumer_one_works_and_the_other_takes_over(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:

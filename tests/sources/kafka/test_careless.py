@@ -109,6 +109,7 @@ async def test_a_topic_made_anew_begins_at_the_start_point(
     assert await run_until(broker, topic, group, b"new") == [0, 1]
 
 
+@pytest.mark.long
 async def test_a_topic_made_anew_under_a_running_consumer_is_told_and_read_from_its_start(
     broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:

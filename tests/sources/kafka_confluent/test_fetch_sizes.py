@@ -25,6 +25,7 @@ PREFETCHED = 1 << 20
 """Bytes per partition that aiokafka has fetched."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("client", [pytest.param("aiokafka", marks=pytest.mark.long), "librdkafka"])
 async def test_memory_is_twice_the_window_and_what_the_client_has_fetched(
     embedded_kafka: EmbeddedKafka, client: str

@@ -188,6 +188,7 @@ async def test_a_process_that_was_frozen_beyond_its_lease_hides_nothing(
     assert await group.unsettled() == 0
 
 
+@pytest.mark.long
 async def test_a_redis_that_is_killed_under_load_costs_nothing(
     own_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -235,6 +235,7 @@ class _Noted(WrappingSink[Any]):
         return WriteResult.failed(batch, errors) if errors else None
 
 
+@pytest.mark.long
 def test_rows_of_another_attempt_are_never_taken_for_sent(
     spark: Any, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
     assert query(dsn, STAGES) == [(0,)]
 
 
+@pytest.mark.long
 def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(
     spark: Any, dsn: str
 ) -> None:
@@ -170,6 +171,7 @@ def crashing() -> Iterator[str]:
         yield server.dsn
 
 
+@pytest.mark.long
 def test_a_server_that_crashes_before_the_publication_makes_the_job_run_again(
     spark: Any, crashing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_stream_by_name_agrees_with_sparks_listener(
     assert query(dsn, "SELECT count(*) FROM shop.orders") == [(60,)]
 
 
+@pytest.mark.long
 def test_dead_letters_of_a_format(
     spark: Any, dsn: str, jdbc: dict[str, str], tmp_path: Path
 ) -> None:
@@ -303,6 +304,7 @@ def test_a_password_is_shown_nowhere(
     assert SECRET not in said
 
 
+@pytest.mark.long
 def test_the_example(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
     """The example on the page "Write from Spark"."""
     program = load("orders_from_spark")
