@@ -36,12 +36,12 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "a late bell does not lower a leased lane": Fault(
-        "merge_bells",
+        "make_lanes",
         {"low = least(l.low, excluded.low),": "low = l.low,"},
         test_order.test_a_late_job_of_a_leased_lane_is_given_out_next,
     ),
     "a late bell does not lower a free lane": Fault(
-        "merge_bells",
+        "make_lanes",
         {"low = least(l.low, excluded.low),": "low = l.low,"},
         test_order.test_a_late_job_of_a_free_lane_comes_before_those_that_wait,
     ),

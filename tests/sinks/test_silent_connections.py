@@ -237,7 +237,8 @@ async def test_a_sink_continues_on_new_connections_and_ends_within_its_bound(
                 assert (await batcher.flush(timeout=10.0)).complete, batcher.stats()
             await batcher.add_many(_items(20, 25))
             assert (await batcher.flush(timeout=10.0)).complete, batcher.stats()
-            assert told.classes or not silenced or case_of in THREADS
+            # the client of objects may leave an idle connection
+            assert told.classes or not silenced or case_of in {*THREADS, objects}
             hole.swallows_new = True
             hole.swallow()
             await batcher.add_many(_items(25, 30))
