@@ -43,7 +43,7 @@ class TestKafkaSource(SourceConformance):
             group=topic,
             session_timeout=3.0,
             rebalance_timeout=5.0,
-            commit_timeout=2.0,
+            commit_timeout=4.0,
             client_id=client,
             isolation_level="read_committed",
         )

@@ -45,7 +45,7 @@ class Groups(SourceUnderTest):
         return await kafka_help.new_topic(self.broker, partitions)
 
     def source(self, topic: str) -> Source:
-        source = source_of(self.broker, topic, topic, protocol=self.protocol)
+        source = source_of(self.broker, topic, topic, protocol=self.protocol, commit_timeout=10.0)
         self.topics[source] = topic
         return source
 
