@@ -40,7 +40,7 @@ PARENT = """
         return [(task / name).read_text() for task in tasks for name in ("stat", "schedstat")]
 
     def fork_of_c():
-        # one that waits for the GIL now would be waited for in the child, by glibc, for ever
+        # a thread that waits for the GIL now may block the child for ever
         before = None
         while before != (before := others()) or any(") R " in each for each in before):
             select.select([], [], [], 0.02)

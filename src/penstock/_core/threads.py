@@ -70,9 +70,12 @@ class AbandonableThreads(Executor):
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = Semaphore(0)
         self._started = 0
+        self._is_over = False
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Call `fn` in a thread. Not thread-safe."""
+        """Call `fn` in a thread. Not thread-safe. Raises `RuntimeError` after `shutdown`."""
+        if self._is_over:  # no thread would run it
+            raise RuntimeError("cannot schedule new futures after shutdown")
         made: Future[R] = Future()
 
         def call() -> None:
@@ -98,5 +101,6 @@ class AbandonableThreads(Executor):
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
         """End the threads after their calls; does not wait for them."""
+        self._is_over = True
         for _ in range(self._started):
             self._calls.put(None)

@@ -129,7 +129,8 @@ async def connect(options: NatsOptions, news: ConnectionNews | None = None) -> P
 async def close(client: PatientClient) -> None:
     """Send written data, then close the connection. Idempotent.
 
-    Suspends for at most `CLOSE_SECONDS`, or for the rest of a consumer's closing. A cancellation closes it immediately.
+    Suspends for at most `CLOSE_SECONDS`, or for the rest of a consumer's closing. A cancellation
+    closes it immediately.
     """
     closing = asyncio.ensure_future(client.close())
     try:
