@@ -155,7 +155,7 @@ async def test_cut_connections_of_the_sink_and_the_source_lose_no_job(
                 asyncio.get_running_loop().call_soon(setattr, proxy, "cut_request", cut)
             return is_cut
 
-        source = made.source(dsn, ends=False, lease=2.0, per_key=2)
+        source = made.source(dsn, ends=False, lease=5.0, per_key=2)
         async with running(piped(made, dsn=dsn, source=source)):
             await made.produce(40, random.Random(8))
             proxy.cut_request = cut

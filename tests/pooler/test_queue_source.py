@@ -39,7 +39,7 @@ async def queue(dsn: str) -> Log:
 
 def source(bouncer: PgBouncer, log: Log) -> PostgresQueueSource:
     return PostgresQueueSource(
-        bouncer.dsn, queue="jobs", schema=log.schema, poll=0.05, lease=1.0, per_key=3, ends=True
+        bouncer.dsn, queue="jobs", schema=log.schema, poll=0.05, lease=10.0, per_key=3, ends=True
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.sources import Source
     from penstock.testing import EmbeddedPostgres
 
-LEASE = 1.5
+LEASE = 4.0
 
 
 class TestPostgresQueueSource(SourceConformance):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 KEYS = 60
-LEASE = 0.9
+LEASE = 30.0
 
 
 class Handled:
