@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mistakes.mistake import Mistake
 
 _SOURCE = "from penstock.sources.postgres_stream import PostgresStreamSource\n"
+_ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, amount int NOT NULL)"
 
 TOPICS: dict[str, list[Mistake]] = {
     "The batcher and its sink": [
@@ -208,6 +209,14 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("JetStream: a deliver policy", 'from penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", deliver_policy="new")'),
         Mistake("JetStream: a divided stream without a variable token", 'from penstock.sources.jetstream import partitioned\n\npartitioned("orders.>", 8)'),
         Mistake("JetStream: a token that the subject does not have", 'from penstock.sources.jetstream import partitioned\n\npartitioned("orders.*", 8, tokens=[2])'),
+    ],
+    "PostgreSQL, seen by the server": [
+        Mistake("A table that is not there", 'async with Batcher(PostgresSink(DSN, table="order", columns=("id",))):\n    ...', tables=_ORDERS),
+        Mistake("A schema in the table's name", 'async with Batcher(PostgresSink(DSN, table="shop.orders", columns=("id",))):\n    ...', tables=_ORDERS),
+        Mistake("A column that is not there", 'async with Batcher(PostgresSink(DSN, table="orders", columns=("id", "amout"))):\n    ...', tables=_ORDERS),
+        Mistake("A conflict key without a unique index", 'async with Batcher(PostgresSink(DSN, table="orders", columns=("id", "amount"), on_conflict="update", conflict_columns=("amount",))):\n    ...', tables=_ORDERS),
+        Mistake("A database that is not there", 'async with Batcher(PostgresSink(DSN + "_new", table="orders", columns=("id",))):\n    ...', tables=_ORDERS),
+        Mistake("A queue before `pg install`", 'from penstock.sources.postgres_queue import PostgresQueueSource\n\nawait Consumer(PostgresQueueSource(DSN, queue="mails")).receive(handle)', tables=_ORDERS),
     ],
     "Tests": [
         Mistake("A fake clock on a real loop", "clock = FakeClock()\n\nasync def main():\n    await clock.sleep(1.0)\n\nasyncio.run(main())"),

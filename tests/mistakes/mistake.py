@@ -8,11 +8,17 @@ import inspect
 import logging
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from inspect import CO_COROUTINE
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any
 
 from penstock.testing import FakeClock
 
+if TYPE_CHECKING:
+    from types import TracebackType
+
 FILE = "<mistake>"
+DSN = "postgresql://app:secret@db.example.com/sales"
 BEFORE = """\
 import asyncio
 import time
@@ -28,7 +34,6 @@ from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.testing import FakeClock
 
 URL = "https://example.com/ingest"
-DSN = "postgresql://app:secret@db.example.com/sales"
 
 async def write(batch):
     ...
@@ -52,6 +57,13 @@ class Mistake:
     kind: str = "error"
     blocks: bool = False
     """Whether it blocks the event loop and so needs real time."""
+    tables: str = ""
+    """The SQL before it, if it needs a real server."""
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it needs real time."""
+        return self.blocks or bool(self.tables)
 
 
 @dataclass(frozen=True)
@@ -61,11 +73,21 @@ class Told:
     errors: list[str]
     warnings: list[tuple[str, str]]
     logged: list[str]
+    phase: str
+    """When: at construction, at opening, or at run time."""
 
     def of(self, kind: str) -> list[str]:
         """The texts of the messages of one kind."""
         warned = [text for text, _ in self.warnings]
         return {"error": self.errors, "warning": warned, "log": self.logged}[kind]
+
+    def without(self, old: str, new: str) -> Told:
+        """The same with other words in every message."""
+        warned = [(text.replace(old, new), file) for text, file in self.warnings]
+        errors, logged = (
+            [each.replace(old, new) for each in texts] for texts in (self.errors, self.logged)
+        )
+        return Told(errors, warned, logged, self.phase)
 
 
 class _Kept(logging.Handler):
@@ -77,31 +99,42 @@ class _Kept(logging.Handler):
         self.lines.append(f"{record.levelname} {record.name}: {record.getMessage()}")
 
 
-def told_by(mistake: Mistake) -> Told:
-    """Run the program, on a virtual loop unless it blocks; return its messages."""
-    names: dict[str, Any] = {}
+def told_by(mistake: Mistake, dsn: str = DSN) -> Told:
+    """Run the program, on a virtual loop unless it needs real time; return its messages."""
+    names: dict[str, Any] = {"DSN": dsn}
     exec(compile(BEFORE, FILE, "exec"), names)
     code = compile(mistake.code, FILE, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     logger, kept = logging.getLogger("penstock"), _Kept()
     errors: list[str] = []
+    phase = "At run time"
     logger.addHandler(kept)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                _run(eval(code, names), blocks=mistake.blocks)
+                _run(eval(code, names), is_real=mistake.is_real)
             except Exception as error:
                 errors.append(f"{type(error).__name__}: {error}")
+                phase = _phase_of(error.__traceback__, is_async=bool(code.co_flags & CO_COROUTINE))
     finally:
         logger.removeHandler(kept)
     warned = [(f"{each.category.__name__}: {each.message}", each.filename) for each in caught]
-    return Told(errors, warned, kept.lines)
+    return Told(errors, warned, kept.lines, phase)
 
 
-def _run(made: object, *, blocks: bool) -> None:
+def _phase_of(traceback: TracebackType | None, *, is_async: bool) -> str:
+    """When the program raised, by the functions that it was in."""
+    called = {each.name for each in extract_tb(traceback)}
+    if "__aenter__" in called:
+        return "At opening"
+    is_made = not is_async or called & {"__init__", "__post_init__", "__new__"}
+    return "At construction" if is_made else "At run time"
+
+
+def _run(made: object, *, is_real: bool) -> None:
     if not inspect.iscoroutine(made):
         return
-    if blocks:
+    if is_real:
         asyncio.run(made)
         return
     with FakeClock() as clock:

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.mistakes.cases import TOPICS
-from tests.mistakes.mistake import FILE, Told, told_by
-from tests.mistakes.page import PAGE, page
+from tests.mistakes.mistake import FILE, Told
+from tests.mistakes.page import MESSAGES, PAGE, messages, page, told_by_all
 
 if TYPE_CHECKING:
     from tests.mistakes.mistake import Mistake
+
+    from penstock.testing import EmbeddedPostgres
 
 MISTAKES = [each for mistakes in TOPICS.values() for each in mistakes]
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, Told]:
+def answers(embedded_postgres: EmbeddedPostgres) -> dict[str, Told]:
     """The messages of each program."""
-    return {mistake.title: told_by(mistake) for mistake in MISTAKES}
+    return told_by_all(embedded_postgres.dsn)
 
 
 def test_there_are_at_least_fifty_of_different_titles() -> None:
@@ -52,6 +54,16 @@ def test_a_warning_names_the_line_of_the_mistake(answers: dict[str, Told]) -> No
     assert files == {FILE}
 
 
-def test_the_page_is_made_from_these() -> None:
-    """Regenerate it with `PYTHONPATH=src python -m tests.mistakes.page`."""
-    assert PAGE.read_text(encoding="utf-8") == page()
+def test_no_answer_blames_the_library(answers: dict[str, Told]) -> None:
+    """A mistake of the user is not told as a fault of the library, nor as an error inside it."""
+    for title, told in answers.items():
+        text = "".join([*told.errors, *told.logged])
+        assert "a bug" not in text, title
+        assert not text.startswith(("KeyError", "AttributeError", "IndexError", "NameError")), title
+
+
+def test_the_page_and_the_messages_are_made_from_these(answers: dict[str, Told]) -> None:
+    """Regenerate them with `PYTHONPATH=src python -m tests.mistakes.page`."""
+    assert PAGE.read_text(encoding="utf-8") == page(answers)
+    assert MESSAGES.read_text(encoding="utf-8") == messages(answers)
+    assert len(page(answers).split()) <= 1500
