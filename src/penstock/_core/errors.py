@@ -18,7 +18,8 @@
     ├── ItemFunctionError                 the caller's mistake: key=, tenant= or size_of= raised for the item
     ├── ItemTooLarge (ValueError)         the caller's mistake: larger than the ledger, or than oversize="reject" allows
     ├── DrainTimeout (TimeoutError)       our state: a shutdown ended with items left; carries the report
-    ├── ItemFailed                        raised by awaiting a receipt: the outcome and its cause
+    ├── ItemFailed                        raised by deliver and receipts: the outcome and its cause
+    ├── DeliverTimeout (TimeoutError)     the item was accepted, and has no outcome in time; carries the receipt
     └── SinkError                         the destination
         ├── PermanentError                retrying does not help
         │   ├── TooLargeError             too large for one write; a smaller one may be accepted
@@ -50,7 +51,7 @@ instead, the original is its `__cause__`.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .text import repr_of
 
@@ -175,13 +176,32 @@ class DrainTimeout(PenstockError, TimeoutError):
 
 
 class ItemFailed(PenstockError):
-    """An item was not delivered; it has an `outcome`, and the error, if known, as `__cause__`."""
+    """An accepted item was not stored at its destination: its `outcome` is not a success.
+
+    Dead-lettered items are included: they are safe, but not stored. The error of the item, if
+    known, is the `__cause__`.
+    """
 
     def __init__(self, outcome: Outcome, cause: BaseException | None = None) -> None:
         why = f": {repr_of(cause)}" if cause is not None else ""
         super().__init__(f"item ended {outcome.value}{why}")
         self.outcome = outcome
         self.__cause__ = cause
+
+
+class DeliverTimeout(PenstockError, TimeoutError):
+    """An item was accepted, and has no outcome in time. It is still written: do not send it again.
+
+    `receipt` is the item's `Receipt`, or its `BlockingReceipt` in threads: wait for the outcome
+    there.
+    """
+
+    def __init__(self, receipt: Any, seconds: float) -> None:
+        super().__init__(
+            f"the item was accepted, and has no outcome after {seconds:g} s; it is still written: "
+            "wait for this error's receipt, and do not send the item again"
+        )
+        self.receipt = receipt
 
 
 class SinkError(PenstockError):
