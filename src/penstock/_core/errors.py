@@ -19,6 +19,7 @@
     ├── ItemTooLarge (ValueError)         the caller's mistake: larger than the ledger, or than oversize="reject" allows
     ├── DrainTimeout (TimeoutError)       our state: a shutdown ended with items left; carries the report
     ├── ItemFailed                        raised by deliver and receipts: the outcome and its cause
+    ├── ItemsFailed                       raised by run: items ended rejected, unsent or unknown; carries the reports
     ├── DeliverTimeout (TimeoutError)     the item was accepted, and has no outcome in time; carries the receipt
     └── SinkError                         the destination
         ├── PermanentError                retrying does not help
@@ -56,6 +57,8 @@ from typing import TYPE_CHECKING, Any
 from .text import repr_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .outcome import Outcome
 
 
@@ -187,6 +190,28 @@ class ItemFailed(PenstockError):
         super().__init__(f"item ended {outcome.value}{why}")
         self.outcome = outcome
         self.__cause__ = cause
+
+
+class ItemsFailed(PenstockError):
+    """Items of the batchers of a `run` ended rejected, unsent or unknown.
+
+    `reports` are the batchers' shutdown reports, at most 20. The errors of the items are in the
+    log, in their receipts, and were passed to `on_failure`.
+    """
+
+    def __init__(self, reports: Iterable[Any], judged: Iterable[Outcome]) -> None:
+        self.reports = tuple(reports)
+        counts = {
+            outcome: sum(report.tally.of(outcome) for report in self.reports) for outcome in judged
+        }
+        failed = {outcome.value: count for outcome, count in counts.items() if count}
+        given = ", ".join(f"{count} {name}" for name, count in failed.items())
+        whose = "; ".join(f"batcher {report.name!r}: {report.tally}" for report in self.reports)
+        names = "".join(f'"{name}", ' for name in failed)
+        super().__init__(
+            f"items failed ({given}); the log has their errors; if this is expected, use "
+            f"run(..., accept=({names.rstrip() if len(failed) == 1 else names[:-2]})); {whose}"
+        )
 
 
 class DeliverTimeout(PenstockError, TimeoutError):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from .._core import checks
 from .._core.errors import ConfigError, DeliverTimeout, DrainTimeout
 from .._core.keywords import takes
-from .._core.runtime import incomplete, process_fork
+from .._core.runtime import process_fork, run_ends
 from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
@@ -172,7 +172,7 @@ class Batcher(Generic[T]):
             return
         if error is None:
             raise DrainTimeout(report)
-        incomplete.note_incomplete(error, report)
+        error.add_note(str(report))
 
     async def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
@@ -206,6 +206,7 @@ class Batcher(Generic[T]):
         if self.report is None:
             self.report = report
             self._enter("closed")
+            run_ends.batcher_ended(self, report, is_fed=self._feed is not None)
 
     def _enter(self, state: str) -> None:
         self._lifecycle.enter(state)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ..._core import checks
 from ..._core.errors import BatcherBroken, ClosedError, ConfigError, DeliverTimeout, DrainTimeout
 from ..._core.keywords import takes
-from ..._core.runtime import at_exit, process_fork
-from ..._core.runtime.incomplete import note_incomplete
+from ..._core.runtime import at_exit, process_fork, run_ends
 from ..._core.runtime.loops import refuse_in_a_loop, running_loop
 from ..item_mistakes import several
 from ..receipt import BlockingReceipt
@@ -162,7 +161,7 @@ class BlockingBatcher(Generic[T]):
             return
         if error is None:
             raise DrainTimeout(report)
-        note_incomplete(error, report)
+        error.add_note(str(report))
 
     def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
@@ -190,6 +189,7 @@ class BlockingBatcher(Generic[T]):
             raise
         self.report, self._is_open = report, False
         at_exit.leave(self)
+        run_ends.batcher_ended(self, report)
         return report
 
     def end_at_exit(self) -> None:
