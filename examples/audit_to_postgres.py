@@ -35,4 +35,4 @@ async def main(dsn: str, events: int) -> penstock.ShutdownReport[dict[str, objec
 
 
 if __name__ == "__main__":
-    penstock.run(main(sys.argv[1], 10_000))
+    penstock.run(main(sys.argv[1], 10_000), accept=("rejected",))

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import socket
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields
 from typing import cast
@@ -183,7 +182,7 @@ async def serve(batcher: penstock.Batcher[Event], dsn: str, listener: socket.soc
 # --8<-- [end:serve]
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dsn")
     parser.add_argument("--host", default="127.0.0.1")
@@ -211,9 +210,8 @@ def main() -> int:
         observers=[PrometheusObserver(REGISTRY)],
     )
     with socket.create_server((options.host, options.port), backlog=2048) as listener:
-        penstock.run(serve(batcher, options.dsn, listener))
-    return 0 if batcher.report is not None and batcher.report.complete else 1
+        penstock.run(serve(batcher, options.dsn, listener))  # exits with 1 if events were lost
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,7 +3,6 @@
 DATABASE_URL=postgresql://... uvicorn fastapi_app:app --timeout-graceful-shutdown 5
 """
 
-import asyncio
 import contextlib
 import logging
 import math
@@ -31,7 +30,7 @@ SHUTDOWN_DEADLINE = float(os.environ.get("SHUTDOWN_DEADLINE", "15"))
 NOT_READY_AFTER = float(os.environ.get("NOT_READY_AFTER", "30"))  # seconds of an outage
 
 ROOM_WITHIN = 0.1  # seconds that a request may wait for room in the ledger
-SAFE_WITHIN = 2.0  # seconds that a request may wait for its outcome; below the server's own grace
+STORED_WITHIN = 2.0  # seconds that a request may wait for the write; below the server's own grace
 LONGEST_PAUSE = 30.0  # seconds, the largest Retry-After
 
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -110,12 +109,10 @@ async def accept(event: Event, batcher: Events) -> Response:
 
 @app.post("/events/stored")
 async def store(event: Event, batcher: Events) -> Response:
-    """Return 201: in the table."""
-    receipt = await batcher.submit(event, timeout=ROOM_WITHIN)
+    """Return 201 only if the event is in the table."""
     try:
-        async with asyncio.timeout(SAFE_WITHIN):
-            outcome = await receipt
-    except TimeoutError:  # the event stays inside, and is written once the database is back
+        outcome = await batcher.deliver(event, timeout=STORED_WITHIN)
+    except penstock.DeliverTimeout:  # accepted, and written once the database is back
         return JSONResponse({"outcome": "pending"}, 202)
     except penstock.ItemFailed as failed:
         return JSONResponse({"outcome": failed.outcome.value}, status_of(failed))
@@ -126,7 +123,7 @@ def status_of(failed: penstock.ItemFailed) -> int:
     if failed.outcome is Outcome.UNKNOWN:
         return 504  # may be stored; the id makes it safe to send it again
     if isinstance(failed.__cause__, penstock.PermanentError):
-        return 422  # the table refuses it, and would refuse it again
+        return 422  # the table refuses it, and would refuse it again; also if dead-lettered
     return 503  # not stored: the attempts are used up, or the process ends
 
 

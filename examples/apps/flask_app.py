@@ -16,7 +16,7 @@ from penstock.sinks import PostgresSink
 
 MAX_DELAY = float(os.environ.get("MAX_DELAY", "0.05"))
 ROOM_WITHIN = 0.1  # seconds that a request may wait for room in the ledger
-SAFE_WITHIN = 2.0  # seconds that a request may wait for its outcome
+STORED_WITHIN = 2.0  # seconds that a request may wait for the write
 SHUTDOWN_DEADLINE = 15.0
 NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # characters that PostgreSQL's text cannot store
 
@@ -68,11 +68,11 @@ def accept() -> flask.Response:
 
 @app.post("/events/stored")
 def store() -> flask.Response:
-    """Return 201: in the table. The thread is occupied until then."""
-    receipt = batcher.submit(event_of(flask.request), timeout=ROOM_WITHIN)
+    """Return 201 only if the event is in the table. The thread is occupied until then."""
+    event = event_of(flask.request)
     try:
-        outcome = receipt.result(SAFE_WITHIN)
-    except TimeoutError:  # the event stays inside, and is written once the database is back
+        outcome = batcher.deliver(event, timeout=STORED_WITHIN)
+    except penstock.DeliverTimeout:  # accepted, and written once the database is back
         return flask.Response("pending\n", 202)
     except penstock.ItemFailed as failed:
         return flask.Response(f"{failed.outcome.value}\n", 502)

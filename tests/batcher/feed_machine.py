@@ -207,7 +207,7 @@ class Source:
 
     def ended(self, slip: MachineSlip, outcome: Outcome) -> None:
         row, truth = slip.row, self._truth
-        if outcome.is_success:
+        if outcome.is_safe:
             lane = truth.lane_of(row)
             truth.delivered[lane] = max(truth.delivered[lane], row.number)
         elif outcome in HELD and row.claim not in truth.lost:

@@ -19,9 +19,11 @@ import pytest
 from blocking_help import PATIENCE, Plain
 
 from penstock import (
+    AddTimeout,
     BlockingBatcher,
     ClosedError,
     ConfigError,
+    DeliverTimeout,
     ItemFailed,
     Limits,
     Outcome,
@@ -249,8 +251,9 @@ def test_a_receipt_blocks_until_the_outcome() -> None:
         receipt = batcher.submit("item")
         assert not receipt.done
         for timeout in (0.01, timedelta(milliseconds=10)):
-            with pytest.raises(TimeoutError, match=r"no outcome after 0\.01 s"):
+            with pytest.raises(DeliverTimeout, match=r"no outcome after 0\.01 s") as late:
                 receipt.result(timeout)
+            assert late.value.receipt is receipt
         with ThreadPoolExecutor(3) as threads:
             waiting = [threads.submit(receipt.result) for _ in range(3)]
             sink.gate.set()
@@ -266,6 +269,22 @@ def test_a_receipt_blocks_until_the_outcome() -> None:
         assert errors[0] is not errors[1]
         assert errors[0].outcome is Outcome.REJECTED
     assert repr(failed) == "BlockingReceipt(rejected)"
+
+
+def test_the_timeout_of_deliver_bounds_the_whole_wait_in_threads() -> None:
+    """batcher/B47: `AddTimeout`: never written. `DeliverTimeout`: accepted, and written once."""
+    sink = Plain(shut=True)
+    limits = Limits(max_items=1, max_pending_items=2)
+    with BlockingBatcher(sink, limits=limits) as batcher:
+        batcher.add("a")
+        with pytest.raises(DeliverTimeout, match=r"no outcome after 0\.02 s") as accepted:
+            batcher.deliver("b", timeout=0.02)
+        with pytest.raises(AddTimeout, match=r"no room within 0\.02 s"):
+            batcher.deliver("c", timeout=0.02)
+        sink.gate.set()
+        assert accepted.value.receipt.result(PATIENCE) is Outcome.DELIVERED
+        assert batcher.deliver("d", timeout=PATIENCE) is Outcome.DELIVERED
+    assert sink.items == ["a", "b", "d"]
 
 
 @pytest.mark.parametrize("timeout", ["1", True, -1.0, float("nan")])

@@ -22,7 +22,6 @@ from penstock import (
     Outcome,
     PermanentError,
     WriteResult,
-    gather,
     stack,
 )
 from penstock._core.function_sink import as_sink
@@ -159,9 +158,7 @@ async def test_an_unlisted_exception_is_logged_once_per_kind_with_its_traceback(
         raise PermanentError("refused")
 
     async with Batcher(write, limits=ONE) as batcher:
-        await gather(
-            [await batcher.submit(item) for item in ("key", "zero", "key", "fine", "key", "zero")]
-        )
+        await batcher.add_many(("key", "zero", "key", "fine", "key", "zero"))
     traced = [record for record in caplog.records if record.exc_info]
     assert [record.exc_info[0] for record in traced if record.exc_info] == [
         KeyError,
@@ -201,7 +198,7 @@ async def test_an_exception_that_the_sink_lists_has_no_traceback(
 
     sink = Listing([fail(KeyError("k")), fail(ConnectionResetError()), fail(caused())])
     async with Batcher(stack(sink, Split(max_items=1)), limits=ONE) as batcher:
-        await gather([await batcher.submit(item) for item in range(3)])
+        await batcher.add_many(range(3))
     assert not [record for record in caplog.records if record.exc_info]
 
 
@@ -275,7 +272,8 @@ async def test_what_a_failure_handler_raises_stops_the_batcher_and_reaches_nobod
     batcher = Batcher(write, limits=Limits(max_items=3), on_failure=handler)
     async with batcher:
         receipts = [await batcher.submit(item) for item in range(3)]
-        assert await gather(receipts) == [Outcome.REJECTED, Outcome.REJECTED, Outcome.DELIVERED]
+        outcomes = [await receipt.settled() for receipt in receipts]
+        assert outcomes == [Outcome.REJECTED, Outcome.REJECTED, Outcome.DELIVERED]
         await fake_clock.advance(0.0)
         with pytest.raises(BatcherBroken):
             await batcher.add(4)
@@ -311,7 +309,8 @@ async def test_what_an_observer_raises_reaches_nobody(
     batcher = Batcher(write, limits=limits, observers=[Hostile()], overflow="drop_newest")
     async with batcher:
         receipts = [await batcher.submit(item) for item in range(9)]
-        await gather(receipts)
+        for receipt in receipts:
+            await receipt.settled()
     assert batcher.report is not None
     batcher.report.verify()
     assert batcher.report.tally.accepted == 9

@@ -157,7 +157,7 @@ async def test_a_plain_function_that_blocks_does_not_hold_the_loop(real_clock: L
         ),
         (
             lambda batch: WriteResult.from_outcomes(batch, cast("Any", [None, "ok"])),
-            "answer 1 is 'ok'; expected None, a success outcome or an exception",
+            "answer 1 is 'ok'; expected None, a safe outcome or an exception",
         ),
     ],
 )

@@ -18,7 +18,6 @@ from penstock import (
     PermanentError,
     Retry,
     TransientError,
-    gather,
     stack,
 )
 from penstock.retry import Backoff
@@ -98,7 +97,8 @@ async def test_a_deaf_last_resort_does_not_hold_the_shutdown(fake_clock: FakeClo
         report = await batcher.shutdown(deadline=1.0)
         assert fake_clock.now() <= 1.0
         assert report.unsent == ("b", "c")
-        assert await gather(receipts) == [Outcome.UNKNOWN, Outcome.UNSENT, Outcome.UNSENT]
+        outcomes = [await receipt.settled() for receipt in receipts]
+        assert outcomes == [Outcome.UNKNOWN, Outcome.UNSENT, Outcome.UNSENT]
         await fake_clock.advance(200.0)
         assert rest.items == ["b"]
         assert batcher.tally() == report.tally

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def as_dead(outcome: Outcome) -> Outcome:
-    return Outcome.DEAD_LETTERED if outcome.is_success else Outcome.REJECTED
+    return Outcome.DEAD_LETTERED if outcome.is_safe else Outcome.REJECTED
 
 
 def verdicts(batch: Batch[Any]) -> list[str]:
@@ -162,7 +162,7 @@ def test_only_contradictions_among_later_answers_are_counted() -> None:
 
 def test_failures_cannot_be_settled() -> None:
     """Failures are raised or returned."""
-    with pytest.raises(ResultMismatch, match="only successes are settled"):
+    with pytest.raises(ResultMismatch, match="only safe outcomes are settled"):
         RowBatch("a").settle([0], Outcome.REJECTED)
 
 

@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 from tests.examples.example import DOCS, ROOT
 
+from penstock import Batcher, ItemFailed
 from penstock.queues import QueueAdmin
 from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.streams import install_streams
@@ -87,6 +88,24 @@ def test_sinks(
     assert capsys.readouterr().out == printed("Sinks")
     (letter,) = (tmp_path / "refused.jsonl").read_text().splitlines()
     assert json.loads(letter)["item"] == {"id": 2, "action": None}
+    answers = asyncio.run(endpoint(names["sink"], [(3, "again"), (4, None), (5, "login")]))
+    assert answers == {3: "dead_lettered", 4: "dead_lettered", 5: "delivered"}
+    rows = asyncio.run(execute(database, "SELECT * FROM audit ORDER BY id"))
+    assert [tuple(row) for row in rows] == [(1, "login"), (3, "logout"), (5, "login")]
+
+
+async def endpoint(sink: Any, rows: list[tuple[int, str | None]]) -> dict[int, str]:
+    """What `deliver` returns or raises for each row."""
+    ends: dict[int, str] = {}
+    async with Batcher(sink) as batcher:
+        for number, action in rows:
+            try:
+                outcome = await batcher.deliver({"id": number, "action": action}, timeout=30.0)
+                assert outcome.is_success
+            except ItemFailed as failed:
+                outcome = failed.outcome
+            ends[number] = outcome.value
+    return ends
 
 
 def test_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def a_record_is_settled_before_its_last_row(monkeypatch: pytest.MonkeyPatch) -> 
     ) -> None:
         self.inside -= 1
         self.rows.remove(row)
-        if outcome.is_success:
+        if outcome.is_safe:
             self._end.delivered(self)
         else:
             self._end.failed(FailedRow(row, row.item, outcome, cause))

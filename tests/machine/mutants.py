@@ -136,7 +136,7 @@ def a_wake_up_is_lost_at_a_full_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
         self: Dispatcher[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
     ) -> None:
         accepting = self.lifecycle.accepting
-        self.lifecycle.accepting = accepting and outcome.is_success
+        self.lifecycle.accepting = accepting and outcome.is_safe
         real(self, flight, indices, outcome, details)
         self.lifecycle.accepting = accepting
 
@@ -390,7 +390,7 @@ def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None
         self: Dispatcher[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
     ) -> None:
         receipts = flight.sealed.receipts
-        if not outcome.is_success:
+        if not outcome.is_safe:
             flight.sealed.receipts = {}
         real(self, flight, indices, outcome, details)
         flight.sealed.receipts = receipts

@@ -108,6 +108,7 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Entered twice", "async with Batcher(write) as batcher:\n    async with batcher:\n        ..."),
         Mistake("A batcher for threads in async code", "async def main():\n    with BlockingBatcher(write) as batcher:\n        batcher.add(1)\n\nawait main()"),
         Mistake("A function instead of a coroutine", "async def main():\n    ...\n\nrun(main)"),
+        Mistake("An expected outcome without a tuple", 'async def main():\n    ...\n\nrun(main(), accept="rejected")'),
     ],
     "The result of a sink": [
         Mistake("A count", "async def count(batch):\n    return len(batch)\n\nasync with Batcher(count) as batcher:\n    await batcher.deliver(1)"),

@@ -23,7 +23,6 @@ from penstock import (
     Timeout,
     TransientError,
     UnknownOutcomeError,
-    gather,
     stack,
 )
 from penstock.sinks import MemorySink
@@ -44,7 +43,7 @@ async def outcomes(sink: Sink[str], *, deadline: float | None = None) -> list[Ou
         if deadline is None:
             await batcher.flush()
         (await batcher.shutdown(deadline)).verify()
-    return await gather(receipts)
+    return [await receipt.settled() for receipt in receipts]
 
 
 def refused() -> Any:

@@ -1,7 +1,7 @@
 """Checks of a sink's answer, before any of it is booked.
 
 An answer that does not fit its batch raises `ResultMismatch`: an index that is out of range or
-repeated, an outcome that is not a success, an error that is not an exception, a result for other
+repeated, an outcome that is not safe, an error that is not an exception, a result for other
 items. The rest of such an answer is not trusted either, and the items are never resent
 automatically, since some of them may have been applied.
 """
@@ -53,11 +53,11 @@ def checked_indices(indices: object, size: int) -> Sequence[int]:
 
 def checked_outcome(outcome: object) -> Outcome:
     """Check that `outcome` can be settled. Raises `ResultMismatch`."""
-    if isinstance(outcome, Outcome) and outcome.is_success:
+    if isinstance(outcome, Outcome) and outcome.is_safe:
         return outcome
     raise ResultMismatch(
-        f"settle(outcome={repr_of(outcome)}): only successes are settled (an Outcome: delivered, "
-        "duplicate, spooled, dead_lettered); raise failures, or return them in a WriteResult"
+        f"settle(outcome={repr_of(outcome)}): only safe outcomes are settled (an Outcome: "
+        "delivered, duplicate, spooled, dead_lettered); raise failures, or return them in a WriteResult"
     )
 
 
@@ -97,9 +97,11 @@ def checked_outcomes(outcomes: object, size: int) -> dict[int, Outcome]:
     """Check and copy a result's outcomes. Raises `ResultMismatch`."""
     found = _by_index("outcomes", outcomes, size)
     for i, outcome in found.items():
-        if not isinstance(outcome, Outcome) or not outcome.is_success:
+        if not isinstance(outcome, Outcome) or not outcome.is_safe:
             given = f"the outcome of item {i} is {repr_of(outcome)}"
-            raise ResultMismatch(f"{given}; give a success, and failures as errors")
+            raise ResultMismatch(
+                f"{given}; give a safe outcome (delivered, duplicate, spooled, dead_lettered), and failures as errors"
+            )
     return found
 
 

@@ -210,7 +210,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def settle(
         self, indices: Iterable[int], outcome: Outcome, details: Mapping[int, object] | None = None
     ) -> None:
-        """Book a final success for the items at `indices`; their receipts resolve immediately.
+        """Book a safe outcome, which is final, for the items at `indices`; their receipts resolve immediately.
 
         `indices` refer to this batch; each may occur once. `outcome` is one of delivered,
         duplicate, spooled, dead_lettered; failures are raised or returned. `details` may hold an
@@ -219,7 +219,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         Raises `ResultMismatch` for anything else. All unsettled items of the write are then
         `unknown` and not sent again, regardless of what the sink raises or returns afterwards.
         """
-        is_plain = type(outcome) is Outcome and outcome.is_success and not details
+        is_plain = type(outcome) is Outcome and outcome.is_safe and not details
         if is_plain and type(indices) is range and indices == range(len(self)):
             self.book(indices, outcome)
             return
@@ -298,7 +298,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def child(self, label: str, outcome_map: OutcomeMap) -> Fork[Self]:
         """Put these items on a branch: a context manager. `outcome_map` maps the branch's outcomes.
 
-        `label` becomes part of the `write_key`. For a dead-letter target, map every success to
+        `label` becomes part of the `write_key`. For a dead-letter target, map every safe outcome to
         `dead_lettered` and all others to `rejected`.
         """
         return Fork(self.delivery, self.roots(), self._on, {label: outcome_map})

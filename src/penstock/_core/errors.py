@@ -18,7 +18,9 @@
     ├── ItemFunctionError                 the caller's mistake: key=, tenant= or size_of= raised for the item
     ├── ItemTooLarge (ValueError)         the caller's mistake: larger than the ledger, or than oversize="reject" allows
     ├── DrainTimeout (TimeoutError)       our state: a shutdown ended with items left; carries the report
-    ├── ItemFailed                        raised by awaiting a receipt: the outcome and its cause
+    ├── ItemFailed                        raised by deliver and receipts: the outcome and its cause
+    ├── ItemsFailed                       raised by run: items ended rejected, unsent or unknown; carries the reports
+    ├── DeliverTimeout (TimeoutError)     the item was accepted, and has no outcome in time; carries the receipt
     └── SinkError                         the destination
         ├── PermanentError                retrying does not help
         │   ├── TooLargeError             too large for one write; a smaller one may be accepted
@@ -50,11 +52,13 @@ instead, the original is its `__cause__`.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .text import repr_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .outcome import Outcome
 
 
@@ -175,13 +179,54 @@ class DrainTimeout(PenstockError, TimeoutError):
 
 
 class ItemFailed(PenstockError):
-    """An item was not delivered; it has an `outcome`, and the error, if known, as `__cause__`."""
+    """An accepted item was not stored at its destination: its `outcome` is not a success.
+
+    Dead-lettered items are included: they are safe, but not stored. The error of the item, if
+    known, is the `__cause__`.
+    """
 
     def __init__(self, outcome: Outcome, cause: BaseException | None = None) -> None:
         why = f": {repr_of(cause)}" if cause is not None else ""
         super().__init__(f"item ended {outcome.value}{why}")
         self.outcome = outcome
         self.__cause__ = cause
+
+
+class ItemsFailed(PenstockError):
+    """Items of the batchers of a `run` ended rejected, unsent or unknown.
+
+    `reports` are the batchers' shutdown reports, at most 20. The errors of the items are in the
+    log, in their receipts, and were passed to `on_failure`.
+    """
+
+    def __init__(self, reports: Iterable[Any], judged: Iterable[Outcome]) -> None:
+        self.reports = tuple(reports)
+        counts = {
+            outcome: sum(report.tally.of(outcome) for report in self.reports) for outcome in judged
+        }
+        failed = {outcome.value: count for outcome, count in counts.items() if count}
+        given = ", ".join(f"{count} {name}" for name, count in failed.items())
+        whose = "; ".join(f"batcher {report.name!r}: {report.tally}" for report in self.reports)
+        names = "".join(f'"{name}", ' for name in failed)
+        super().__init__(
+            f"items failed ({given}); the log has their errors; if this is expected, use "
+            f"run(..., accept=({names.rstrip() if len(failed) == 1 else names[:-2]})); {whose}"
+        )
+
+
+class DeliverTimeout(PenstockError, TimeoutError):
+    """An item was accepted, and has no outcome in time. It is still written: do not send it again.
+
+    `receipt` is the item's `Receipt`, or its `BlockingReceipt` in threads: wait for the outcome
+    there.
+    """
+
+    def __init__(self, receipt: Any, seconds: float) -> None:
+        super().__init__(
+            f"the item was accepted, and has no outcome after {seconds:g} s; it is still written: "
+            "wait for this error's receipt, and do not send the item again"
+        )
+        self.receipt = receipt
 
 
 class SinkError(PenstockError):

@@ -29,13 +29,18 @@ class Outcome(enum.Enum):
     """A write was cut off: the item may have been applied."""
 
     is_success: bool
-    """Whether the item is safe and need not be resent. A plain attribute, for fast access."""
+    """Whether the item is stored where it was sent: delivered, duplicate or spooled. `deliver` and
+    awaited receipts return only these outcomes.
+    """
+    is_safe: bool
+    """Whether the item is not lost and need not be resent: a success, or dead-lettered."""
 
-    def __init__(self, value: str) -> None:
-        self.is_success = value in {"delivered", "duplicate", "spooled", "dead_lettered"}
+    def __init__(self, value: str) -> None:  # plain attributes, for fast access
+        self.is_success = value in {"delivered", "duplicate", "spooled"}
+        self.is_safe = self.is_success or value == "dead_lettered"
 
 
-SUCCESSES = frozenset(outcome for outcome in Outcome if outcome.is_success)
+SAFE = frozenset(outcome for outcome in Outcome if outcome.is_safe)
 
 _BADNESS = (
     Outcome.DUPLICATE, Outcome.DELIVERED, Outcome.SPOOLED, Outcome.DEAD_LETTERED,
@@ -46,9 +51,9 @@ _BADNESS = (
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """Return the worst of an item's outcomes on several branches.
 
-    `unsent` guarantees that the item was not applied anywhere, so together with a success it
+    `unsent` guarantees that the item was not applied anywhere, so together with a safe outcome it
     becomes `unknown`.
     """
     seen = set(outcomes)
     answer = max(seen, key=_BADNESS.index)
-    return Outcome.UNKNOWN if answer is Outcome.UNSENT and seen & SUCCESSES else answer
+    return Outcome.UNKNOWN if answer is Outcome.UNSENT and seen & SAFE else answer

@@ -45,7 +45,7 @@ class WriteResult:
         *,
         details: Mapping[int, object] | None = None,
     ) -> WriteResult:
-        """Create a result from answers by position: `None`, a success outcome or the item's error.
+        """Create a result from answers by position: `None`, a safe outcome or the item's error.
 
         Raises `ResultMismatch` unless there is exactly one answer per item; the outcome of every
         item is then unknown.
@@ -62,11 +62,11 @@ class WriteResult:
         for index, answer in enumerate(() if is_plain else answers):
             if isinstance(answer, BaseException):
                 errors[index] = answer
-            elif isinstance(answer, Outcome) and answer.is_success:
+            elif isinstance(answer, Outcome) and answer.is_safe:
                 others[index] = answer
             elif answer is not None:
                 given = f"answer {index} is {repr_of(answer)}"
-                raise ResultMismatch(f"{given}; expected None, a success outcome or an exception")
+                raise ResultMismatch(f"{given}; expected None, a safe outcome or an exception")
         told = checked_details(details or {}, size)
         return cls(size, errors, others, told, _sealed_lineage(batch))
 

@@ -15,9 +15,9 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core import checks
-from .._core.errors import ConfigError, DrainTimeout
+from .._core.errors import ConfigError, DeliverTimeout, DrainTimeout
 from .._core.keywords import takes
-from .._core.runtime import incomplete, process_fork
+from .._core.runtime import process_fork, run_ends
 from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
@@ -172,7 +172,7 @@ class Batcher(Generic[T]):
             return
         if error is None:
             raise DrainTimeout(report)
-        incomplete.note_incomplete(error, report)
+        error.add_note(str(report))
 
     async def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
@@ -206,6 +206,7 @@ class Batcher(Generic[T]):
         if self.report is None:
             self.report = report
             self._enter("closed")
+            run_ends.batcher_ended(self, report, is_fed=self._feed is not None)
 
     def _enter(self, state: str) -> None:
         self._lifecycle.enter(state)
@@ -291,7 +292,7 @@ class Batcher(Generic[T]):
         return added
 
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
-        """Like `add`; `await` the returned receipt for the item's outcome, or `ItemFailed`."""
+        """Like `add`; `await` the returned receipt until the item is stored, or for `ItemFailed`."""
         receipt = Receipt()
         known = NOTHING
         window = self._window
@@ -309,11 +310,28 @@ class Batcher(Generic[T]):
         return receipt
 
     async def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
-        """Add `item` and wait for its outcome; raise `ItemFailed` unless it is safe.
+        """Add `item`, wait until it is stored, and return `delivered`, `duplicate` or `spooled`.
 
-        `timeout` bounds the wait for room only. An accepted item is not affected by a cancellation.
+        Raises `ItemFailed` for every other outcome: a dead-lettered item is safe, but not stored.
+        `timeout` in seconds (default: none) bounds the whole wait. It raises `AddTimeout` while the
+        item waits for room: it was not accepted. Later it raises `DeliverTimeout` with the
+        `receipt`: the item is accepted and still written, so do not send it again. Otherwise raises
+        like `add`. After a cancellation the item may have been accepted, and is then written all
+        the same; with `submit`, a cancellation means that it was not accepted.
         """
-        return await (await self.submit(item, timeout=timeout))
+        seconds = _seconds(timeout)
+        if seconds is None:
+            return await (await self.submit(item))
+        clock = self._lifecycle.clock
+        ends = clock.now() + seconds
+        receipt = await self.submit(item, timeout=seconds)
+        try:
+            async with clock.timeout_at(ends):
+                await receipt.settled()
+        except TimeoutError:
+            if receipt.outcome is None:
+                raise DeliverTimeout(receipt, seconds) from None
+        return receipt.result()
 
     def feed(self, holds: Collection[Outcome] = ()) -> Feed[T]:
         """Make the feed for a source that may lose items, once per opening; see `Feed`.

@@ -141,7 +141,7 @@ class Bookkeeper(Generic[T]):
         self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
     ) -> None:
         """Book the outcome of items that are in no batch; the caller then checks the fences."""
-        if not outcome.is_success:
+        if not outcome.is_safe:
             items, doubtful = _by_doubt(items)
             if doubtful and self._lifecycle.stopping:
                 self.unknown.extend(item.item for item in doubtful)
@@ -180,7 +180,7 @@ class Bookkeeper(Generic[T]):
             del self.held[: len(items)]
         self._ledger.take_handed_back(len(items))
         left = [item for place, item in enumerate(items) if place not in taken]
-        self.end([items[place] for place in sorted(taken)], Outcome.DEAD_LETTERED, None)
+        self.end([items[place] for place in sorted(taken)], Outcome.DEAD_LETTERED, cause)
         self.end(left, Outcome.UNSENT, cause)
 
     def stop_holding(self) -> None:
@@ -257,12 +257,12 @@ def _resolve(
     details: Mapping[int, object] | None,
 ) -> None:
     receipts = flight.sealed.receipts
-    is_success = outcome.is_success
-    if is_success and not details and len(indices) == len(flight.batch):
+    has_cause = not outcome.is_success  # a dead-lettered item has the error that it was taken for
+    if not has_cause and not details and len(indices) == len(flight.batch):
         for receipt in receipts.values():
             receipt.resolve(outcome, None, None)
         return
     for index in indices:
         if index in receipts:
-            cause = None if is_success else flight.cause(index)
+            cause = flight.cause(index) if has_cause else None
             receipts[index].resolve(outcome, cause, details.get(index) if details else None)

@@ -31,7 +31,6 @@ from .._core.errors import StoppedError, UnknownOutcomeError
 from .._core.lineage import Lineage, Reason
 from .._core.order.keys import accepted
 from .._core.runtime.countdown import RESERVE, Countdown
-from .._core.runtime.incomplete import note_incomplete
 from .._core.runtime.own_context import own_context
 from .._core.send import send
 from .._core.told import for_log
@@ -107,7 +106,7 @@ class Drain(Generic[T]):
         keep(report)
         if cancelled is not None:
             if not report.complete:
-                note_incomplete(cancelled, report)
+                cancelled.add_note(str(report))
             raise cancelled
         return report
 

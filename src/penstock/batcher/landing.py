@@ -80,5 +80,5 @@ def _cut_items(flight: Flight[Any]) -> dict[int, BaseException]:
     return {
         index: delivery.error(index) or cause
         for index in range(len(flight.batch))
-        if not delivery.verdict(index).is_success
+        if not delivery.verdict(index).is_safe
     }

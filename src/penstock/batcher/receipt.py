@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
-from .._core.errors import ForkedError, ItemFailed
+from .._core.errors import DeliverTimeout, ForkedError, ItemFailed
 from .._core.runtime.loops import refuse_in_a_loop
 from .._core.runtime.process_fork import ProcessLock
 
@@ -60,9 +60,10 @@ class ReceiptBase:
 class Receipt(ReceiptBase):
     """The receipt of `submit`: `await` it for the item's outcome.
 
-    Awaiting returns a success outcome or raises a new `ItemFailed(outcome, cause)` each time. Any
-    number of tasks may wait; cancelling one does not affect the others. A receipt that is never
-    awaited is silent.
+    Awaiting returns a success (delivered, duplicate, spooled) or raises a new
+    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `settled` and `outcome`
+    give every outcome. Any number of tasks may wait; cancelling one affects neither the others nor
+    the item. A receipt that is never awaited is silent.
     """
 
     __slots__ = ()
@@ -74,7 +75,9 @@ class Receipt(ReceiptBase):
         return self.result()
 
     async def settled(self) -> Outcome:
-        """Wait for any outcome and return it. Cancellation does not affect the item."""
+        """Wait for the outcome and return it, failures included. Cancellation does not affect the
+        item.
+        """
         while self.outcome is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             waiters = self._waiters or []
@@ -84,7 +87,9 @@ class Receipt(ReceiptBase):
         return self.outcome
 
     def result(self) -> Outcome:
-        """Return a success or raise `ItemFailed`; `InvalidStateError` while the item is inside."""
+        """Return a success or raise `ItemFailed`, like awaiting; `InvalidStateError` while the item
+        is inside.
+        """
         if self.outcome is None:
             message = "the item has no outcome yet; await the receipt"
             raise asyncio.InvalidStateError(message)
@@ -101,7 +106,7 @@ _JOINING = ProcessLock()
 
 
 class BlockingReceipt(ReceiptBase):
-    """The receipt of `BlockingBatcher.submit`; any number of threads may wait in `result()`.
+    """The receipt of `BlockingBatcher.submit`; any number of threads may wait for it.
 
     Threads and loop share raw locks only: an interrupted thread must not keep a lock that the loop
     needs.
@@ -115,16 +120,24 @@ class BlockingReceipt(ReceiptBase):
         self._process = os.getpid()
 
     def result(self, timeout: float | timedelta | None = None) -> Outcome:
-        """Block until the item has its outcome; return a success, or raise a new `ItemFailed`.
+        """Block until the item has its outcome; return a success (delivered, duplicate, spooled),
+        or raise a new `ItemFailed`, also for a dead-lettered item.
+
+        Waits and raises like `settled`.
+        """
+        return self._success(self.settled(timeout))
+
+    def settled(self, timeout: float | timedelta | None = None) -> Outcome:
+        """Block until the item has its outcome; return it, failures included.
 
         `timeout` in seconds (default: none) bounds the wait: the item is not affected by a
-        `TimeoutError`. Raises `ConfigError` for a bad timeout, and in a thread with a running
+        `DeliverTimeout`. Raises `ConfigError` for a bad timeout, and in a thread with a running
         loop if it would have to wait; `ForkedError` in a forked child, since the item is its
         parent's.
         """
         seconds = checks.optional_seconds("timeout", timeout, zero=True)
         if self.outcome is None:
-            refuse_in_a_loop("result()", "await a Batcher's receipt")
+            refuse_in_a_loop("waiting for the receipt", "await a Batcher's receipt")
             if self._process != os.getpid():
                 raise ForkedError(
                     "the item was added by the parent of this forked process, which writes it; its "
@@ -132,8 +145,8 @@ class BlockingReceipt(ReceiptBase):
                 )
             self._wait(seconds)
         if self.outcome is None:
-            raise TimeoutError(f"the item has no outcome after {seconds:g} s; it is still pending")
-        return self._success(self.outcome)
+            raise DeliverTimeout(self, seconds or 0.0)
+        return self.outcome
 
     def _wait(self, timeout: float | None) -> None:
         arrived = threading.Lock()
@@ -156,14 +169,14 @@ def is_missed(receipt: ReceiptBase) -> bool:
 
 
 async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:
-    """Wait for many receipts without a task for each; return all outcomes in order, including
-    failures.
+    """Wait for many receipts without a task for each; return their successes in order.
 
-    Suspends until the last item has its outcome. Raises no errors of its own; cancellation does not
-    affect the items.
+    Suspends until the last item has its outcome. Then raises the `ItemFailed` of the first item
+    without a success, if there is one; the outcome of every item is in its receipt. Cancellation
+    does not affect the items.
     """
-    outcomes: list[Outcome] = []
-    for receipt in receipts:
-        outcome = receipt.outcome
-        outcomes.append(await receipt.settled() if outcome is None else outcome)
-    return outcomes
+    each = tuple(receipts)
+    for receipt in each:
+        if receipt.outcome is None:
+            await receipt.settled()
+    return [receipt.result() for receipt in each]

@@ -136,7 +136,7 @@ class FlushReport:
     @property
     def ok(self) -> bool:
         """Whether nothing remained and every item is safe: delivered, spooled or dead-lettered."""
-        return self.complete and all(outcome.is_success for outcome in self.outcomes)
+        return self.complete and all(outcome.is_safe for outcome in self.outcomes)
 
     def __bool__(self) -> bool:
         return self.ok

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
 from .._core.consumer_observer import ConsumerObservers
-from .._core.runtime.incomplete import note_incomplete
+from .._core.runtime.run_ends import consumer_ended
 from .batching.batch_messages import BatchMessages
 from .batching.batch_settling import BatchSettler
 from .claims import Claims
@@ -188,10 +188,11 @@ class Engine:
             report = await self._drain(tasks, at_end=at_end)
         finally:
             await self._end(tasks)
+        consumer_ended(report)
         ended = ended or self.ending.cancellation
         if ended is not None:
             if not report.complete:
-                note_incomplete(ended, report)
+                ended.add_note(str(report))
             raise ended
         return report
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from .._core.clock import Signal, wait_until
 from .._core.errors import ConfigError
 from .._core.keywords import takes
-from .._core.runtime.incomplete import note_incomplete
 from ..consumer.operated import Operated
 from .piped import PipedSchedule
 from .pump import Pump
@@ -144,7 +143,7 @@ class Pipe(Operated):
         except BaseException as error:
             report = await self._batcher.shutdown()
             if not report.complete:
-                note_incomplete(error, report)
+                error.add_note(str(report))
             raise
         await self._batcher.shutdown()
 

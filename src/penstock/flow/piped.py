@@ -111,7 +111,7 @@ class PipedMessage(Message):
     def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
         """Handle the outcome of the only row, as reported by the batcher."""
         self.inside = 0
-        if outcome.is_success:
+        if outcome.is_safe:
             self._end.delivered(self)
         else:
             self._end.failed(FailedRow(self, self.item, outcome, cause))
@@ -120,7 +120,7 @@ class PipedMessage(Message):
         """Record the outcome of one of several rows."""
         self.inside -= 1
         self.rows.remove(row)
-        if not outcome.is_success:
+        if not outcome.is_safe:
             self._end.failed(FailedRow(row, row.item, outcome, cause))
         elif self.is_held:
             self._end.look(self)

@@ -27,8 +27,11 @@ class PipeReport:
 
     @property
     def complete(self) -> bool:
-        """Whether no write was interrupted, and the last commit succeeded."""
-        return self.source.complete and self.batcher.complete
+        """Whether no write was interrupted, and the last commit succeeded.
+
+        Rows that were never sent do not affect it, such as those behind a blocked record.
+        """
+        return self.source.complete and not self.batcher.unknown
 
     @property
     def positions(self) -> dict[TopicPartition, int]:

@@ -66,11 +66,11 @@ class Ending:
     last_at: str | None = None
 
     @classmethod
-    def state_for(cls, outcome: str, *, is_success: bool) -> str:
+    def state_for(cls, outcome: str, *, is_safe: bool) -> str:
         """Return the letter's state after `outcome`: after an unknown outcome it is no longer
         pending.
         """
-        if is_success:
+        if is_safe:
             return REPLAYED
         return INTERRUPTED if outcome == "unknown" else PENDING
 

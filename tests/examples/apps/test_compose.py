@@ -60,7 +60,7 @@ def test_the_drain_fits_into_the_grace_period(app: Any) -> None:
     grace = seconds(EVENTS["stop_grace_period"])
     assert server + app.SHUTDOWN_DEADLINE + MARGIN < grace
     assert app.make_batcher().setup.shutdown_deadline == app.SHUTDOWN_DEADLINE
-    assert server > app.ROOM_WITHIN + app.SAFE_WITHIN  # otherwise the server cuts waiting requests
+    assert server > app.STORED_WITHIN  # otherwise the server cuts waiting requests
     assert EVENTS["init"] is True
     assert EVENTS["command"][:2] == ["uvicorn", "fastapi_app:app"]  # no shell
 

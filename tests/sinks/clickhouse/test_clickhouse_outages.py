@@ -19,7 +19,6 @@ from penstock import (
     TransientError,
     UnavailableError,
     UnknownOutcomeError,
-    gather,
     send,
     stack,
 )
@@ -58,7 +57,7 @@ async def _through_deaths(words: Words) -> tuple[list[Outcome], list[tuple[str, 
             await asyncio.to_thread(program.kill)
             await asyncio.to_thread(program.start)
         await producing
-        outcomes = await gather(receipts)
+        outcomes = [await receipt.settled() for receipt in receipts]
     return list(outcomes), await words.looked()
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from tests.sinks.postgres_help import proxied
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
-from penstock import Batcher, ErrorClass, Limits, Outcome, RowBatch, gather, send, stack
+from penstock import Batcher, ErrorClass, Limits, Outcome, RowBatch, send, stack
 from penstock._core.classify import classified
 from penstock._core.clock import LOOP_CLOCK
 from penstock.retry import Backoff, Retry
@@ -123,7 +123,7 @@ async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer, driver
             await asyncio.to_thread(mariadb.kill)
             await asyncio.to_thread(mariadb.start)
         await producing
-        outcomes = await gather(receipts)
+        outcomes = [await receipt.settled() for receipt in receipts]
     assert {*outcomes} <= {Outcome.DELIVERED, Outcome.DUPLICATE}
     assert sorted(await table.looked()) == [(number, "w") for number in range(6000)]
 

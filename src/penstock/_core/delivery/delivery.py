@@ -217,7 +217,7 @@ class Delivery(HoldsOutcomes):
     # -- outcomes ----------------------------------------------------------------------------------
 
     def settle(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
-        """Book a success; after closing, only count it."""
+        """Book a safe outcome; after closing, only count it."""
         if self._closed:
             self.late += len(indices)
             return

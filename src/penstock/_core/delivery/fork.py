@@ -81,7 +81,7 @@ class Fork(Generic[BatchT]):
         return UnknownOutcomeError(f"the branches do not agree ({each})")
 
     def has_part_of(self, index: int) -> bool:
-        applied = any(verdict.is_success for verdict in self._verdicts(index).values())
+        applied = any(verdict.is_safe for verdict in self._verdicts(index).values())
         branches = self._branches
         return applied or any(index in branches[label].states.partly for label in self._required)
 
@@ -117,7 +117,7 @@ class Fork(Generic[BatchT]):
             if all(branch.is_settled(index) or label in self._ended for label, branch in required):
                 done.setdefault(self.verdict(index), []).append(index)
         for answer, group in done.items():
-            if answer.is_success:
+            if answer.is_safe:
                 self._parent.settle(group, answer, details)
             elif answer is Outcome.UNKNOWN and any(branch.was_cut for _, branch in required):
                 self._parent.finish(group, answer)  # other failures propagate outward

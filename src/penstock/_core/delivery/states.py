@@ -176,7 +176,7 @@ class ItemStates:
         """Return `outcome`, or unknown if an earlier attempt or a branch contradicts it."""
         if index in self.partly and outcome is Outcome.UNSENT:
             return Outcome.UNKNOWN
-        return Outcome.UNKNOWN if index in self.maybe and not outcome.is_success else outcome
+        return Outcome.UNKNOWN if index in self.maybe and not outcome.is_safe else outcome
 
 
 def indices_of(

@@ -49,7 +49,7 @@ def with_withdrawn(
     if not delivery.keeps_prefix or delivery.withdrawn is None:
         return errors
     gone = withdrawn_among(batch)
-    failed = [i for i in gone if not delivery.verdict(batch.roots((i,))[0]).is_success]
+    failed = [i for i in gone if not delivery.verdict(batch.roots((i,))[0]).is_safe]
     return {**{index: gone[index] for index in failed}, **errors}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import checks
-from ..errors import ConfigError, DrainTimeout
+from ..errors import ConfigError
 from .exits import Exit
-from .incomplete import collect_reports
 from .loops import refuse_in_a_loop
+from .run_ends import RunEnds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -22,28 +22,52 @@ R = TypeVar("R")
 logger = logging.getLogger("penstock.run")
 
 
-def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R | None:
+def run(
+    main: Coroutine[Any, Any, R],
+    *,
+    accept: tuple[Literal["rejected", "unsent", "unknown"], ...] = (),
+    patience: float | timedelta = 1.0,
+) -> R | None:
     """Run `main` on a new event loop; SIGTERM and SIGINT make its batchers and consumers drain.
 
     A signal cancels `main`; a second signal cancels it again, which ends shutdowns immediately. A
     task that raises `SystemExit` or `KeyboardInterrupt` also cancels `main`, and `run` raises the
-    exception at the end. Returns the result of `main`, or `None` if a signal ended it and every
-    batcher and consumer drained. If one did not drain, raises `DrainTimeout` with the report of the
-    first, so that the exit code is 1, not 0. Unlike `asyncio.run`, it ends even if a task swallows
-    its cancellation: tasks that still run after `patience` seconds are logged and abandoned. Blocks
-    the calling thread, which must be the main thread to catch signals. Raises `ConfigError` for
-    anything other than a coroutine, and in a thread with a running event loop.
+    exception at the end. Returns the result of `main`, or `None` if a signal ended it. Unlike
+    `asyncio.run`, it ends even if a task swallows its cancellation: tasks that still run after
+    `patience` seconds are logged and abandoned. Blocks the calling thread, which must be the main
+    thread to catch signals.
+
+    It does not return, and the exit code is 1, if something was lost, whatever `main` returned or
+    swallowed (and also if it ended with `sys.exit(0)`):
+
+    - if a batcher or consumer did not drain, it raises `DrainTimeout` with the report of the first;
+    - if items of a batcher ended rejected, unsent or unknown, it raises `ItemsFailed`. `accept`
+      names outcomes that are expected, as in `accept=("rejected",)`.
+
+    A consumer, a pipe and a flow are judged by the `complete` of their own report, not by the tally
+    of a batcher that they feed. A batcher that was not shut down is not judged. Raises `ConfigError`
+    for anything other than a coroutine, for other names in `accept`, and in a thread with a running
+    event loop.
     """
     if not asyncio.iscoroutine(main):
         rule = "must be a coroutine: call the async function, as in run(main())"
         raise checks.bad("main", main, rule)
     try:
+        ends = RunEnds(accept)
         seconds = checks.seconds("patience", patience, zero=True)
         refuse_in_a_loop("run()", "await the coroutine there")
     except ConfigError:
         main.close()
         raise
-    return run_on_new_loop(_with_signals(main), seconds)
+    try:
+        result = run_on_new_loop(_with_signals(main, ends), seconds)
+    except SystemExit as asked:
+        if not asked.code and (error := ends.error()) is not None:
+            raise error from None
+        raise
+    if (error := ends.error()) is not None:
+        raise error
+    return result
 
 
 def run_on_new_loop(
@@ -86,9 +110,9 @@ def _completed(
             ignored(error)
 
 
-async def _with_signals(main: Coroutine[Any, Any, R]) -> R | None:
+async def _with_signals(main: Coroutine[Any, Any, R], ends: RunEnds) -> R | None:
     loop = asyncio.get_running_loop()
-    reports = collect_reports()  # before the task copies the context
+    ends.collect()  # before the task copies the context
     task = loop.create_task(main, name="penstock main")
     received: list[str] = []
 
@@ -99,24 +123,14 @@ async def _with_signals(main: Coroutine[Any, Any, R]) -> R | None:
 
     caught = [sign for sign in (signal.SIGTERM, signal.SIGINT) if _catch(loop, sign, on_signal)]
     try:
-        result: R | None = await task
+        return await task
     except asyncio.CancelledError:
         if not received:
             raise
-        result = None
+        return None
     finally:
         for sign in caught:
             loop.remove_signal_handler(sign)
-    if received and reports:
-        raise _not_drained(reports)
-    return result
-
-
-def _not_drained(reports: list[object]) -> DrainTimeout:
-    error = DrainTimeout(reports[0])
-    for report in reports[1:]:
-        error.add_note(str(report))
-    return error
 
 
 def _catch(loop: asyncio.AbstractEventLoop, sign: signal.Signals, handler: Any) -> bool:

@@ -13,10 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core import checks
-from ..._core.errors import BatcherBroken, ClosedError, ConfigError, DrainTimeout
+from ..._core.errors import BatcherBroken, ClosedError, ConfigError, DeliverTimeout, DrainTimeout
 from ..._core.keywords import takes
-from ..._core.runtime import at_exit, process_fork
-from ..._core.runtime.incomplete import note_incomplete
+from ..._core.runtime import at_exit, process_fork, run_ends
 from ..._core.runtime.loops import refuse_in_a_loop, running_loop
 from ..item_mistakes import several
 from ..receipt import BlockingReceipt
@@ -162,7 +161,7 @@ class BlockingBatcher(Generic[T]):
             return
         if error is None:
             raise DrainTimeout(report)
-        note_incomplete(error, report)
+        error.add_note(str(report))
 
     def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
@@ -190,6 +189,7 @@ class BlockingBatcher(Generic[T]):
             raise
         self.report, self._is_open = report, False
         at_exit.leave(self)
+        run_ends.batcher_ended(self, report)
         return report
 
     def end_at_exit(self) -> None:
@@ -255,7 +255,9 @@ class BlockingBatcher(Generic[T]):
             self._accept(together, (None,) * len(together), timeout)
 
     def submit(self, item: T, *, timeout: float | timedelta | None = None) -> BlockingReceipt:
-        """Like `add`; return a receipt: `result()` waits for the outcome, or raises `ItemFailed`."""
+        """Like `add`; return a receipt: `result()` waits until the item is stored, or raises
+        `ItemFailed`.
+        """
         process_fork.check()
         refuse_in_a_loop("submit()", INSTEAD)
         receipt = BlockingReceipt()
@@ -263,8 +265,27 @@ class BlockingBatcher(Generic[T]):
         return receipt
 
     def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
-        """Add `item`, and wait for success or raise `ItemFailed`. `timeout` is for room only."""
-        return self.submit(item, timeout=timeout).result()
+        """Add `item`, block until it is stored, and return `delivered`, `duplicate` or `spooled`.
+
+        Raises `ItemFailed` for every other outcome: a dead-lettered item is safe, but not stored.
+        `timeout` in seconds (default: none) bounds the whole wait. It raises `AddTimeout` while the
+        item waits for room: it was not accepted. Later it raises `DeliverTimeout` with the
+        `receipt`: the item is accepted and still written, so do not send it again. Otherwise raises
+        like `add`. After an interrupt the item may have been accepted, and is then written all the
+        same.
+        """
+        process_fork.check()
+        refuse_in_a_loop("deliver()", INSTEAD)
+        seconds = checks.optional_seconds("timeout", timeout, zero=True)
+        if seconds is None:
+            return self.submit(item).result()
+        run = self._running()
+        ends = run.now() + seconds
+        receipt = self.submit(item, timeout=seconds)
+        try:
+            return receipt.result(max(0.0, ends - run.now()))
+        except DeliverTimeout:
+            raise DeliverTimeout(receipt, seconds) from None
 
     def _accept(
         self, items: tuple[T, ...], receipts: Receipts, timeout: float | timedelta | None

@@ -57,6 +57,12 @@ class ThreadRun(Generic[T]):
         if thread is not None:
             thread.abandon()
 
+    def now(self) -> float:
+        """Return the loop's monotonic time. Raises `ClosedError` without a running thread."""
+        if self._thread is None:
+            raise ClosedError(f"batcher {self.batcher.name!r} has ended")
+        return self._thread.loop.time()
+
     def wait(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run a coroutine on the loop, and block. Raises `ClosedError` without a running thread."""
         if self._thread is None:

@@ -213,7 +213,7 @@ class Replay:
         delivery = batch.delivery
         outcome = delivery.verdict(index)
         error = error or delivery.error(index)
-        if not outcome.is_success and error is not None:
+        if not outcome.is_safe and error is not None:
             outcome = self._without_success(
                 outcome, error, self._kind_of(error), maybe=index in delivery.maybe_applied
             )
@@ -226,7 +226,7 @@ class Replay:
                 letter,
                 f"{outcome.value.replace('_', '-')}" if error is None else told.for_log(error),
             )
-        state = Ending.state_for(outcome.value, is_success=outcome.is_success)
+        state = Ending.state_for(outcome.value, is_safe=outcome.is_safe)
         tries = delivery.tries(index)
         if outcome is not Outcome.REJECTED or error is None or tries is None:
             return Ending(key=letter.key, outcome=outcome.value, state=state)

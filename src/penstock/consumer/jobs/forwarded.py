@@ -78,7 +78,7 @@ class ForwardedItems:
         self.sent = [
             (item, receipt)
             for item, receipt in self.sent
-            if receipt.outcome is None or not receipt.outcome.is_success
+            if receipt.outcome is None or not receipt.outcome.is_safe
         ]
         return not self.sent
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.checks import bad, is_async
 from ..._core.errors import ClosedError
+from ..._core.runtime.run_ends import consumer_feeds
 from ..results import Ack, Incomplete
 from .forwarded import ForwardedItems, TakesForwarded
 from .pending import Pending
@@ -31,6 +32,7 @@ class Forwarding:
     """
 
     def __init__(self, batcher: TakesForwarded, end: Callable[[BaseException], object]) -> None:
+        consumer_feeds(batcher)
         self._batcher = batcher
         self._end = end
         """Ends the run with an error."""

@@ -159,7 +159,7 @@ class FanOut(Openable, Generic[T]):
             for outcome, number in ended.items():
                 mine[outcome] = mine.get(outcome, 0) + number
             bad = {
-                outcome.value: number for outcome, number in ended.items() if not outcome.is_success
+                outcome.value: number for outcome, number in ended.items() if not outcome.is_safe
             }
             if bad and label in self._extra:
                 error = next(

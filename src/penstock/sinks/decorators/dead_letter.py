@@ -353,4 +353,4 @@ def _record(
 
 
 def _buried(outcome: Outcome) -> Outcome:
-    return Outcome.DEAD_LETTERED if outcome.is_success else Outcome.REJECTED
+    return Outcome.DEAD_LETTERED if outcome.is_safe else Outcome.REJECTED

@@ -220,7 +220,7 @@ def _checked(result: WriteResult, size: int) -> WriteResult:
         )
     for name, entries, is_good in (
         ("errors", result.errors, _is_error),
-        ("outcomes", result.outcomes, _is_success),
+        ("outcomes", result.outcomes, _is_safe),
     ):
         for index, entry in cast("Mapping[object, object]", entries).items():
             if type(index) is not int or not 0 <= index < size:
@@ -249,5 +249,5 @@ def _is_error(entry: object) -> bool:
     return isinstance(entry, BaseException)
 
 
-def _is_success(entry: object) -> bool:
-    return isinstance(entry, Outcome) and entry.is_success
+def _is_safe(entry: object) -> bool:
+    return isinstance(entry, Outcome) and entry.is_safe
