@@ -49,6 +49,7 @@ NAMES = {
     "batcher_queue_depth": ("gauge", {"name"}),
     "batcher_queue_capacity_items": ("gauge", {"name"}),
     "batcher_max_items": ("gauge", {"name"}),
+    "batcher_max_delay_seconds": ("gauge", {"name"}),
     "batcher_workers": ("gauge", {"name"}),
     "batcher_destination_state": ("gauge", {"name", "state"}),
     "batcher_retries": ("counter", {"name", "class"}),
@@ -64,6 +65,8 @@ NAMES = {
     "batcher_flushed_ok": ("counter", {"name"}),
     "batcher_flushed_fail": ("counter", {"name"}),
     "batcher_dropped_on_shutdown": ("counter", {"name"}),
+    "batcher_withdrawn": ("counter", {"name"}),
+    "batcher_lost": ("counter", {"name"}),
     "batcher_refused": ("counter", {"name"}),
     "batcher_add_blocked": ("counter", {"name"}),
 }
