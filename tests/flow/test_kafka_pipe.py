@@ -122,6 +122,7 @@ async def _churn(
                 asyncio.get_running_loop().call_soon(stage.in_time.set)
                 report = await leaving.stop()
                 assert report.complete or troubles
+                assert report.batcher.tally.lost == 0
                 withdrawn += report.batcher.tally.withdrawn
             for each in members:
                 await each.watch.owns(PARTITIONS // len(members))

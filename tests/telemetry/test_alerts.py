@@ -82,9 +82,7 @@ ILL = {
         f"batcher_backing_off_items{N}}}": "500x60",
         f"batcher_flushed_ok_total{N}}}": "5x60",
     },
-    "BatcherDestinationRefuses": {
-        f"batcher_destination_state{N},state='refused'}}": "0x50 1x10"
-    },
+    "BatcherDestinationRefuses": {f"batcher_destination_state{N},state='refused'}}": "0x50 1x10"},
 }
 """Every alert, and the differences from a healthy batcher for which it alone fires."""
 SILENT = {
@@ -159,7 +157,8 @@ def test_the_rules_speak_of_metrics_that_exist() -> None:
 
 def test_each_rule_fires_on_its_recorded_series_alone(promtool: str, tmp_path: Path) -> None:
     """B-T56: none fires if all is well; the signature of a locked table is detected (B-T46)."""
-    cases = {"healthy": ({}, [])} | {alert: (ILL[alert], [alert]) for alert in ILL}
+    cases: dict[str, tuple[dict[str, str], list[str]]] = {"healthy": ({}, [])}
+    cases |= {alert: (ILL[alert], [alert]) for alert in ILL}
     cases |= {case: (changes, []) for case, changes in SILENT.items()}
     cases["a locked table"] = (LOCKED, OF_LOCKED)
     recorded = {

@@ -236,9 +236,11 @@ async def test_the_tally_adds_up_at_every_scrape(fake_clock: FakeClock, seed: in
 
 
 async def test_batchers_of_one_name_add_up_and_closed_ones_keep_their_counts(
-    fake_clock: FakeClock,
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two batchers, one registry, one of them opened twice; a scrape never fails."""
+    """Two batchers, one registry, one of them opened twice; a scrape never fails. Only two that are
+    open at a time warn, once.
+    """
     registry = CollectorRegistry()
     one = Batcher[int](FakeSink(), name="audit", observers=[PrometheusObserver(registry)])
     two = Batcher[int](
@@ -254,6 +256,13 @@ async def test_batchers_of_one_name_add_up_and_closed_ones_keep_their_counts(
         await two.add_many(range(5))
         assert value(registry, "batcher_enqueued_total") == 11
         assert value(registry, "batcher_queue_depth") == 5
+        assert caplog.messages == []
+        for _ in range(2):
+            async with one:
+                pass
+        assert caplog.messages == [
+            "batcher 'audit' is open twice: the metrics of both add up; give each a name= of its own"
+        ]
         two.setup.sink.release()  # type: ignore[attr-defined]
     assert value(registry, "batcher_flushed_ok_total") == 11
     assert b"batcher_enqueued_total" in generate_latest(registry)

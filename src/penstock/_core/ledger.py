@@ -61,7 +61,7 @@ class Ledger:
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.refused = 0
         self.returned = 0
-        """Failed items whose source has them; counted before their outcome."""
+        """Failed items whose source has them."""
         self.withdrawn = 0
         """Those of them that their source had withdrawn, and that are unsent."""
         self.bytes = 0
@@ -147,6 +147,14 @@ class Ledger:
         self.in_flight -= items
         self.bytes -= size
         self.outcomes[outcome] += items
+
+    def note_returned(self, items: int) -> None:
+        """Count failed items whose source has them, before their outcome is booked."""
+        self.returned += items
+
+    def note_withdrawn(self, items: int) -> None:
+        """Count items that their source has withdrawn, before they are booked as unsent."""
+        self.withdrawn += items
 
     def landed(self, items: int, size: int) -> None:
         """Remove a tenant's items when their write has ended."""

@@ -76,11 +76,11 @@ class Bookkeeper(Generic[T]):
         sealed = flight.sealed
         if sealed.receipts and not outcome.is_success:
             receipts = sealed.receipts
-            self._ledger.returned += sum(_is_of_source(receipts.get(i)) for i in indices)
+            self._ledger.note_returned(sum(_is_of_source(receipts.get(i)) for i in indices))
         kept = indices if outcome is Outcome.UNSENT else ()
         if kept and flight.batch.delivery.withdrawn:
             kept = _not_withdrawn(flight, indices)
-            self._ledger.withdrawn += len(indices) - len(kept)
+            self._ledger.note_withdrawn(len(indices) - len(kept))
         if kept and self.held is not None:
             self._hold(flight, kept, self.held)
             left = set(indices).difference(kept)
@@ -155,7 +155,7 @@ class Bookkeeper(Generic[T]):
     def withdraw(self, items: Sequence[Leftover[T]], cause: BaseException) -> None:
         """Like `end` with `unsent`, for items that are not returned: their source has them."""
         items, doubtful = _by_doubt(items)
-        self._ledger.withdrawn += len(items)
+        self._ledger.note_withdrawn(len(items))
         self._end(doubtful, Outcome.UNKNOWN, cause)
         self._end(items, Outcome.UNSENT, cause)
 
@@ -163,7 +163,7 @@ class Bookkeeper(Generic[T]):
         self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
     ) -> None:
         if not outcome.is_success:
-            self._ledger.returned += sum(_is_of_source(item.receipt) for item in items)
+            self._ledger.note_returned(sum(_is_of_source(item.receipt) for item in items))
         self._ledger.ended(len(items), outcome)
         self._resolve_each(items, outcome, cause)
         if items:
