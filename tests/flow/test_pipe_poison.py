@@ -307,7 +307,7 @@ async def test_a_batcher_in_a_pipe_has_its_name_and_loses_nothing_that_the_pipe_
         assert report.batcher.name == batcher.name == expected
         assert value("batcher_items_total", expected, outcome="rejected") == 1
         assert value("batcher_lost_total", expected) == report.batcher.tally.lost == 0
-        line = "3 accepted: 2 delivered, 1 rejected (1 returned to the source)"
+        line = "3 accepted: 2 delivered, 1 rejected; 1 returned to the source"
         assert f"'{expected}' complete" in str(report.batcher)
         assert line in str(report.batcher)
     assert value("source_term_total", "ledger", fate="terminated") == 0

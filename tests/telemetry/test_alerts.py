@@ -7,6 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import yaml
+from tests.docs.pages import ROOT
 from tests.telemetry.test_prometheus import NAMES
 from tests.telemetry.test_tenants import TENANT_NAMES
 
@@ -153,6 +154,23 @@ def test_the_rules_speak_of_metrics_that_exist() -> None:
             "QueueFilling",
         )
     }  # fmt: skip
+
+
+def test_the_pages_list_every_alert() -> None:
+    """Those of batchers and consumers with their severity."""
+    folder = ROOT / "docs" / "how-to"
+    pages = ["watch-with-prometheus.md", "operate-streams.md", "operate-a-queue.md"]
+    first, *others = [(folder / page).read_text() for page in pages]
+    rules = [rule for group in yaml.safe_load(alert_rules())["groups"] for rule in group["rules"]]
+    listed = re.findall(r"^\| `(\w+)` \| (info|warning|critical) \|", first, re.MULTILINE)
+    listed += [
+        (name, "") for name in re.findall(r"^\| `([SQ]\w+)` \|", "".join(others), re.MULTILINE)
+    ]
+    severities = {
+        rule["alert"]: rule["labels"]["severity"] if rule["alert"][0] in "BC" else ""
+        for rule in rules
+    }
+    assert sorted(listed) == sorted(severities.items())
 
 
 def test_each_rule_fires_on_its_recorded_series_alone(promtool: str, tmp_path: Path) -> None:

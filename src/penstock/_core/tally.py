@@ -94,5 +94,5 @@ class Tally:
         parts = [f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count]
         line = f"{self.accepted} accepted" + (": " + ", ".join(parts) if parts else "")
         if self.returned > self.withdrawn:
-            line = f"{line} ({self.returned} returned to the source)"
+            line = f"{line}; {self.returned} returned to the source"
         return line
