@@ -319,6 +319,7 @@ async def run(clock: FakeClock, random: Random) -> None:
     assert tally.accepted == sum(source.slips.values())
     for outcome in Outcome:
         assert tally.of(outcome) == sum(slip.outcomes.count(outcome) for slip in source.slips)
+    assert tally.lost == 0, "a source has the items that fail"
 
 
 async def _produce(source: Source, clock: FakeClock, random: Random, batcher: Batcher[Row]) -> None:
@@ -330,6 +331,7 @@ async def _produce(source: Source, clock: FakeClock, random: Random, batcher: Ba
         if random.random() < 0.15:
             source.lose()
         batcher.tally().verify()
+        assert batcher.tally().lost == 0
     source.start(_ended(submission))
 
 

@@ -89,7 +89,9 @@ def test_queued_items_of_a_claim_end_unsent_and_the_others_are_written(
             assert applied == [row.number for row in rows[7:] if row.key == key]
         assert batcher.report is not None
         assert batcher.report.complete
-        assert batcher.report.withdrawn == 6
+        assert batcher.report.tally.withdrawn == 6
+        assert batcher.report.tally.lost == 0
+        assert str(batcher.report.tally) == "14 accepted: 8 delivered, 6 withdrawn"
         assert batcher.report.unsent == ()
 
     on_virtual_time(main)

@@ -17,9 +17,11 @@ from watch_help import Gate, running
 from penstock import ConfigError, MissingExtra
 from penstock.consumer import Consumer, probes, serve_probes
 from penstock.sources.memory import MemorySource
+from penstock.telemetry import PrometheusConsumerObserver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from penstock.consumer import Probes
     from penstock.testing import FakeClock
@@ -114,7 +116,6 @@ async def test_a_stall_is_dead_only_if_that_is_wanted(fake_clock: FakeClock) -> 
 async def test_other_requests_are_refused(fake_clock: FakeClock) -> None:
     app = probes(Consumer(MemorySource(log_of()), clock=fake_clock))
     assert (await get(app, "/")).status_code == 404
-    assert (await get(app, "/metrics")).status_code == 404
     assert (await get(app, "/live", method="POST")).status_code == 405
     head = await get(app, "/live", method="HEAD")
     assert (head.status_code, head.text) == (200, "")
@@ -148,8 +149,45 @@ async def test_it_takes_part_in_the_lifespan_and_closes_websockets(fake_clock: F
     assert sent[-1] == "websocket.close"
 
 
-async def test_it_is_served_over_a_socket_until_the_block_ends(real_clock: object) -> None:
-    """consumer/C:B4: on loopback, without signal handlers or changes to the logging."""
+async def test_metrics_are_served_beside_the_probes(
+    fake_clock: FakeClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of one registry, by default the global one, in the format that the scrape accepts."""
+    pytest.importorskip("prometheus_client")
+    from prometheus_client import CollectorRegistry, Counter, values
+
+    own, newer = CollectorRegistry(), {"accept": "application/openmetrics-text"}
+    for registry in (own, None):
+        seen = [PrometheusConsumerObserver(registry, lag_every=None)]
+        options: dict[str, Any] = {"name": "billing", "observers": seen}
+        async with running(fake_clock, log_of("a"), Recorder(), **options) as consumer:
+            app = probes(consumer, registry=registry)
+            await fake_clock.run_until_idle()
+            response = await get(app, "/metrics")
+            assert response.status_code == 200
+            assert response.headers["content-type"].startswith("text/plain; version=")
+            assert 'source_acked_total{name="billing"} 1.0\n' in response.text
+            response = await get(app, "/metrics", headers=newer)
+            assert response.headers["content-type"].startswith("application/openmetrics-text")
+            assert response.text.endswith("# EOF\n")
+            assert (await get(probes(consumer, registry=own), "/metrics")).status_code == 200
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue())  # type: ignore[no-untyped-call]
+    Counter("jobs", "Jobs.", registry=CollectorRegistry()).inc()  # of any process
+    assert "jobs_total 1.0\n" in (await get(app, "/metrics")).text
+    monkeypatch.setattr("penstock.consumer.probe_app.find_spec", lambda _: None)
+    response = await get(app, "/metrics")
+    assert response.status_code == 501
+    assert 'pip install "penstock[prometheus]"' in response.text
+
+
+async def test_it_is_served_over_a_socket_until_the_block_ends(
+    real_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """consumer/C:B4: on loopback, without signal handlers or changes to the logging, and without a
+    line for each request.
+    """
+    caplog.set_level(logging.DEBUG)
     source = MemorySource(log_of("a"))
     consumer = Consumer(source, name="billing", drain=0.1)
     handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
@@ -164,6 +202,8 @@ async def test_it_is_served_over_a_socket_until_the_block_ends(real_clock: objec
             consumer.stop()
             await run
             assert (await client.get("/ready")).status_code == 503
+            assert (await client.get("/metrics")).status_code == 200
+    assert [each for each in caplog.records if each.name == "uvicorn.access"] == []
     assert levels == [logging.getLogger(name).level for name in ("uvicorn", "uvicorn.error")]
     with pytest.raises(OSError), socket.create_connection((host, port), timeout=1):
         pass

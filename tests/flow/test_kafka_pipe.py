@@ -122,13 +122,14 @@ async def _churn(
                 asyncio.get_running_loop().call_soon(stage.in_time.set)
                 report = await leaving.stop()
                 assert report.complete or troubles
-                withdrawn += report.batcher.withdrawn
+                assert report.batcher.tally.lost == 0
+                withdrawn += report.batcher.tally.withdrawn
             for each in members:
                 await each.watch.owns(PARTITIONS // len(members))
             total = stage.number * PARTITIONS * (records // PARTITIONS)
             await truth.have_finished(total)
         for each in members:
-            withdrawn += (await each.stop()).batcher.withdrawn
+            withdrawn += (await each.stop()).batcher.tally.withdrawn
     assert withdrawn, "no row was in a batcher when its partition was revoked"
     assert truth.repeated <= truth.doubtful
     assert bool(truth.doubtful) == bool(troubles)
@@ -270,7 +271,7 @@ def test_rows_of_a_lost_partition_are_neither_begun_nor_committed(broker: Embedd
                 assert truth.commits == commits
                 assert begun == []
                 await member.watch.stored(200)
-                assert (await member.stop()).batcher.withdrawn > 0
+                assert (await member.stop()).batcher.tally.withdrawn > 0
         assert truth.repeated == {(0, offset) for offset in held}
         assert truth.late_starts == []
         assert truth.untrue == []

@@ -268,3 +268,75 @@ async def test_a_record_that_cannot_be_written_ends_the_pipe(
         await pipe.run()
     assert 0 in sink.offsets
     assert log.start(P0).offset == 1
+
+
+async def test_a_batcher_in_a_pipe_has_its_name_and_loses_nothing_that_the_pipe_keeps(
+    fake_clock: FakeClock,
+) -> None:
+    """The row is rejected, and its record's letter is stored: no alert of lost items may fire."""
+    pytest.importorskip("prometheus_client")
+    from prometheus_client import CollectorRegistry
+
+    from penstock.telemetry import PrometheusConsumerObserver, PrometheusObserver
+
+    async def write(batch: Batch[Any]) -> None:
+        if any(row.offset == 1 for row in batch):
+            raise PermanentError("no")
+
+    registry, letters = CollectorRegistry(), MemorySink[Any]()
+
+    def value(metric: str, name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(metric, {"name": name, **labels})
+
+    named: list[tuple[dict[str, Any], str]] = [({}, "ledger"), ({"name": "rows"}, "rows")]
+    for given, expected in named:
+        batcher = Batcher(
+            write,
+            key=lambda row: row.key,
+            limits=Limits(max_items=1),
+            clock=fake_clock,
+            observers=[PrometheusObserver(registry)],
+            **given,
+        )
+        source = MemorySource(MemoryLog(records("abc")), ends=True, clock=fake_clock)
+        options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+        seen = [PrometheusConsumerObserver(registry)]
+        pipe = flow.pipe(source, batcher, name="ledger", observers=seen, **options)
+        report = await pipe.run()
+        assert report.complete
+        assert report.batcher.name == batcher.name == expected
+        assert value("batcher_items_total", expected, outcome="rejected") == 1
+        assert value("batcher_lost_total", expected) == report.batcher.tally.lost == 0
+        line = "3 accepted: 2 delivered, 1 rejected; 1 returned to the source"
+        assert f"'{expected}' complete" in str(report.batcher)
+        assert line in str(report.batcher)
+    assert value("source_term_total", "ledger", fate="terminated") == 0
+    assert value("source_term_total", "ledger", fate="dead_lettered") == 2
+    assert value("consumer_letters_total", "ledger") == 2
+
+
+async def test_two_pipes_of_one_name_in_one_registry_warn(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("prometheus_client")
+    from prometheus_client import CollectorRegistry
+
+    from penstock.telemetry import PrometheusConsumerObserver, PrometheusObserver
+
+    registry = CollectorRegistry()
+    for names in (("a", "b"), ("c", "c")):
+        pipes = [
+            flow.pipe(
+                MemorySource(MemoryLog(records("abc")), ends=True, clock=fake_clock),
+                Batcher(Destination(), clock=fake_clock, observers=[PrometheusObserver(registry)]),
+                name=name,
+                observers=[PrometheusConsumerObserver(registry)],
+            )
+            for name in names
+        ]
+        await asyncio.gather(*(pipe.run() for pipe in pipes))
+    told = [line for line in caplog.messages if "open twice" in line]
+    assert sorted(line.partition(":")[0] for line in told) == [
+        "batcher 'c' is open twice",
+        "consumer 'c' is open twice",
+    ]

@@ -198,6 +198,8 @@ class Model:
             assert told == counted or (
                 outcome in silent and told < counted and self.batcher.stats().state != "open"
             ), f"{counted} {outcome.value}, but {told} were told"
+        failed = tally.rejected + tally.unknown + tally.dropped + tally.unsent
+        assert tally.lost == failed, "items without a source that fail are lost"
         assert set(self.outcomes) <= self.place.keys(), "an item that never got in has an outcome"
 
     def check_receipts(self) -> None:

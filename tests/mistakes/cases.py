@@ -85,6 +85,7 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("A field name instead of a key function", 'Batcher(write, key="user_id")'),
         Mistake("Shares without tenants", 'Batcher(write, tenants={"acme": 2})'),
         Mistake("A boolean instead of settings", "Batcher(write, adaptive=True)"),
+        Mistake("Two batchers of one name", "from prometheus_client import CollectorRegistry\nfrom penstock.telemetry import PrometheusObserver\n\nseen = [PrometheusObserver(CollectorRegistry())]\nasync with Batcher(write, observers=seen), Batcher(write, observers=seen):\n    ...", "log"),
         Mistake("One observer without a list", "Batcher(write, observers=Observer())"),
         Mistake("A function instead of an observer", "Batcher(write, observers=[print])"),
         Mistake("A handler with one argument", "Batcher(write, on_failure=lambda items: None)"),

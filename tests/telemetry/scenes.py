@@ -9,6 +9,7 @@ import tenacity
 
 from penstock import (
     Batcher,
+    DeadLetter,
     Limits,
     PermanentError,
     RefusedError,
@@ -16,7 +17,7 @@ from penstock import (
     TransientError,
     stack,
 )
-from penstock.testing import BlockingSink, ScriptedSink, fail, partial, slow
+from penstock.testing import BlockingSink, FakeSink, ScriptedSink, fail, partial, slow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 EVERY_ALERT = {
-    "BatcherBatchesSmall": "small",
+    "BatcherBatchesSmall": "sparse",
+    "BatcherBatchesLarge": "small",
     "BatcherFlushSlow": "slow",
     "BatcherOnlySizeTrigger": "small",
+    "BatcherOnlyTimeTrigger": "sparse",
     "BatcherQueueFilling": "full",
     "BatcherLosing": "losing",
+    "BatcherDeadLetters": "letters",
     "BatcherKeysHeld": "held",
     "BatcherTenantFilling": "tenants",
     "BatcherOutage": "outage",
@@ -48,17 +52,22 @@ async def every_state(
     two = Limits(max_items=2, workers=1)
     few = Limits(max_items=2, workers=1, max_pending_items=10)
 
+    def one_bad() -> ScriptedSink[Any]:
+        return ScriptedSink[Any]([partial({0: PermanentError("no")})])
+
     def batcher(name: str, sink: Any, limits: Limits, **more: Any) -> Batcher[Any]:
         return Batcher(sink, name=name, limits=limits, observers=observers(), **more)
 
     made = [
         batcher("small", ScriptedSink[Any]([]), two),
+        batcher("sparse", ScriptedSink[Any]([]), Limits(max_items=100)),
         batcher("slow", ScriptedSink[Any]([slow(1.0), slow(1.0)]), two),
         batcher("full", gates[0], few, overflow="drop_newest"),
-        batcher("losing", ScriptedSink[Any]([partial({0: PermanentError("no")})]), two),
+        batcher("losing", one_bad(), two),
+        batcher("letters", stack(one_bad(), DeadLetter(FakeSink[Any]())), two),
         batcher(
             "held",
-            ScriptedSink[Any]([partial({0: PermanentError("no")})]),
+            one_bad(),
             two,
             key=str,
             on_key_failure="pause",
@@ -86,6 +95,8 @@ async def every_state(
 
 SCRIPT = {
     "small": range(4),
+    "sparse": range(4),
+    "letters": range(2),
     "slow": range(4),
     "full": range(12),
     "losing": range(2),

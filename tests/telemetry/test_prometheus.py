@@ -49,6 +49,7 @@ NAMES = {
     "batcher_queue_depth": ("gauge", {"name"}),
     "batcher_queue_capacity_items": ("gauge", {"name"}),
     "batcher_max_items": ("gauge", {"name"}),
+    "batcher_max_delay_seconds": ("gauge", {"name"}),
     "batcher_workers": ("gauge", {"name"}),
     "batcher_destination_state": ("gauge", {"name", "state"}),
     "batcher_retries": ("counter", {"name", "class"}),
@@ -64,6 +65,8 @@ NAMES = {
     "batcher_flushed_ok": ("counter", {"name"}),
     "batcher_flushed_fail": ("counter", {"name"}),
     "batcher_dropped_on_shutdown": ("counter", {"name"}),
+    "batcher_withdrawn": ("counter", {"name"}),
+    "batcher_lost": ("counter", {"name"}),
     "batcher_refused": ("counter", {"name"}),
     "batcher_add_blocked": ("counter", {"name"}),
 }
@@ -233,9 +236,11 @@ async def test_the_tally_adds_up_at_every_scrape(fake_clock: FakeClock, seed: in
 
 
 async def test_batchers_of_one_name_add_up_and_closed_ones_keep_their_counts(
-    fake_clock: FakeClock,
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two batchers, one registry, one of them opened twice; a scrape never fails."""
+    """Two batchers, one registry, one of them opened twice; a scrape never fails. Only two that are
+    open at a time warn, once.
+    """
     registry = CollectorRegistry()
     one = Batcher[int](FakeSink(), name="audit", observers=[PrometheusObserver(registry)])
     two = Batcher[int](
@@ -251,6 +256,13 @@ async def test_batchers_of_one_name_add_up_and_closed_ones_keep_their_counts(
         await two.add_many(range(5))
         assert value(registry, "batcher_enqueued_total") == 11
         assert value(registry, "batcher_queue_depth") == 5
+        assert caplog.messages == []
+        for _ in range(2):
+            async with one:
+                pass
+        assert caplog.messages == [
+            "batcher 'audit' is open twice: the metrics of both add up; give each a name= of its own"
+        ]
         two.setup.sink.release()  # type: ignore[attr-defined]
     assert value(registry, "batcher_flushed_ok_total") == 11
     assert b"batcher_enqueued_total" in generate_latest(registry)

@@ -52,6 +52,7 @@ class Ledger:
     __slots__ = (
         "_granted_bytes", "_granted_items", "_open", "_queued", "_waiters", "_whole", "bytes",
         "handed_back", "in_flight", "max_bytes", "max_items", "outcomes", "queued_bytes", "refused",
+        "returned", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, max_items: int, max_bytes: int | None, whole: Ledger | None = None) -> None:
@@ -59,6 +60,10 @@ class Ledger:
         self.max_bytes = max_bytes
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.refused = 0
+        self.returned = 0
+        """Failed items whose source has them."""
+        self.withdrawn = 0
+        """Those of them that their source had withdrawn, and that are unsent."""
         self.bytes = 0
         self.queued_bytes = 0
         self.in_flight = 0
@@ -89,13 +94,16 @@ class Ledger:
 
     def tally(self, backing_off: int) -> Tally:
         """Return the current counts; `backing_off` of the items in flight wait in a backoff."""
-        return Tally(
+        counts = {outcome.value: count for outcome, count in self.outcomes.items()}
+        return Tally(  # another thread may read in the middle of a step: outcomes before `returned`
             accepted=self.settled + self.inside,
             queued=self.queued + self.handed_back,
             in_flight=self.in_flight - backing_off,
             backing_off=backing_off,
             refused=self.refused,
-            **{outcome.value: count for outcome, count in self.outcomes.items()},
+            withdrawn=self.withdrawn,
+            returned=self.returned,
+            **counts,
         )
 
     # -- bookings ----------------------------------------------------------------------------------
@@ -139,6 +147,14 @@ class Ledger:
         self.in_flight -= items
         self.bytes -= size
         self.outcomes[outcome] += items
+
+    def note_returned(self, items: int) -> None:
+        """Count failed items whose source has them, before their outcome is booked."""
+        self.returned += items
+
+    def note_withdrawn(self, items: int) -> None:
+        """Count items that their source has withdrawn, before they are booked as unsent."""
+        self.withdrawn += items
 
     def landed(self, items: int, size: int) -> None:
         """Remove a tenant's items when their write has ended."""

@@ -11,7 +11,8 @@ from .outcome import Outcome
 class Tally:
     """Counts of accepted items by state, which add up at every moment.
 
-    Items refused at `add` were never accepted; `refused` counts them separately.
+    Items refused at `add` were never accepted; `refused` counts them separately. `withdrawn` and
+    `returned` say how many of the failed items are not lost, since their source has them.
     """
 
     accepted: int = 0
@@ -28,6 +29,12 @@ class Tally:
     in_flight: int = 0
     backing_off: int = 0
     refused: int = 0
+    withdrawn: int = 0
+    """Unsent items that their source has taken back, as a pipe does when a partition moves."""
+    returned: int = 0
+    """Rejected, unknown or unsent items whose source has them, and decides about them: the rows of
+    a pipe. Includes the withdrawn ones.
+    """
 
     @property
     def settled(self) -> int:
@@ -59,6 +66,12 @@ class Tally:
         """Items returned unsent at shutdown."""
         return self.unsent
 
+    @property
+    def lost(self) -> int:
+        """Rejected, unknown, dropped or unsent items that no source has."""
+        failed = self.rejected + self.unknown + self.dropped + self.unsent
+        return max(0, failed - self.returned)
+
     def of(self, outcome: Outcome) -> int:
         """Return the count of one outcome."""
         return int(getattr(self, outcome.value))
@@ -68,10 +81,18 @@ class Tally:
         if self.accepted != self.settled + self.inside:
             counts = f"{self.accepted} accepted, {self.settled} settled, {self.inside} inside"
             raise AssertionError(f"the tally does not add up: {counts}: {self}")
+        if not self.withdrawn <= self.unsent or not self.withdrawn <= self.returned:
+            raise AssertionError(f"more items are withdrawn than unsent or returned: {self!r}")
+        if self.returned > self.rejected + self.unknown + self.unsent:
+            raise AssertionError(f"more items are returned than have failed: {self!r}")
 
     def __str__(self) -> str:
-        names = [outcome.value for outcome in Outcome]
-        names += ["queued", "in_flight", "backing_off", "refused"]
-        counts = ((name, getattr(self, name)) for name in names)
-        parts = [f"{count} {name.replace('_', ' ')}" for name, count in counts if count]
-        return f"{self.accepted} accepted" + (": " + ", ".join(parts) if parts else "")
+        counts = {outcome.value: self.of(outcome) for outcome in Outcome}
+        counts["unsent"] -= self.withdrawn
+        for name in ("withdrawn", "queued", "in_flight", "backing_off", "refused"):
+            counts[name] = getattr(self, name)
+        parts = [f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+        line = f"{self.accepted} accepted" + (": " + ", ".join(parts) if parts else "")
+        if self.returned > self.withdrawn:
+            line = f"{line}; {self.returned} returned to the source"
+        return line

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterable
+from dataclasses import replace
 from threading import get_ident
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._core import checks
 from .._core.errors import ConfigError, DeliverTimeout, DrainTimeout
@@ -29,7 +30,7 @@ from .item_mistakes import several
 from .opener import Opener
 from .receipt import Receipt
 from .release import release
-from .setup import BatcherOptions, checked_setup
+from .setup import DEFAULT_NAME, BatcherOptions, checked_setup
 from .snapshot import stats_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Batcher(Generic[T]):
     Args:
         sink: a sink, or a function of a batch (async, or plain, which runs in a thread).
         limits: sizes, times and workers; see `Limits`.
-        name: appears in logs, metrics and reports.
+        name: appears in logs, metrics and reports. A pipe gives its own name to a batcher without
+            one.
         overflow: the policy for a full ledger. `"block"` makes `add` wait, `"reject"` makes it
             raise `LedgerFull`, `"drop_newest"` accepts and drops the new items, and `"drop_oldest"`
             makes room by dropping the oldest items that no worker has taken (or the new ones if
@@ -411,6 +413,12 @@ class Batcher(Generic[T]):
             f"enq={tally.enqueued}, ok={tally.flushed_ok}, fail={tally.flushed_fail}, "
             f"drop={tally.dropped + tally.unsent})"
         )
+
+
+def name_after(batcher: Batcher[Any], name: str) -> None:
+    """Name a batcher that is not open after its only user, unless it has a name of its own."""
+    if batcher.name == DEFAULT_NAME:
+        batcher._use(replace(batcher.setup, name=name))
 
 
 def _seconds(timeout: float | timedelta | None) -> float | None:

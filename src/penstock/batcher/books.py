@@ -12,7 +12,7 @@ from .._core.runtime.exits import exit_later
 from . import log
 from .gathering.pack import Leftover
 from .receipt import ReceiptBase, is_missed
-from .resolvable import Doubtful
+from .resolvable import Doubtful, original
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .fence import Fences
     from .flight import Flight
     from .lifecycle import Lifecycle
+    from .resolvable import Resolvable
     from .setup import Setup
 
 T = TypeVar("T")
@@ -52,8 +53,6 @@ class Bookkeeper(Generic[T]):
         """Items for the last resort; `None` without one."""
         self.parked = 0
         """Returned items that a failed item of their key had stopped."""
-        self.withdrawn = 0
-        """Items that ended unsent because their source had withdrawn them."""
         self._from_flights = 0
 
     def hold_keys(self, outcomes: Collection[Outcome]) -> None:
@@ -75,10 +74,13 @@ class Bookkeeper(Generic[T]):
     ) -> None:
         """Book outcomes of a batch's items: they leave the ledger, and their receipts resolve."""
         sealed = flight.sealed
+        if sealed.receipts and not outcome.is_success:
+            receipts = sealed.receipts
+            self._ledger.note_returned(sum(_is_of_source(receipts.get(i)) for i in indices))
         kept = indices if outcome is Outcome.UNSENT else ()
         if kept and flight.batch.delivery.withdrawn:
             kept = _not_withdrawn(flight, indices)
-            self.withdrawn += len(indices) - len(kept)
+            self._ledger.note_withdrawn(len(indices) - len(kept))
         if kept and self.held is not None:
             self._hold(flight, kept, self.held)
             left = set(indices).difference(kept)
@@ -153,13 +155,15 @@ class Bookkeeper(Generic[T]):
     def withdraw(self, items: Sequence[Leftover[T]], cause: BaseException) -> None:
         """Like `end` with `unsent`, for items that are not returned: their source has them."""
         items, doubtful = _by_doubt(items)
-        self.withdrawn += len(items)
+        self._ledger.note_withdrawn(len(items))
         self._end(doubtful, Outcome.UNKNOWN, cause)
         self._end(items, Outcome.UNSENT, cause)
 
     def _end(
         self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
     ) -> None:
+        if not outcome.is_success:
+            self._ledger.note_returned(sum(_is_of_source(item.receipt) for item in items))
         self._ledger.ended(len(items), outcome)
         self._resolve_each(items, outcome, cause)
         if items:
@@ -233,6 +237,11 @@ class Bookkeeper(Generic[T]):
                 except BaseException as raised:  # reported to every producer
                     yield raised
                     exit_later(raised)
+
+
+def _is_of_source(receipt: Resolvable | None) -> bool:
+    """Whether a feed has submitted the item: its source gets the outcome, and has the item."""
+    return receipt is not None and not isinstance(original(receipt), ReceiptBase)
 
 
 def _by_doubt(

@@ -247,7 +247,6 @@ class Drain(Generic[T]):
             unsent=tuple(books.unsent),
             unknown=tuple(books.unknown),
             left_behind=left_behind,
-            withdrawn=books.withdrawn,
             parked=books.parked,
             ended_by=self._ended_by,
             never_opened=self._opener.never_opened,

@@ -87,6 +87,8 @@ class Stats:
     """The ledger's bound."""
     max_items: int
     """Maximum items in a batch: the limit, or an adaptive batcher's lower current value."""
+    max_delay: float
+    """Seconds from a batch's first item until it is due: the limit."""
     workers: int
     """Maximum batches in flight: the limit, or an adaptive batcher's lower current value."""
     open_items: int
@@ -192,11 +194,11 @@ class ShutdownReport(Generic[T]):
     seconds: float
     """The duration of the shutdown."""
     unsent: tuple[T, ...] = field(repr=False)
-    """The items known not to be applied, for the caller to keep."""
+    """The items known not to be applied, for the caller to keep. Without withdrawn ones
+    (`tally.withdrawn`), which their source has.
+    """
     unknown: tuple[T, ...] = field(repr=False)
     """The items whose outcome became unknown during the shutdown: their write was cut off."""
-    withdrawn: int = 0
-    """Unsent items that their source had withdrawn; they are not among `unsent`."""
     parked: int = 0
     """Items that were never sent because a failed item of their key held them back."""
     left_behind: int = 0
@@ -213,8 +215,8 @@ class ShutdownReport(Generic[T]):
 
     @property
     def complete(self) -> bool:
-        """Whether no item stayed unsent and no write was cut off."""
-        return self.tally.unsent == self.withdrawn and not self.unknown
+        """Whether no item stayed unsent, except withdrawn ones, and no write was cut off."""
+        return self.tally.unsent == self.tally.withdrawn and not self.unknown
 
     def verify(self) -> None:
         """Raise `AssertionError` unless every accepted item has exactly one outcome."""

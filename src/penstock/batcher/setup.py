@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+DEFAULT_NAME = "batcher"
 Overflow = Literal["block", "reject", "drop_newest", "drop_oldest"]
 Oversize = Literal["alone", "dead_letter", "reject"]
 Open = Literal["eager", "lazy"]
@@ -137,7 +138,7 @@ def checked_setup(
     sink: SinkLike[T],
     *,
     limits: Limits | None = None,
-    name: str = "batcher",
+    name: str = DEFAULT_NAME,
     overflow: Overflow = "block",
     oversize: Oversize = "alone",
     size_of: Callable[[T], int] | None = None,

@@ -24,6 +24,7 @@ def stats_of(dispatcher: Dispatcher[Any]) -> Stats:
         tally=dispatcher.tally(),
         capacity_items=ledger.max_items,
         max_items=gathering.shape.max_items,
+        max_delay=dispatcher.setup.limits.delay,
         workers=dispatcher.slots.limit,
         open_items=held.open_items,
         sealed_batches=held.sealed,

@@ -1,17 +1,19 @@
-"""Readiness and liveness of consumers over HTTP, as an ASGI application without dependencies.
+"""Readiness, liveness and metrics of consumers over HTTP, as an ASGI application.
 
-| path | 200 | 503 |
+| path | 200 | otherwise |
 |---|---|---|
-| `/ready` | all consumers are ready | one is not |
-| `/live` | all consumers are alive | one is not |
+| `/ready` | all consumers are ready | 503: one is not |
+| `/live` | all consumers are alive | 503: one is not |
+| `/metrics` | the metrics of a registry of `prometheus_client` | 501: it is not installed |
 
-The body states the reason, as text, or as JSON if the request accepts it. `?verbose` adds
+The body of a probe states the reason, as text, or as JSON if the request accepts it. `?verbose` adds
 `explain()`, which contains keys of records.
 """
 
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qs
 
@@ -22,22 +24,33 @@ from .operated import Operated
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
+    from prometheus_client import CollectorRegistry
+
     Scope: TypeAlias = MutableMapping[str, Any]
     Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
     Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-READY, LIVE = "/ready", "/live"
+READY, LIVE, METRICS = "/ready", "/live", "/metrics"
+NO_CLIENT = '/metrics needs prometheus_client: pip install "penstock[prometheus]"'
 
 Verdict: TypeAlias = "tuple[str, str | None]"
 """A consumer's name, and why it fails a probe; `None` if it passes."""
 
 
-def probes(*consumers: Operated, restart_when_stalled: bool = False) -> Probes:
-    """Return an ASGI application that answers `GET /ready` and `GET /live` with 200 or 503.
+def probes(
+    *consumers: Operated,
+    restart_when_stalled: bool = False,
+    registry: CollectorRegistry | None = None,
+) -> Probes:
+    """Return an ASGI application that answers `GET /ready` and `GET /live` with 200 or 503, and
+    `GET /metrics` for Prometheus.
 
     Args:
-        consumers: at least one; the answer is 200 only if all of them pass.
+        consumers: at least one; the answer of a probe is 200 only if all of them pass.
         restart_when_stalled: whether a stalled consumer counts as not alive.
+        registry: the registry of `/metrics`, as given to the observers; default: the global one of
+            `prometheus_client`, or the files of all processes in its multiprocess mode. Without
+            `prometheus_client`, `/metrics` answers 501.
 
     Serve it on the event loop of the consumers: a blocked loop then does not answer, which fails
     the probe. Raises `ConfigError` for bad arguments.
@@ -48,7 +61,7 @@ def probes(*consumers: Operated, restart_when_stalled: bool = False) -> Probes:
         if not isinstance(consumer, Operated):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise bad("consumers", consumer, "must be consumers")
     restart = flag("restart_when_stalled", restart_when_stalled)
-    return Probes(consumers, restart_when_stalled=restart)
+    return Probes(consumers, restart_when_stalled=restart, registry=registry)
 
 
 class Answer(NamedTuple):
@@ -57,14 +70,21 @@ class Answer(NamedTuple):
     status: int
     kind: str
     """The content type."""
-    body: str
+    body: bytes
 
 
 class Probes:
     """The ASGI application of `probes`."""
 
-    def __init__(self, consumers: tuple[Operated, ...], *, restart_when_stalled: bool) -> None:
+    def __init__(
+        self,
+        consumers: tuple[Operated, ...],
+        *,
+        restart_when_stalled: bool,
+        registry: CollectorRegistry | None,
+    ) -> None:
         self._consumers = consumers
+        self._registry = registry
         self._restart_when_stalled = restart_when_stalled
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,15 +98,22 @@ class Probes:
 
     def _answer(self, scope: Scope) -> Answer:
         path = _path_of(scope)
-        if path not in {READY, LIVE}:
-            return Answer(404, "text/plain", "not found: try /ready or /live\n")
+        if path not in {READY, LIVE, METRICS}:
+            return _text(404, "not found: try /ready, /live or /metrics")
         if scope["method"] not in {"GET", "HEAD"}:
-            return Answer(405, "text/plain", "method not allowed: use GET\n")
+            return _text(405, "method not allowed: use GET")
+        if path == METRICS:
+            return _metrics(scope, self._registry)
         verdicts = [self._verdict(consumer, path) for consumer in self._consumers]
         told = [_explained(consumer) for consumer in self._consumers if _is_verbose(scope)]
         status = 200 if all(reason is None for _, reason in verdicts) else 503
-        write = _json if _accepts_json(scope) else _text
-        return write(status, path[1:], verdicts, told)
+        if "application/json" in _header(scope, b"accept"):
+            return _json(status, path[1:], verdicts, told)
+        lines = [
+            f"{name}: {path[1:] if why is None else f'not {path[1:]}: {why}'}"
+            for name, why in verdicts
+        ]
+        return _text(status, *lines, *told)
 
     def _verdict(self, consumer: Operated, path: str) -> Verdict:
         health = consumer.health()
@@ -103,9 +130,9 @@ def _explained(consumer: Operated) -> str:
         return str(error)
 
 
-def _text(status: int, probe: str, verdicts: list[Verdict], told: list[str]) -> Answer:
-    lines = [f"{name}: {probe if why is None else f'not {probe}: {why}'}" for name, why in verdicts]
-    return Answer(status, "text/plain; charset=utf-8", "\n".join([*lines, *told]) + "\n")
+def _text(status: int, *lines: str) -> Answer:
+    body = "".join([f"{line}\n" for line in lines])
+    return Answer(status, "text/plain; charset=utf-8", body.encode(errors="backslashreplace"))
 
 
 def _json(status: int, probe: str, verdicts: list[Verdict], told: list[str]) -> Answer:
@@ -115,7 +142,21 @@ def _json(status: int, probe: str, verdicts: list[Verdict], told: list[str]) -> 
     for consumer, explanation in zip(consumers, told, strict=False):
         consumer["explanation"] = explanation.splitlines()
     body = {probe: status == 200, "consumers": consumers}
-    return Answer(status, "application/json", json.dumps(body) + "\n")
+    return Answer(status, "application/json", f"{json.dumps(body)}\n".encode())
+
+
+def _metrics(scope: Scope, registry: CollectorRegistry | None) -> Answer:
+    if find_spec("prometheus_client") is None:
+        return _text(501, NO_CLIENT)
+    import prometheus_client as client
+    from prometheus_client import exposition, multiprocess, values
+
+    read = registry or client.REGISTRY
+    if registry is None and values.ValueClass is not values.MutexValue:
+        read = client.CollectorRegistry()
+        multiprocess.MultiProcessCollector(read)  # type: ignore[no-untyped-call]
+    encode, kind = exposition.choose_encoder(_header(scope, b"accept"))
+    return Answer(200, kind, encode(read))
 
 
 # -- ASGI ------------------------------------------------------------------------------------------
@@ -131,20 +172,20 @@ def _is_verbose(scope: Scope) -> bool:
     return "verbose" in parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
-def _accepts_json(scope: Scope) -> bool:
-    accepts = [value for name, value in scope["headers"] if name.lower() == b"accept"]
-    return any(b"application/json" in value for value in accepts)
+def _header(scope: Scope, wanted: bytes) -> str:
+    """Return the values of a header, joined by commas."""
+    found = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == wanted]
+    return ",".join(found)
 
 
 async def _respond(send: Send, answer: Answer, *, has_body: bool) -> None:
-    body = answer.body.encode(errors="backslashreplace")
     headers = [
         (b"content-type", answer.kind.encode()),
-        (b"content-length", b"%d" % len(body)),
+        (b"content-length", b"%d" % len(answer.body)),
         (b"cache-control", b"no-store"),
     ]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body if has_body else b""})
+    await send({"type": "http.response.body", "body": answer.body if has_body else b""})
 
 
 async def _take_part(receive: Receive, send: Send) -> None:

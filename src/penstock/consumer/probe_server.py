@@ -1,4 +1,4 @@
-"""A server for the probes of consumers, on the same event loop."""
+"""A server for the probes and metrics of consumers, on the same event loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._core.checks import bad, count, text
 from .._core.errors import MissingExtra
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
 
     import uvicorn
+    from prometheus_client import CollectorRegistry
 
     from .operated import Operated
     from .probe_app import Probes
@@ -31,8 +32,10 @@ async def serve_probes(
     host: str = "127.0.0.1",
     port: int = 8080,
     restart_when_stalled: bool = False,
+    registry: CollectorRegistry | None = None,
 ) -> AsyncGenerator[tuple[str, int]]:
-    """Serve `probes(*consumers)` over HTTP inside an `async with`; yield the address.
+    """Serve `probes(*consumers)` over HTTP inside an `async with`, that is `/ready`, `/live` and
+    `/metrics`; yield the address.
 
     Args:
         consumers: the consumers to probe, at least one.
@@ -40,13 +43,14 @@ async def serve_probes(
             `?verbose`.
         port: 0 selects a free port; default 8080.
         restart_when_stalled: as for `probes`.
+        registry: as for `probes`.
 
     Enter it outside `run`, so that `/ready` answers 503 while the consumer drains. Installs no
-    signal handler and no logging. Needs the extra `probes`. Raises `MissingExtra`, `ConfigError`
+    signal handler and no logging, and logs no request. Needs the extra `probes`. Raises `MissingExtra`, `ConfigError`
     for bad arguments, and `OSError` if the address is not available. The exit suspends for about
     0.2 s, and up to one second longer while requests are open.
     """
-    app = probes(*consumers, restart_when_stalled=restart_when_stalled)
+    app = probes(*consumers, restart_when_stalled=restart_when_stalled, registry=registry)
     text("host", host)
     if count("port", port, least=0) > LAST_PORT:
         raise bad("port", port, f"must be at most {LAST_PORT}")
@@ -70,6 +74,7 @@ def _listening(host: str, port: int) -> socket.socket:
 def _server(app: Probes) -> uvicorn.Server:
     try:
         import uvicorn
+        from uvicorn.protocols.http.h11_impl import H11Protocol
     except ImportError as error:
         message = 'serve_probes needs uvicorn: pip install "penstock[probes]"'
         raise MissingExtra(message) from error
@@ -79,6 +84,13 @@ def _server(app: Probes) -> uvicorn.Server:
 
         def configure_logging(self) -> None:
             """Configure nothing: loggers are shared with other servers of the process."""
+
+    class ProbeProtocol(H11Protocol):
+        """HTTP without an access log: uvicorn's own switch changes a logger of the whole process."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.access_log = False
 
     class ProbeServer(uvicorn.Server):
         """A server that leaves signals to the program."""
@@ -91,10 +103,9 @@ def _server(app: Probes) -> uvicorn.Server:
     return ProbeServer(
         ProbeConfig(
             app,
-            access_log=False,
             lifespan="off",
             ws="none",
-            http="h11",
+            http=ProbeProtocol,
             timeout_graceful_shutdown=GRACE,
         )
     )

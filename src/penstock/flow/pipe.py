@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._core.clock import Signal, wait_until
 from .._core.errors import ConfigError
 from .._core.keywords import takes
+from ..batcher.batcher import name_after
 from ..consumer.operated import Operated
 from .piped import PipedSchedule
 from .pump import Pump
@@ -39,8 +40,9 @@ class Pipe(Operated):
             `None` for no row; `Skip()`, `ToDeadLetter(why)` or `Terminate(why)` settle the record
             without rows. A plain function runs in the event loop and has to be fast. Default: the
             record itself is the row.
-        name: name of the pipe in logs, metrics, dead letters and the park store. For the park store
-            it has to be the same in all processes of a group, and different in other groups.
+        name: name of the pipe in logs, metrics, dead letters and the park store, and of its batcher
+            if that has no name of its own. For the park store it has to be the same in all
+            processes of a group, and different in other groups.
         on_rejected: the strategy for a record with a permanently rejected row, or one whose stored
             row differs (`StoredRowDiffers`), or that cannot be transformed: `skip`, `block`, `block_and_dead_letter`, `park_key`, or `exit`: `run` ends
             and raises its error. Default: `park_key` with `parked`, else `block_and_dead_letter`
@@ -137,6 +139,7 @@ class Pipe(Operated):
         if (state := self._batcher.stats().state) not in {"new", "closed"}:
             rule = "a pipe opens and closes its batcher, which must have no other user"
             raise ConfigError(f"batcher {self._batcher.name!r} is {state}: {rule}")
+        name_after(self._batcher, self.name)
         await self._batcher.__aenter__()
         try:
             yield

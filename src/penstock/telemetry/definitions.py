@@ -112,6 +112,13 @@ STATES: tuple[Measure, ...] = (
         is_greatest=True,
     ),
     one(
+        "batcher_max_delay_seconds",
+        "Seconds from a batch's first item until it is due.",
+        "s",
+        lambda stats: stats.max_delay,
+        is_greatest=True,
+    ),
+    one(
         "batcher_workers",
         "Maximum number of batches in flight; an adaptive batcher changes it.",
         "{batch}",
@@ -215,6 +222,18 @@ TOTALS: tuple[Measure, ...] = (
         "Items returned unsent.",
         "{item}",
         lambda stats: stats.tally.dropped_on_shutdown,
+    ),
+    one(
+        "batcher_withdrawn",
+        "Unsent items that their source has taken back, as a pipe does when a partition moves.",
+        "{item}",
+        lambda stats: stats.tally.withdrawn,
+    ),
+    one(
+        "batcher_lost",
+        "Items rejected, unknown, dropped or unsent that no source has.",
+        "{item}",
+        lambda stats: stats.tally.lost,
     ),
     one(
         "batcher_refused",

@@ -53,7 +53,7 @@ class Families:
         if self._is_multiprocess:
             self.states = Mirror(registry, catalogue)
         else:
-            self.states = StateCollector(StateReadings(catalogue.totals), catalogue)
+            self.states = StateCollector(StateReadings(catalogue), catalogue)
             registry.register(self.states)
 
     def _child(self, family: Family, labels: tuple[str, ...]) -> Any:

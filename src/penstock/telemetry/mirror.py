@@ -46,7 +46,7 @@ class Mirror:
 
         self._registry = registry
         self._catalogue = catalogue
-        self._readings = StateReadings(catalogue.totals)
+        self._readings = StateReadings(catalogue)
         self._gauges: dict[str, Gauge] = {
             each.family.name: self._gauge(each.family, is_greatest=each.is_greatest)
             for each in catalogue.states
@@ -123,7 +123,7 @@ class Mirror:
         if self._process != os.getpid():
             self._process = os.getpid()
             self._lock = threading.RLock()  # a thread of the parent may have held it
-            self._readings = StateReadings(self._catalogue.totals)
+            self._readings = StateReadings(self._catalogue)
             self._timers.clear()
             for held in (self._counted, self._shown, self._kept):
                 held.clear()

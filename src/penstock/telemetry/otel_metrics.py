@@ -76,7 +76,7 @@ class OtelInstruments:
     def __init__(self, provider: MeterProvider, catalogue: Catalogue) -> None:
         meter: Any = otel_metrics_api().get_meter("penstock", meter_provider=provider)
         self._at_zero = catalogue.at_zero
-        self._readings = StateReadings(catalogue.totals)
+        self._readings = StateReadings(catalogue)
         self._recorders: dict[str, Callable[..., None]] = {}
         for family in catalogue.histograms:
             told = (family.otel_name, family.unit, family.text)

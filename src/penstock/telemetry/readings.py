@@ -1,4 +1,8 @@
-"""States and totals of open batchers or consumers. Thread-safe."""
+"""States and totals of open batchers or consumers. Thread-safe.
+
+Objects with one name in one registry add up, which hides one behind the other: the first time that
+happens is logged as a warning.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ from inspect import ismethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod
 
+from .._core.say import say
 from ._tenants import OTHER, label_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .measures import Measure
+    from .measures import Catalogue, Measure
 
     Series = tuple[str, tuple[str, ...]]
     """A family's name, and the values of its labels after `name`."""
@@ -86,6 +91,10 @@ class Reader:
         )
         """The totals as last read."""
 
+    def is_of(self, stats: Callable[[], Any]) -> bool:
+        """Whether it reads the object with this method."""
+        return self._stats() == stats
+
     @property
     def is_gone(self) -> bool:
         """Whether the batcher was garbage-collected."""
@@ -113,8 +122,11 @@ class Reader:
 class StateReadings:
     """The batchers or consumers that an exporter reads. Thread-safe."""
 
-    def __init__(self, totals: Sequence[Measure]) -> None:
-        self._totals = totals
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._totals = catalogue.totals
+        self._kind = catalogue.name
+        self._shared: set[str] = set()
+        """The names of which several were open at a time."""
         self._readers: dict[str, list[Reader]] = {}
         self._ended: dict[str, Counter[Series]] = {}
         self._tenants: dict[str, int] = {}
@@ -124,8 +136,18 @@ class StateReadings:
         """Start reading this batcher, and show at most `tenants` of its tenants."""
         with self._lock:
             self._tenants[name] = tenants
-            self._readers.setdefault(name, []).append(Reader(stats, self._totals))
             self._ended.setdefault(name, Counter())
+            readers = self._readers.setdefault(name, [])
+            self._read(name)
+            is_new = name not in self._shared and any(not each.is_of(stats) for each in readers)
+            readers.append(Reader(stats, self._totals))
+            if is_new:
+                self._shared.add(name)
+        if is_new:
+            message = (
+                "%s %r is open twice: the metrics of both add up; give each a name= of its own"
+            )
+            say(logger, logging.WARNING, message, self._kind, name)
 
     def forget(self, name: str) -> None:
         """Stop reading the closed batchers of this name; their counts stay."""
