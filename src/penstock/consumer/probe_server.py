@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from .._core.checks import bad, count, text
-from .._core.errors import MissingExtra
+from .._core.extras import need
 from .probe_app import probes
 
 if TYPE_CHECKING:
@@ -68,11 +68,8 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _server(app: Probes) -> uvicorn.Server:
-    try:
-        import uvicorn
-    except ImportError as error:
-        message = 'serve_probes needs uvicorn: pip install "penstock[probes]"'
-        raise MissingExtra(message) from error
+    need("uvicorn", "probes", "serve_probes")
+    import uvicorn
 
     class ProbeConfig(uvicorn.Config):
         """A configuration that leaves logging to the program."""
