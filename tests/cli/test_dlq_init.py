@@ -82,7 +82,7 @@ def test_it_creates_the_table_and_a_second_time_changes_nothing(
     assert {name for name, *_ in made} == {column.name for column in COLUMNS}
     database.keep(2, 1)
     cli("init", database.dsn)
-    assert cli.err == "public.dead_letters is ready: nothing to do\n"
+    assert cli.err == "public.dead_letters is up to date already\n"
     assert database.columns() == made
     assert cli.keys(database.dsn) == [2, 1], "in the order of their arrival"
 
@@ -175,7 +175,7 @@ def test_a_column_of_the_owner_and_jsonb_are_no_differences(cli: Cli, database: 
         "ADD COLUMN note text, ALTER item TYPE jsonb, ALTER attempts TYPE bigint"
     )
     cli("init", database.dsn)
-    assert cli.err == "public.dead_letters is ready: nothing to do\n"
+    assert cli.err == "public.dead_letters is up to date already\n"
     database.keep(1)
     assert cli.letters(database.dsn)[0]["item"] == {"n": 1}
 

@@ -61,9 +61,11 @@ def test_a_log_is_installed_upgraded_and_checked(log: Log, pg: Pg) -> None:
     assert "problem schema-missing" in pg.out
     pg("install", log.dsn, *at)
     assert pg.err == f"{log.schema} is installed\n"
-    pg("install", log.dsn, *at)
-    pg("upgrade", log.dsn, *at)
-    assert pg.err == f"{log.schema} is ready: nothing to do\n"
+    for command in ("install", "upgrade"):
+        pg(command, log.dsn, *at)
+        assert pg.err == f"{log.schema} is up to date already\n"
+    pg("install", log.dsn, *at, "--append", "postgres")
+    assert pg.err == f"{log.schema} exists already; the roles have their rights\n"
     pg("check", log.dsn, *at)
     assert (pg.out, pg.err) == ("", f"{log.schema}: no problems\n")
 

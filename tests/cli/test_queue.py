@@ -81,8 +81,10 @@ def test_queues_are_made_changed_and_listed(queue: Queue) -> None:
     queue("list")
     assert "has no queue; `penstock queue create` makes one" in queue.err
     arguments = ("mails", "--sticky", "--max-depth", "100", "--keep-done", "12h")
-    for _ in range(2):
-        queue("create", *arguments)
+    queue("create", *arguments)
+    assert queue.err == "created the queue mails\n"
+    queue("create", *arguments)
+    assert queue.err == "the queue mails exists already, with these settings\n"
     queue("create", "mails", code=2)
     assert "sticky=False: the queue mails exists with sticky=True" in queue.err
     queue("alter", "mails", "--max-depth", "none", "--key-rate", "0.5", "--no-sticky")

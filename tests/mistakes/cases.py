@@ -64,6 +64,10 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("PostgresSink: `max_size`", 'PostgresSink(DSN, table="orders", columns=("id",), max_size=5)'),
         Mistake("ElasticsearchSink: `op_type`", 'ElasticsearchSink(URL, index="logs", op_type="create")'),
         Mistake("A sink from another part", "from penstock import PostgresSink"),
+        Mistake("A source from another part", "from penstock.sources import KafkaSource"),
+        Mistake("Kafka: `bootstrap_servers`", 'from penstock.sources.kafka import KafkaSource\n\nKafkaSource("orders", bootstrap_servers="kafka:9092", group="billing")'),
+        Mistake("Kafka: `group_id`", 'from penstock.sources.kafka import KafkaSource\n\nKafkaSource("orders", bootstrap="kafka:9092", group_id="billing")'),
+        Mistake("JetStream: `durable_name`", 'from penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable_name="billing")'),
     ],
     "Numbers and times": [
         Mistake("Milliseconds for a delay", "Limits(max_delay=200)", "warning"),

@@ -39,6 +39,12 @@ from penstock.sinks import (
     MemorySink,
     PostgresSink,
 )
+from penstock.sources.files import FileSource
+from penstock.sources.jetstream import JetStreamSource
+from penstock.sources.kafka import KafkaSource
+from penstock.sources.kafka_confluent import ConfluentKafkaSource
+from penstock.sources.postgres_queue import PostgresQueueSource
+from penstock.sources.postgres_stream import PostgresStreamSource
 
 if TYPE_CHECKING:
     from penstock import LoopClock
@@ -47,11 +53,13 @@ if TYPE_CHECKING:
 PUBLIC = [
     *(getattr(penstock, name) for name in penstock.__all__),
     ElasticsearchSink, FileSink, HttpSink, MemorySink, PostgresSink,
+    ConfluentKafkaSource, FileSource, JetStreamSource, KafkaSource, PostgresQueueSource,
+    PostgresStreamSource,
 ]  # fmt: skip
 CHECKED = [
-    "Adaptive", "Backoff", "Batcher", "BlockingBatcher", "CircuitBreaker", "DeadLetter",
-    "ElasticsearchSink", "FanOut", "FileSink", "HttpSink", "Isolate", "Limits", "MemorySink",
-    "PostgresSink", "RateLimit", "Retry", "RetryBudget", "Router", "Split", "Tenants", "Timeout",
+    "Adaptive", "Backoff", "Batcher", "BlockingBatcher", "CircuitBreaker", "ConfluentKafkaSource",
+    "DeadLetter", "ElasticsearchSink", "FanOut", "FileSink", "FileSource", "HttpSink", "Isolate",
+    "Limits", "MemorySink", "PostgresQueueSource", "PostgresSink", "PostgresStreamSource", "RateLimit", "Retry", "RetryBudget", "Router", "Split", "Tenants", "Timeout",
 ]  # fmt: skip
 
 

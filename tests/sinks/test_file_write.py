@@ -22,7 +22,6 @@ from penstock import (
     ConfigError,
     DeadLetter,
     Limits,
-    MissingExtra,
     Outcome,
     PermanentError,
     RefusedError,
@@ -288,13 +287,6 @@ def test_a_bad_argument_is_named_at_construction(arguments: dict[str, Any], name
     given: dict[str, Any] = {"path": "a"}
     with pytest.raises(ConfigError, match=f"^{name}="):
         FileSink(**(given | arguments))
-
-
-def test_a_missing_compressor_is_told_at_construction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r'pip install "penstock\[files\]"'):
-        FileSink("a", compression="zstd")
-    FileSink("a")
 
 
 async def test_what_cannot_be_opened_is_told_by_its_path(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import pickle
 import socket
 import ssl
@@ -19,7 +18,6 @@ from penstock import (
     ClosedError,
     ConfigError,
     ErrorClass,
-    MissingExtra,
     NotPicklableError,
     PermanentError,
     RowBatch,
@@ -243,15 +241,6 @@ def test_a_bad_argument_is_named_at_construction(arguments: dict[str, Any], name
     with pytest.raises(ConfigError, match=f"^{name}=") as caught:
         to_events(**arguments)
     assert "hush" not in str(caught.value)
-
-
-def test_a_missing_client_is_told_at_construction(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(name: str) -> None:
-        return None
-
-    monkeypatch.setattr(importlib.util, "find_spec", nothing)
-    with pytest.raises(MissingExtra, match=r'pip install "penstock\[postgres\]"'):
-        to_events(DSN)
 
 
 @pytest.mark.parametrize(

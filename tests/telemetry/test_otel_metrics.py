@@ -19,7 +19,7 @@ from tests.telemetry.scenes import every_state
 from tests.telemetry.test_prometheus import NAMES
 from tests.telemetry.test_tenants import TENANT_NAMES
 
-from penstock import Batcher, ConfigError, Limits, MissingExtra, Observed, Outcome, stack
+from penstock import Batcher, ConfigError, Limits, Observed, Outcome, stack
 from penstock.telemetry import OpenTelemetryObserver, PrometheusObserver
 from penstock.telemetry._tenants import OTHER
 from penstock.telemetry.definitions import (
@@ -258,14 +258,11 @@ def test_watching_keeps_no_batcher_alive() -> None:
     provider.shutdown()
 
 
-def test_mistakes_and_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An invalid argument, a missing OpenTelemetry, and an observer sent to another process."""
+def test_mistakes_and_copies() -> None:
+    """An invalid argument, and an observer sent to another process."""
     with pytest.raises(ConfigError, match="name="):
         OpenTelemetryObserver(name="")
     with pytest.raises(ConfigError, match="tenants=-1"):
         OpenTelemetryObserver(tenants=-1)
     copied = pickle.loads(pickle.dumps(OpenTelemetryObserver(name="audit")))
     assert repr(copied) == "OpenTelemetryObserver(name='audit')"
-    monkeypatch.setitem(__import__("sys").modules, "opentelemetry", None)
-    with pytest.raises(MissingExtra, match=r"penstock\[otel\]"):
-        OpenTelemetryObserver()

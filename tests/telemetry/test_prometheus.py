@@ -20,7 +20,6 @@ from penstock import (
     ConfigError,
     Limits,
     Metrics,
-    MissingExtra,
     Observed,
     Outcome,
     PermanentError,
@@ -456,15 +455,12 @@ async def test_an_observer_that_raises_hurts_nobody(
     assert "further errors of it are not logged" in caplog.text
 
 
-def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes() -> None:
     """Each error says what to change."""
     with pytest.raises(ConfigError, match="must be an Observer"):
         Observed(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="name='': must be"):
         Metrics("")
-    monkeypatch.setattr("penstock.telemetry.prometheus.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"penstock\[prometheus\]"):
-        Metrics("audit")
 
 
 def test_a_stack_with_metrics_travels() -> None:

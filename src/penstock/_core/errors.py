@@ -100,7 +100,12 @@ class StagesLost(PenstockError):
 
 
 class MissingExtra(PenstockError, ImportError):
-    """An optional dependency is not installed. The message gives the command to install it."""
+    """An optional dependency is not installed, or has a version that Penstock cannot use.
+
+    Raised where it is needed: by the constructor of a class, by a call, or when a file is opened.
+    Importing a public name never raises it. The message gives the package, the extra that provides
+    it, and the command; `name` is the missing module.
+    """
 
 
 class MissingJars(PenstockError, RuntimeError):

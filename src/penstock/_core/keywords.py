@@ -69,13 +69,17 @@ def takes(
 def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
     """Make a class refuse unknown arguments with a `ConfigError` that suggests the right one.
 
-    A decorator also refuses a sink as an argument, unless it `takes_sink`.
+    A decorator also refuses a sink as an argument, unless it `takes_sink`. A class that passes other
+    arguments to a client refuses only those that mean a required argument which is not given.
     """
 
     def decorate(kind: ClassT) -> ClassT:
         init = kind.__init__  # type: ignore[misc]  # of this very class
-        code = inspect.unwrap(init).__code__
+        function = inspect.unwrap(init)
+        code = function.__code__
         known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        required = set(known[code.co_argcount - 1 :]) - set(function.__kwdefaults__ or ())
+        has_client = bool(code.co_flags & inspect.CO_VARKEYWORDS)
         most = sys.maxsize if code.co_flags & inspect.CO_VARARGS else code.co_argcount - 1
         wraps_sinks = issubclass(kind, SinkDecorator) and not takes_sink
 
@@ -87,9 +91,12 @@ def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
                 raise ConfigError(f"{shown(args[0])} {rule}")
             if len(args) > most:
                 raise _unnamed(kind.__name__, args, known, most)
+            wanted = known
+            if has_client:
+                wanted = tuple(each for each in known if each in required - keywords.keys())
             for name, value in keywords.items():
-                if name not in known:
-                    raise unknown_argument(kind.__name__, name, value, known)
+                if name not in known and (not has_client or right_name(name, wanted)):
+                    raise unknown_argument(kind.__name__, name, value, wanted)
             init(self, *args, **keywords)
 
         kind.__init__ = checked  # type: ignore[misc]  # of this very class

@@ -68,6 +68,12 @@ _ELSEWHERE = {
     "drain": "shutdown_timeout drain_timeout grace_period stop_timeout shutdown_deadline",
     "retry": "retries max_retries max_attempts attempts retry_policy",
     "dead_letters": "dlq dead_letter dead_letter_queue dead_letter_topic dlq_topic",
+    "bootstrap": "bootstrap_servers brokers broker_list broker servers hosts host url",
+    "group": "group_id consumer_group group_name",
+    "servers": "url uri urls hosts host server",
+    "durable": "durable_name consumer consumer_name",
+    "queue": "queue_name",
+    "subscription": "subscription_name subscription_id",
     "size": "batch_size batchsize max_batch_size max_items max_records",
     "steps": "middleware middlewares interceptors decode decoder deserializer value_deserializer",
 }

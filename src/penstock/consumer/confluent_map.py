@@ -18,6 +18,8 @@ from __future__ import annotations
 import struct
 from base64 import b64decode
 
+from .._core.errors import MissingExtra
+from .._core.extras import need
 from .foreign_map import ForeignMap
 
 _MOST_BYTES = 1 << 18
@@ -91,10 +93,11 @@ def _of_bits(position: int, payload: bytes, header: str) -> list[tuple[int, int]
 
 def _decompressed(payload: bytes) -> bytes:
     try:
-        import zstandard  # an optional dependency
-    except ImportError as error:
-        message = 'compressed with zstd; pip install "penstock[files]" to read it'
-        raise ForeignMap(message) from error
+        need("zstandard", "files", "a map compressed with zstd")
+    except MissingExtra as error:
+        raise ForeignMap(str(error)) from error
+    import zstandard
+
     frame = zstandard.ZstdDecompressor(max_window_size=_MOST_MEMORY).decompressobj()
     found = b""
     try:

@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from .._core.checks import bad, count, text
-from .._core.errors import MissingExtra
+from .._core.extras import need
 from .probe_app import probes
 
 if TYPE_CHECKING:
@@ -72,12 +72,9 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _server(app: Probes) -> uvicorn.Server:
-    try:
-        import uvicorn
-        from uvicorn.protocols.http.h11_impl import H11Protocol
-    except ImportError as error:
-        message = 'serve_probes needs uvicorn: pip install "penstock[probes]"'
-        raise MissingExtra(message) from error
+    need("uvicorn", "probes", "serve_probes")
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class ProbeConfig(uvicorn.Config):
         """A configuration that leaves logging to the program."""

@@ -20,6 +20,7 @@ from ..batcher import Batcher, Limits
 from ..flow.pipe import pipe
 from ..retry import CircuitBreaker, Retry
 from ..sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
+from ..sources.jetstream import JetStreamSource
 from ..sources.kafka import KafkaSource
 from .legs import LEG, tailnum_of
 
@@ -99,8 +100,6 @@ def make_pipe(place: Place, name: str) -> Pipe:
 
 def _source(place: Place, name: str) -> Source:
     if place.broker == "nats":
-        from ..sources.jetstream import JetStreamSource
-
         return JetStreamSource(
             place.topic,
             servers=place.address,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
 from ..retry import Retry
+from ..sinks import NatsSink
+from ..sources.jetstream import partitioned
 from ..testing import embedded_nats
 from .carried import Carrier
 from .consumer import PARTITIONS
@@ -41,8 +43,6 @@ async def _create_stream(servers: str) -> None:
     import nats
     from nats.js.api import StreamConfig, SubjectTransform
 
-    from ..sources.jetstream import partitioned
-
     source, destination = partitioned(f"{SUBJECT}.*", PARTITIONS)
     config = StreamConfig(
         name=STREAM,
@@ -55,8 +55,6 @@ async def _create_stream(servers: str) -> None:
 
 
 def _producer(servers: str) -> Batcher[Leg]:
-    from ..sinks import NatsSink
-
     sink = NatsSink(lambda leg: f"{SUBJECT}.{leg['tailnum']}", servers=servers, value=as_value)
     return Batcher(stack(sink, Retry()), key=tailnum_of, name="producer", limits=Limits(workers=2))
 

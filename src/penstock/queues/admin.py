@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from .._clients.postgres.schema.queue_contents import LOST_JOBS
 from .._core import checks
 from .._core.checks import bad, shown
 from .._core.errors import ClosedError, ConfigError, RefusedError
+from .._core.keywords import known_arguments
 from .._core.opening import Openable
 from .job_admin import JobAdmin
 from .lane_admin import COUNT_TO, LaneAdmin
@@ -77,6 +79,7 @@ _FORGET_LANES = tuple(
 _DROP_QUEUE = "DELETE FROM {schema}.queue q WHERE q.name = $1"
 
 
+@known_arguments()
 class QueueAdmin(Openable):
     """Creates, changes and drops queues, and reports what waits in them and why.
 
@@ -163,7 +166,7 @@ class QueueAdmin(Openable):
         keep_done: timedelta | float | None = None,
         keep_dead: timedelta | float | None = None,
     ) -> StoredQueue:
-        """Create a queue, unless it exists with the same settings.
+        """Create a queue, unless it exists with the same settings; the result tells by `is_new`.
 
         Args:
             name: the name, at most 200 bytes.
@@ -199,13 +202,13 @@ class QueueAdmin(Openable):
             keep_done=interval("keep_done", keep_done),
             keep_dead=interval("keep_dead", keep_dead),
         )
-        await self._access_now.rows(_CREATE, queue_name(name), *columns_of(settings))
+        created = await self._access_now.rows(_CREATE, queue_name(name), *columns_of(settings))
         stored = await self._stored(name)
         for setting, ours, theirs in differences(settings, stored.settings):
             there = f"the queue {name} exists with {setting}={shown(theirs)}"
             rule = f"{there}; pass that, or change it with alter()"
             raise bad(setting, ours, rule)
-        return stored
+        return replace(stored, is_new=bool(created))
 
     async def alter(self, name: str, **changes: Unpack[QueueChanges]) -> StoredQueue:
         """Change settings, with effect from the next enqueue, claim or settlement.

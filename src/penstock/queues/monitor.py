@@ -15,6 +15,7 @@ from .._clients.postgres.monitoring.record import PollRecord
 from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from .._core import checks
 from .._core.errors import ClosedError
+from .._core.keywords import known_arguments
 from .._core.observer import Watchers
 from .._core.opening import Openable
 from .._core.queue_observer import QueueObserver
@@ -42,6 +43,7 @@ STALE_AFTER = 3
 """Number of intervals after which figures are too old to be shown."""
 
 
+@known_arguments()
 class QueueMonitor(Openable):
     """Reads the figures of all queues in a schema every few seconds while it is open.
 

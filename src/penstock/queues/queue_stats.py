@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from .._clients.postgres.streams.appender import OpenAppender
@@ -23,6 +23,8 @@ class StoredQueue:
     settings: QueueSettings
     is_paused: bool
     created_at: datetime
+    is_new: bool = field(default=False, compare=False)
+    """Whether the call of `create` that returned it has created the queue."""
 
 
 @dataclass(frozen=True, slots=True)

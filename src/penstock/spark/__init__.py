@@ -1,8 +1,10 @@
 """Writing Spark DataFrames and streams to sinks."""
 
-from .._core.errors import MissingExtra
+from .._core.extras import missing
 from .._core.public import publish, publish_all
 from .pipeline import Pipeline, PipelineError, PipelineReport
+from .progress.counts import DeadLettersError, DeadRow, UnitReport
+from .report import SparkWriteReport, StreamReport
 
 __all__ = [
     "DeadLettersError",
@@ -25,23 +27,26 @@ __all__ = [
 try:
     from .driver.keys import keyed
     from .jars import connector_jars
-    from .progress.counts import DeadLettersError, DeadRow, UnitReport
     from .registration import Registration, register
-    from .report import SparkWriteReport, StreamReport
     from .streaming import ForeachBatch, foreach_batch
     from .write import write_dataframe
 except ModuleNotFoundError as error:
-    _missing = (error.name or "").partition(".")[0]
-    if _missing not in {"numpy", "pyarrow", "pyspark"}:
+    _module = (error.name or "").partition(".")[0]
+    if _module not in {"numpy", "pyarrow", "pyspark"}:
         raise
 
-    def __getattr__(name: str) -> object:
-        """Raise `MissingExtra`: without Spark, only pipelines can be declared and checked."""
-        if name not in __all__:
-            raise AttributeError(name)
-        message = f'penstock.spark needs the package {_missing}: pip install "penstock[spark]"'
-        raise MissingExtra(message)
+    def _stand_in(name: str) -> type:
+        """Return a class that raises `MissingExtra` when it is called.
 
+        Without Spark, pipelines can be declared and checked, and the names can be imported.
+        """
+
+        def refuse(*_: object, **__: object) -> None:
+            raise missing(_module, "spark", f"penstock.spark.{name}")
+
+        return type(name, (), {"__init__": refuse, "__module__": __name__})
+
+    globals().update({name: _stand_in(name) for name in __all__ if name not in globals()})
 
 publish(__name__, Pipeline, PipelineError, PipelineReport)
 publish_all(__name__)

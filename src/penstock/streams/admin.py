@@ -28,6 +28,7 @@ from .._core import checks
 from .._core.causes import caused
 from .._core.checks import bad
 from .._core.errors import ClosedError, PenstockError, RefusedError, UnavailableError
+from .._core.keywords import known_arguments
 from .._core.opening import Openable
 from .._core.say import say
 from .admin_arguments import checked_point, checked_slots
@@ -99,6 +100,7 @@ class SkippedMessage(NamedTuple):
     type: str
 
 
+@known_arguments()
 class SubscriptionAdmin(Openable):
     """Inspects the subscriptions of a log, and pauses, moves or deletes them.
 

@@ -12,6 +12,7 @@ from .._clients.postgres.streams.append import append_call
 from .._clients.postgres.streams.message import NewMessage, expected_version, stream_name
 from .._clients.postgres.streams.notifier import notifying
 from .._core.checks import bad
+from .._core.keywords import known_arguments
 from .drivers import call_async, call_sync
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT = 5.0
 
 
+@known_arguments()
 class StreamLog:
     """The log of streams in one schema of a database.
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from .._core.errors import MissingExtra
+from .._core.extras import need
 from .._core.public import publish
 from ._tenants import OTHER, Kept, Top, label_of
 from .definitions import BATCHER, PENDING, TENANT_ITEMS
@@ -191,11 +191,9 @@ def _observation(value: float, family: Family, labels: tuple[str, ...]) -> Obser
 
 def otel_metrics_api(user: str = "OpenTelemetryObserver") -> Any:
     """Return OpenTelemetry's metrics API. Raises `MissingExtra`, which names `user`, without it."""
-    try:
-        from opentelemetry import metrics
-    except ModuleNotFoundError as error:
-        message = f'{user} needs opentelemetry: pip install "penstock[otel]"'
-        raise MissingExtra(message) from error
+    need("opentelemetry", "otel", user)
+    from opentelemetry import metrics
+
     return metrics
 
 

@@ -7,10 +7,9 @@ twice.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from .._core.errors import MissingExtra
+from .._core.extras import need
 from .event_observer import Instruments, MetricsObserver
 from .families import Families
 
@@ -51,5 +50,4 @@ class PrometheusObserver(MetricsObserver):
 
 def require_prometheus(user: str) -> None:
     """Raise `MissingExtra`, which names `user`, if the client is not installed."""
-    if find_spec("prometheus_client") is None:
-        raise MissingExtra(f'{user} needs prometheus_client: pip install "penstock[prometheus]"')
+    need("prometheus_client", "prometheus", user)

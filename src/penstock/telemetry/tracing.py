@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .._core import checks
 from .._core.decorator import WrappingSink
-from .._core.errors import MissingExtra
+from .._core.extras import need
 from .._core.result import WriteResult
 from .._core.say import say
 from .._core.send import send
@@ -242,9 +242,7 @@ def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
 
 def otel_trace_api(user: str = "Tracing") -> Any:
     """Return OpenTelemetry's tracing API. Raises `MissingExtra`, which names `user`, without it."""
-    try:
-        from opentelemetry import trace
-    except ModuleNotFoundError as error:
-        message = f'{user} needs opentelemetry: pip install "penstock[otel]"'
-        raise MissingExtra(message) from error
+    need("opentelemetry", "otel", user)
+    from opentelemetry import trace
+
     return trace

@@ -16,14 +16,13 @@ from nats.js import errors as js
 
 from penstock import ConfigError, RefusedError, UnavailableError
 from penstock._clients.nats import connection
+from penstock._clients.nats.answers import api_error, no_stream
+from penstock._clients.nats.classify import classify_nats
 from penstock._clients.nats.connection import ConnectionNews, close, connect
 from penstock._clients.nats.errors import (
     Denied,
-    api_error,
-    classify_nats,
     denied_by,
     is_login,
-    no_stream,
     opening_error,
     trouble_of,
 )

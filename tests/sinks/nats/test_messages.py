@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import ssl
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -275,20 +273,6 @@ def test_a_finished_tls_context_cannot_travel_and_is_named() -> None:
     made = NatsSink("a.b", servers="host:4222", tls=ssl.create_default_context())
     with pytest.raises(NotPicklableError, match="the argument tls=SSLContext cannot be pickled"):
         pickle.dumps(made)
-
-
-def test_without_its_client_the_extra_is_named() -> None:
-    program = """
-import sys
-sys.modules["nats"] = None
-from penstock import MissingExtra
-try:
-    from penstock.sinks import NatsSink
-except MissingExtra as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == 'pip install "penstock[nats]"\n', done.stderr
 
 
 def test_a_description_shows_no_secret_and_travels() -> None:

@@ -359,7 +359,8 @@ def test_a_missing_extra_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     sinks = {"memory": Destination(kind="postgres", arguments=POSTGRES)}
     assert said(declared(sinks=sinks)) == [
-        'sinks.memory: needs a missing package: pip install "penstock[postgres]"'
+        "sinks.memory: a connection to PostgreSQL needs the package asyncpg, which is not installed; "
+        "the extra 'postgres' provides it: pip install \"penstock[postgres]\""
     ]
 
 
@@ -414,17 +415,16 @@ sys.modules["pyspark"] = None
 from penstock.spark import Pipeline
 assert Pipeline.read({str(EXAMPLE)!r}).mistakes({SET!r}) == ()
 import penstock
+from penstock.spark import write_dataframe
 try:
-    from penstock.spark import write_dataframe
+    write_dataframe(None, None)
 except penstock.MissingExtra as error:
     print(error)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
-    assert (
-        done.stdout == 'penstock.spark needs the package pyspark: pip install "penstock[spark]"\n'
-    )
+    assert done.stdout.startswith("penstock.spark.write_dataframe needs the package pyspark, ")
 
 
 KAFKA = """\

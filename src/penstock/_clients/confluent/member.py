@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.aio import AIOConsumer
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.source import Position, TopicPartition
-from . import AIOConsumer
 from .errors import is_rebalanced
 from .log_lines import LOGGER
 

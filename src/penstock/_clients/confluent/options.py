@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..._core import checks
 from ..._core.errors import ConfigError
+from ..._core.extras import need
 from ..._core.text import text_of
 from ..kafka_groups.arguments import (
     ANSWER_WITHIN,
@@ -94,7 +95,8 @@ class GroupOptions:
         stop_timeout: object,
         client: Mapping[str, object] | None,
     ) -> GroupOptions:
-        """Check the arguments. Raises `ConfigError`."""
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without confluent-kafka."""
+        need("confluent_kafka", "kafka-confluent", "ConfluentKafkaSource")
         if protocol == "consumer" and session_timeout is not None:
             rule = 'is a setting of the broker with protocol="consumer"'
             raise checks.bad("session_timeout", session_timeout, rule)

@@ -5,8 +5,9 @@ aiokafka decodes the names of headers while it iterates over a batch. A name tha
 the iteration, at the same record each time, so that it and the records behind it would never be
 returned. `decode_singly` fetches the partition again, and decodes each record by itself.
 
-Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` if a name no longer exists, as does
-the import of this module.
+Written for aiokafka 0.13 and 0.14, as the extra `kafka` requires. Importing this module raises
+`MissingExtra` if a name no longer exists, as does `Insides`: all that construct a class for Kafka
+import it.
 """
 
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -19,20 +20,40 @@ import math
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka import errors as kafka
-from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import AIOKafkaConnection, CloseReason
-from aiokafka.consumer.fetcher import PartitionRecords
-from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
-from aiokafka.record import default_records, memory_records
-from aiokafka.record.util import decode_varint
+import aiokafka
 
 from ..._core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+
+def _other_version(missing: str) -> MissingExtra:
+    """Return the error for a version of aiokafka that does not have a name."""
+    return MissingExtra(
+        f"aiokafka {aiokafka.__version__} is installed, which has no {missing}; Penstock needs the "
+        "package aiokafka 0.13 or 0.14, which the extra 'kafka' provides: "
+        'pip install "penstock[kafka]"',
+        name="aiokafka",
+    )
+
+
+try:
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka import errors as kafka
+    from aiokafka.client import AIOKafkaClient, ConnectionGroup
+    from aiokafka.conn import AIOKafkaConnection, CloseReason
+    from aiokafka.consumer.fetcher import PartitionRecords
+    from aiokafka.protocol.fetch import FetchRequest
+    from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
+    from aiokafka.record import default_records, memory_records
+    from aiokafka.record.util import decode_varint
+
+    _Batch: Any = default_records._DefaultRecordBatchPy
+    _Record: Any = default_records._DefaultRecordPy
+    _Batches: Any = memory_records._MemoryRecordsPy
+except (ImportError, AttributeError) as error:
+    raise _other_version(f"part that is used ({error})") from error
 
 _NAMES = {
     "_client": ("force_metadata_update", "close"),
@@ -60,17 +81,10 @@ _ATTRIBUTES: dict[Any, tuple[str, ...]] = {
     AIOKafkaConnection: ("_last_action", "_request_timeout"),
 }
 """Those that the initialization of an object sets."""
-_OTHER = 'this version of aiokafka has no {}; pip install "penstock[kafka]" installs one that has'
-try:
-    _Batch: Any = default_records._DefaultRecordBatchPy
-    _Record: Any = default_records._DefaultRecordPy
-    _Batches: Any = memory_records._MemoryRecordsPy
-except AttributeError as error:
-    raise MissingExtra(_OTHER.format(error.name)) from error
 for _kind, _attributes in _ATTRIBUTES.items():
     for _name in _attributes:
         if _name not in _kind.__init__.__code__.co_names:
-            raise MissingExtra(_OTHER.format(f"{_kind.__name__}.{_name}"))
+            raise _other_version(f"{_kind.__name__}.{_name}")
 
 
 class CuttingClient(AIOKafkaClient):  # type: ignore[misc]  # it comes without types
@@ -93,7 +107,8 @@ class CuttingClient(AIOKafkaClient):  # type: ignore[misc]  # it comes without t
             raise
 
 
-_OF_CLIENT = frozenset(inspect.signature(AIOKafkaClient).parameters)
+CLIENT_OPTIONS = frozenset(inspect.signature(AIOKafkaClient).parameters)
+CONSUMER_OPTIONS = frozenset(inspect.signature(AIOKafkaConsumer).parameters)
 
 
 class MemberClient(AIOKafkaClient):  # type: ignore[misc]
@@ -154,7 +169,7 @@ class MemberConsumer(AIOKafkaConsumer):  # type: ignore[misc]
         self._client = MemberClient(
             join_timeout=(arguments["rebalance_timeout_ms"] + answer) / 1000,
             told_after=(answer + wait) / 2000,
-            **{name: value for name, value in arguments.items() if name in _OF_CLIENT},
+            **{name: value for name, value in arguments.items() if name in CLIENT_OPTIONS},
         )
 
 
@@ -256,7 +271,7 @@ class Insides:
         for part, names in _NAMES.items():
             for name in names:
                 if not hasattr(getattr(consumer, part, None), name):
-                    raise MissingExtra(_OTHER.format(f"AIOKafkaConsumer.{part}.{name}"))
+                    raise _other_version(f"AIOKafkaConsumer.{part}.{name}")
         self._coordinator = consumer._coordinator
         self._fetcher = consumer._fetcher
         self._subscription = consumer._subscription

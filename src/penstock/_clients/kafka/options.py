@@ -8,13 +8,11 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from aiokafka import AIOKafkaConsumer
-
 from ..._core import checks
+from ..._core.extras import need
 from ..kafka_groups.arguments import (
     ANSWER_WITHIN,
     COMMITTED,
@@ -46,7 +44,6 @@ _OWNED = {
     "session_timeout_ms": "use session_timeout=..., in seconds",
     "value_deserializer": "Consumer(steps=...) decodes",
 }
-_KNOWN = frozenset(inspect.signature(AIOKafkaConsumer).parameters)
 FETCH_WAIT = 0.1
 """Seconds for which a broker may delay a fetch until new records arrive. Meanwhile aiokafka sends
 it no other fetch: a partition with records waits for the partitions without any.
@@ -81,7 +78,11 @@ class MemberOptions:
         stop_timeout: object,
         client: Mapping[str, object],
     ) -> MemberOptions:
-        """Check the arguments. Raises `ConfigError`."""
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
+        need("aiokafka", "kafka", "KafkaSource")
+        from .insides import CONSUMER_OPTIONS
+
+        of = "KafkaSource, nor of AIOKafkaConsumer"
         options = cls(
             bootstrap=bootstrap_of(bootstrap),
             group=name_of("group", group),
@@ -91,7 +92,7 @@ class MemberOptions:
             max_poll_interval=seconds_of("max_poll_interval", max_poll_interval),
             commit_timeout=seconds_of("commit_timeout", commit_timeout),
             stop_timeout=seconds_of("stop_timeout", stop_timeout),
-            client=client_options(client, _KNOWN, _OWNED, "KafkaSource, nor of AIOKafkaConsumer"),
+            client=client_options(client, CONSUMER_OPTIONS, _OWNED, of),
         )
         if options.revoke_within <= 0:
             rule = "must be shorter than rebalance_timeout and max_poll_interval"

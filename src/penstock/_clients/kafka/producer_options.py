@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aiokafka.client import AIOKafkaClient
-from aiokafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
-from aiokafka.record.default_records import DefaultRecordBatch
-
 from ..._core import checks
+from ..._core.extras import need
 from ..kafka_groups.arguments import bootstrap_of, client_options, milliseconds, seconds_of
 
 if TYPE_CHECKING:
@@ -18,7 +14,6 @@ if TYPE_CHECKING:
 
     from ..._core.options import Options
 
-_KNOWN = frozenset(inspect.signature(AIOKafkaClient).parameters)
 _OWNED = {
     "acks": "every record is acknowledged by all replicas in sync",
     "api_version": "it is negotiated with each broker",
@@ -37,12 +32,8 @@ _OWNED = {
     "transactional_id": "flow.transaction(source, sink, ...) makes one for each claim",
     "value_serializer": "value=... is a function of an item",
 }
-_CODECS = {
-    "gzip": (has_gzip, DefaultRecordBatch.CODEC_GZIP),
-    "snappy": (has_snappy, DefaultRecordBatch.CODEC_SNAPPY),
-    "lz4": (has_lz4, DefaultRecordBatch.CODEC_LZ4),
-    "zstd": (has_zstd, DefaultRecordBatch.CODEC_ZSTD),
-}
+_CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""The codes of Kafka's protocol."""
 MAX_BATCH_BYTES = 1_000_000
 """Below the 1,048,588 bytes that a broker accepts by default (`message.max.bytes`)."""
 
@@ -73,7 +64,10 @@ class ProducerOptions:
         transaction_timeout: object,
         client: Mapping[str, object],
     ) -> ProducerOptions:
-        """Check the arguments. Raises `ConfigError`."""
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
+        need("aiokafka", "kafka", "KafkaSink")
+        from .insides import CLIENT_OPTIONS
+
         return cls(
             bootstrap=bootstrap_of(bootstrap),
             compression=_codec(compression),
@@ -82,13 +76,15 @@ class ProducerOptions:
             request_timeout=seconds_of("request_timeout", request_timeout),
             close_timeout=seconds_of("close_timeout", close_timeout),
             transaction_timeout=seconds_of("transaction_timeout", transaction_timeout),
-            client=client_options(client, _KNOWN, _OWNED, "KafkaSink, nor of aiokafka's client"),
+            client=client_options(
+                client, CLIENT_OPTIONS, _OWNED, "KafkaSink, nor of aiokafka's client"
+            ),
         )
 
     @property
     def codec(self) -> int:
         """The code of the compression in a batch's attributes."""
-        return 0 if self.compression is None else _CODECS[self.compression][1]
+        return 0 if self.compression is None else _CODECS[self.compression]
 
     @property
     def request_timeout_ms(self) -> int:
@@ -117,7 +113,6 @@ def _codec(compression: str | None) -> str | None:
     if compression is None:
         return None
     checks.choice("compression", compression, tuple(_CODECS))
-    if not _CODECS[compression][0]():
-        rule = 'needs a library that is not installed: pip install "penstock[kafka]"'
-        raise checks.bad("compression", compression, rule)
+    if compression != "gzip":
+        need("cramjam", "kafka", f"compression={compression!r}")
     return compression

@@ -1,12 +1,8 @@
-"""The meaning of errors of nats-py and answers of JetStream, as messages that give a remedy.
+"""The meaning of errors of nats-py, as messages that give a remedy.
 
-1. A publish that is acknowledged with an error was not stored. A publish without an answer may have
-   been stored: its outcome is unknown, regardless of nats-py's error.
-2. An error code of JetStream has one of five meanings: the message is invalid; the destination
-   refuses everything until an operator repairs it; it is full and may be emptied by its consumers;
-   it is temporarily unavailable; or the error is transient. An unlisted code is permanent below
-   500, otherwise transient.
-3. nats-py converts errors of the server to lower case, including the subject.
+1. A publish without an answer may have been stored: its outcome is unknown, regardless of nats-py's
+   error.
+2. nats-py converts errors of the server to lower case, including the subject.
 """
 
 from __future__ import annotations
@@ -20,63 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from nats import errors as nats
 from nats.js import errors as js
 
-from ..._core.classify import classified_by_cause
 from ..._core.errors import (
     ConfigError,
     ErrorClass,
     PenstockError,
-    PermanentError,
     RefusedError,
-    SinkError,
-    ThrottledError,
-    TransientError,
     UnavailableError,
 )
 from ..._core.errors import classify as class_of
 from ..._core.told import for_log
+from .answers import ENABLE, api_error
 
 if TYPE_CHECKING:
     from .options import NatsOptions
-
-WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
-"""Codes of a message that expects another last sequence."""
-NOT_ENABLED = frozenset({10035, 10039, 10076})
-"""Codes of a server or account without JetStream."""
-NO_RESPONDERS = "503"
-"""The status of a reply if there is no subscriber."""
-
-_ENABLE = (
-    "enable JetStream in the server's configuration (jetstream { }) and for the user's account"
-)
-_ROOM = "raise the limits of JetStream, or remove messages or streams"
-_REPAIRS = {
-    10002: _ROOM,
-    10014: "create the consumer",
-    10023: _ROOM,
-    10026: "raise the limit of consumers, or remove some",
-    10027: "raise the limit of streams, or remove some",
-    10028: _ROOM,
-    10035: _ENABLE,
-    10039: _ENABLE,
-    10047: _ROOM,
-    10059: "create the stream",
-    10060: "publish to subjects of the expected stream, or expect another one",
-    10076: _ENABLE,
-    10109: "use a stream that is not sealed",
-    10120: "give the account a limit of JetStream",
-    10122: _ROOM,
-    10149: "create the consumer",
-    10166: "allow the TTL of messages on the stream (allow_msg_ttl)",
-    10168: "allow counters on the stream (allow_msg_counter)",
-    10188: "allow schedules on the stream (allow_msg_schedules)",
-}
-_AWAY = frozenset({10004, 10006, 10007, 10008, 10009, 10041, 10063, 10118, 10119, 10194, 10195})
-"""Codes of a cluster without a leader, or of a stream or consumer that is offline."""
-_PASSING = frozenset({10158, 10163})
-_STORE_FAILED = 10077
-_FULL = ("maximum messages exceeded", "maximum bytes exceeded")
-_FULL_SUBJECT = "maximum messages per subject exceeded"
-_TOO_LARGE = "message too large"
 
 _DENIED = re.compile(
     r"permissions violation for (?P<what>publish with reply of|publish to|subscription to) "
@@ -139,21 +91,8 @@ def denied_by(error: BaseException) -> Denied | None:
     )
 
 
-def classify_nats(error: BaseException) -> ErrorClass | None:
-    """Classify an error of nats-py, or an answer of JetStream; `None` for any other exception.
-
-    A refused login, a missing permission, a subject without a stream and an account's limits are
-    `REFUSED`. A lost connection, and a stream without a leader, are `UNAVAILABLE`. A full stream,
-    and too many publishes without an answer, are `THROTTLE`. A timeout is `UNKNOWN`: the requested
-    action may have been performed. A message that is too large, or that JetStream refuses, is
-    `PERMANENT`.
-
-    Looks through `__cause__`. Errors of Penstock keep their own class. Does not suspend.
-    """
-    return classified_by_cause(error, _class_of)
-
-
-def _class_of(error: BaseException) -> ErrorClass | None:
+def class_of_error(error: BaseException) -> ErrorClass | None:
+    """Classify an error of nats-py; `None` for any other exception. Does not look at causes."""
     if isinstance(error, js.APIError):
         return class_of(api_error("JetStream", *_fields(error)))
     if isinstance(error, (js.NoStreamResponseError, nats.NoRespondersError)):
@@ -169,42 +108,6 @@ def _class_of(error: BaseException) -> ErrorClass | None:
     if isinstance(error, js.TooManyStalledMsgsError):
         return ErrorClass.THROTTLE
     return ErrorClass.UNKNOWN if isinstance(error, _UNANSWERED) else None
-
-
-def api_error(place: str, code: int, err_code: int, description: str) -> SinkError:
-    """Return the error for an error answer of JetStream; nothing was applied.
-
-    Args:
-        place: the object of the request, for the message, such as `stream 'ORDERS'`.
-        code: the answer's `code`, as of HTTP.
-        err_code: its `err_code`, JetStream's own.
-        description: its text.
-    """
-    told = f"{description} ({err_code})"
-    if err_code in _REPAIRS:
-        return RefusedError(f"{place} refuses it: {told}", repair=_REPAIRS[err_code])
-    if err_code == _STORE_FAILED:
-        return _not_stored(place, description, told)
-    if err_code in _AWAY:
-        return UnavailableError(f"{place} is not available: {told}")
-    if code == 429:
-        return ThrottledError(f"{place} accepts no more at the moment: {told}")
-    if err_code in _PASSING or code >= 500:
-        return TransientError(f"{place} did not carry out the request: {told}")
-    return PermanentError(f"{place} refuses it: {told}")
-
-
-def _not_stored(place: str, description: str, told: str) -> SinkError:
-    if description in _FULL:
-        return ThrottledError(
-            f"{place} is full: {told}; its consumers are behind, or its limits are too low for "
-            "discard=new"
-        )
-    if description == _FULL_SUBJECT:
-        return TransientError(f"{place} has no more room for the subject: {told}")
-    if description == _TOO_LARGE:
-        return PermanentError(f"{place} refuses it: {told}")
-    return UnavailableError(f"{place} cannot store it: {told}; the server's log says why")
 
 
 def opening_error(error: Exception, options: NatsOptions) -> Exception:
@@ -243,27 +146,12 @@ def trouble_of(error: BaseException, options: NatsOptions) -> str:
     if isinstance(error, js.APIError):
         return str(api_error("JetStream", *_fields(error)))
     if isinstance(error, (js.NoStreamResponseError, nats.NoRespondersError)):
-        return f"JetStream does not answer at {place}; {_ENABLE}"
+        return f"JetStream does not answer at {place}; {ENABLE}"
     if isinstance(error, ssl.SSLError):
         return f"TLS with {place} fails ({error.reason})"
     if _is_unreachable(error):
         return f"no NATS server answers at {place} ({type(error).__name__})"
     return for_log(error)
-
-
-def no_stream(subject: str, *, is_enabled: bool | None) -> RefusedError:
-    """Return the error of a publish that no stream acknowledges.
-
-    Args:
-        subject: the subject of the publish.
-        is_enabled: whether JetStream is known to be enabled for the account, or known not to be.
-    """
-    if is_enabled is False:
-        return RefusedError("JetStream is not enabled", repair=_ENABLE)
-    repair = f"create a stream with the subject {subject!r}"
-    if is_enabled is None:
-        repair = f"{repair}, or {_ENABLE}"
-    return RefusedError(f"no stream takes the subject {subject!r}", repair=repair)
 
 
 def _is_full_server(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ Written for nats-py 2.10 to 2.16.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 from nats.aio.client import PING_PROTO, Client
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from nats.aio.msg import Msg
+
+
+CONNECT_OPTIONS = frozenset(inspect.signature(Client.connect).parameters) - {"self"}
+"""The names of the options of nats-py's `connect`."""
 
 
 class RawHeaders(dict[str, str]):

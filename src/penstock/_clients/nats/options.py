@@ -9,16 +9,14 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from nats.aio.client import Client
-
 from ..._core import checks
 from ..._core.errors import ConfigError
+from ..._core.extras import need
 from ..._core.options import Options
 
 _SERVER = re.compile(
@@ -45,7 +43,6 @@ _OWNED = {
     "skip_subject_validation": "a subject with a newline could hold commands",
     "verbose": "it slows down every message",
 }
-_KNOWN = frozenset(inspect.signature(Client.connect).parameters) - {"self"}
 _CALLED_HERE = "tls"
 RECONNECT_WAIT = 0.5
 """Seconds between two attempts to reconnect to the same server."""
@@ -67,7 +64,7 @@ class NatsOptions:
     def of(
         cls, *, servers: object, connect_timeout: object, client: Mapping[str, object], of: str
     ) -> NatsOptions:
-        """Check the arguments. Raises `ConfigError`.
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without nats-py.
 
         Args:
             servers: the address of a server, `nats://host:4222` or `host:4222`; several of these
@@ -77,10 +74,13 @@ class NatsOptions:
             client: options of nats-py's `connect`, by their names.
             of: the owner of the options, for messages.
         """
+        need("nats", "nats", of)
+        from .insides import CONNECT_OPTIONS
+
         for name in client:
             if name in _OWNED:
                 raise ConfigError(f"{name}=...: is set by Penstock: {_OWNED[name]}")
-            if name not in _KNOWN:
+            if name not in CONNECT_OPTIONS:
                 raise ConfigError(f"{name}=...: is not an option of {of}, nor of nats-py's connect")
         return cls(
             servers=_servers(servers),

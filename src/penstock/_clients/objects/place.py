@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from ..._core.checks import bad
-from ..._core.errors import ConfigError, MissingExtra, PenstockError
+from ..._core.errors import ConfigError, PenstockError
+from ..._core.extras import need
 from ..._core.options import Options
 from .errors import missing_folder, translated
 
@@ -127,8 +128,7 @@ class StoreGiven:
 
 def obstore() -> Any:
     """Return the library. Raises `MissingExtra`."""
-    try:
-        import obstore as library
-    except ImportError:
-        raise MissingExtra('pip install "penstock[objects]"') from None
+    need("obstore", "objects", "a store of objects")
+    import obstore as library
+
     return library

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.errors import MissingExtra
+from ..._core.extras import need
 from ..._core.options import Options
 from .answers import ANSWER_TIMEOUT
 from .dsn import check_dsn, place_of
@@ -33,8 +32,7 @@ IDLE_SECONDS = 1.0
 
 def need_asyncpg() -> None:
     """Raise `MissingExtra` unless asyncpg is installed, without loading it."""
-    if importlib.util.find_spec("asyncpg") is None:
-        raise MissingExtra('pip install "penstock[postgres]"')
+    need("asyncpg", "postgres", "a connection to PostgreSQL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ async def init(options: argparse.Namespace) -> int:
 
 def _told(prepared: Prepared, *, is_done: bool) -> str:
     if not prepared.statements:
-        return f"{prepared.table} is ready: nothing to do"
+        return f"{prepared.table} is up to date already"
     if prepared.is_new:
         return f"{'created' if is_done else 'would create'} the table {prepared.table}"
     columns = ", ".join(prepared.columns)

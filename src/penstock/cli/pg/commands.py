@@ -59,22 +59,24 @@ async def _install(options: argparse.Namespace) -> int:
         operate=options.operate,
         dry_run=options.dry_run,
     )
-    return _done(options, statements, "installed")
+    is_new = any("CREATE TABLE" in each for each in statements)
+    result = "is installed" if is_new else "exists already; the roles have their rights"
+    return _done(options, statements, result)
 
 
 async def _upgrade(options: argparse.Namespace) -> int:
     statements = await upgrade_streams(options.dsn, schema=options.schema, dry_run=options.dry_run)
-    return _done(options, statements, "upgraded")
+    return _done(options, statements, "is upgraded")
 
 
-def _done(options: argparse.Namespace, statements: Iterable[str], verb: str) -> int:
+def _done(options: argparse.Namespace, statements: Iterable[str], result: str) -> int:
     if options.dry_run:
         for statement in statements:
             print(encodable(f"{statement};"))
     if not statements:
-        say(f"{options.schema} is ready: nothing to do")
+        say(f"{options.schema} is up to date already")
     elif not options.dry_run:
-        say(f"{options.schema} is {verb}")
+        say(f"{options.schema} {result}")
     return OK
 
 

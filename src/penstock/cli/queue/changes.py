@@ -62,8 +62,11 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _create(options: argparse.Namespace, admin: QueueAdmin) -> int:
-    await admin.create(options.queue, **_given(options))
-    say(f"the queue {options.queue} exists")
+    stored = await admin.create(options.queue, **_given(options))
+    if stored.is_new:
+        say(f"created the queue {options.queue}")
+    else:
+        say(f"the queue {options.queue} exists already, with these settings")
     return OK
 
 

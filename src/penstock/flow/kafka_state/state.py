@@ -10,6 +10,8 @@ from ..._clients.kafka.producer_options import MAX_BATCH_BYTES, ProducerOptions
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ClosedError
+from ..._core.extras import need
+from ..._core.keywords import known_arguments
 from ...sinks.kafka.records import TOPIC
 from ...sinks.kafka.sink import KafkaSink
 from ...sources.kafka.source import KafkaSource
@@ -17,9 +19,7 @@ from ..state.changes import ChangeLog
 from ..state.codec import check_decodes, checked_codec
 from ..state.positioned import PositionedState
 from ..state.store import KeptStore
-from .keeper import KafkaKeeper
 from .record import KafkaRecord
-from .topic import COMPACT, StateTopic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..state.keeper import StateKeeper
 
 
+@known_arguments()
 class KafkaState(PositionedState):
     """The state of a consumer's partitions in a compacted topic of Kafka; see
     `Consumer.run_events`.
@@ -83,6 +84,9 @@ class KafkaState(PositionedState):
         **client: Any,
     ) -> None:
         super().__init__()
+        need("aiokafka", "kafka", "KafkaState")
+        from .topic import StateTopic
+
         self._codec = checked_codec(codec)
         self._most = checks.count("max_pending", max_pending)
         self._most_bytes = checks.count("max_pending_bytes", max_pending_bytes)
@@ -130,6 +134,8 @@ class KafkaState(PositionedState):
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         if not isinstance(source, KafkaSource):
             raise bad("source", source, f"must be a {self._fitting}")
+        from .keeper import KafkaKeeper
+
         as_text = self._codec.column != "bytea"
         return KafkaKeeper(source.group, self._topic, self._sink, as_text=as_text)
 
@@ -170,6 +176,8 @@ def _checked_config(given: Mapping[str, str] | None) -> dict[str, str]:
         return {}
     if not isinstance(cast("object", given), Mapping):
         raise bad("topic_config", given, rule)
+    from .topic import COMPACT
+
     for name, value in given.items():
         if not isinstance(cast("object", name), str) or not isinstance(cast("object", value), str):
             raise bad("topic_config", {name: value}, rule)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 from urllib.parse import quote
@@ -14,12 +13,12 @@ from ..._core.causes import causes, distinct
 from ..._core.errors import (
     ClosedError,
     ConfigError,
-    MissingExtra,
     RefusedError,
     ResultMismatch,
     UnavailableError,
     UnknownOutcomeError,
 )
+from ..._core.extras import need
 from ..._core.keywords import takes
 from ..._core.result import WriteResult
 from ..._core.sink import Capabilities
@@ -109,8 +108,8 @@ class ClickHouseSink(HttpBase):
         self._name = TableName(table, database)
         self._columns = optional_names("columns", columns)
         self._is_arrow = checks.choice("format", format, ("arrow", "json")) == "arrow"
-        if self._is_arrow and importlib.util.find_spec("pyarrow") is None:
-            raise MissingExtra('pip install "penstock[clickhouse]"')
+        if self._is_arrow:
+            need("pyarrow", "clickhouse", 'ClickHouseSink(format="arrow")')
         self._row: Any = checks.optional_function("row", row, "must be a function of an item")
         self._deduplicate = checks.flag("deduplicate", deduplicate)
         self._settings = checked_settings(settings)

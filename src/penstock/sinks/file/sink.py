@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import socket
 from dataclasses import replace
@@ -16,7 +15,8 @@ from ..._clients.files.append import AppendFile, FileSettings
 from ..._clients.files.errors import classify_file, refusal
 from ..._core import checks
 from ..._core.checks import bad, warn
-from ..._core.errors import ClosedError, ConfigError, MissingExtra, RefusedError, UnavailableError
+from ..._core.errors import ClosedError, ConfigError, RefusedError, UnavailableError
+from ..._core.extras import need
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.result import WriteResult
@@ -106,8 +106,8 @@ class FileSink(Openable):
             rotate_every=checks.optional_seconds("rotate_every", rotate_every),
         )
         _check_suffix(self._settings)
-        if compression is not None and importlib.util.find_spec("zstandard") is None:
-            raise MissingExtra('pip install "penstock[files]"')
+        if compression is not None:
+            need("zstandard", "files", f"FileSink(compression={compression!r})")
         self._encode = encode
         self._per_process = checks.flag("per_process", per_process)
         self._file: AppendFile | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.errors import MissingExtra
+from ..._core.extras import need
 from ..._core.options import Options
 
 if TYPE_CHECKING:
@@ -155,8 +154,8 @@ def endpoint(
         raise bad("auth", "...", "cannot be combined with a URL that contains a user")
     if client is not None:
         _check_client(client, client_options, timeout)
-    elif importlib.util.find_spec("httpx") is None:
-        raise MissingExtra('pip install "penstock[http]"')
+    else:
+        need("httpx", "http", "a sink over HTTP")
     if compression is not None:
         _check_compression(compression)
     return Endpoint(
@@ -234,8 +233,8 @@ def _check_client(client: object, options: object, timeout: object) -> None:
 
 def _check_compression(compression: str) -> None:
     checks.choice("compression", compression, COMPRESSIONS)
-    if compression == "zstd" and importlib.util.find_spec("zstandard") is None:
-        raise MissingExtra('pip install "penstock[http]"')
+    if compression == "zstd":
+        need("zstandard", "http", 'compression="zstd"')
 
 
 def _headers(

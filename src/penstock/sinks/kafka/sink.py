@@ -9,39 +9,37 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.fields import getter
-from ..._clients.kafka.errors import opening_error
-from ..._clients.kafka.producer import ProducerSession
 from ..._clients.kafka.producer_options import MAX_BATCH_BYTES, ProducerOptions
 from ..._clients.kafka_errors import classify_kafka
 from ..._core import checks
 from ..._core.batch import RowBatch
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError, PositionLost, RefusedError
+from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.positions import PositionUnit
 from ..._core.runtime.closing import close_within
 from ..._core.say import say
 from ..._core.sink import Capabilities
 from ..._core.told import for_log
-from .claims import KafkaClaims
 from .parts import RecordParts, part
 from .records import TOPIC, RecordMaker
 from .sent_items import SentItems
 from .transaction import KafkaTransaction
-from .write import KafkaWrite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import datetime, timedelta
 
-    from ..._clients.kafka.producer import Producer
+    from ..._clients.kafka.producer import Producer, ProducerSession
     from ..._clients.kafka.transactional import TransactionalProducer
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
     from ..._core.result import WriteResult
     from ..._core.source import Position, TopicPartition
     from ..._core.transaction import Transaction, Unit
+    from .claims import KafkaClaims
 
 logger = logging.getLogger("penstock.sinks.kafka")
 
@@ -56,6 +54,7 @@ _LEFT_OPEN = (
 )
 
 
+@known_arguments()
 class KafkaSink(Openable):
     """Writes items as records of Kafka topics. Each record has its own outcome, with its partition
     and offset as details.
@@ -198,6 +197,8 @@ class KafkaSink(Openable):
         session = await self._started()
         stack.push_async_callback(self._close)
         self._session, self._sent_items = session, SentItems()
+        from .claims import KafkaClaims
+
         self._claims = KafkaClaims(self._options, session.client)
         if self._topic is not None:
             missing = await session.find([self._topic])
@@ -205,6 +206,9 @@ class KafkaSink(Openable):
                 raise ConfigError(f"topic={self._topic!r}: {refused}") from refused
 
     async def _started(self) -> ProducerSession:
+        from ..._clients.kafka.errors import opening_error
+        from ..._clients.kafka.producer import ProducerSession
+
         session = ProducerSession(self._options)
         try:
             await session.start()
@@ -238,6 +242,8 @@ class KafkaSink(Openable):
     async def _write(
         self, producer: Producer, sent_items: SentItems, batch: Batch[Any], *, resends: bool
     ) -> WriteResult | None:
+        from .write import KafkaWrite
+
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         columns = self._maker.columns(items, batch.keys)
         return await KafkaWrite(

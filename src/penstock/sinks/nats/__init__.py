@@ -1,6 +1,6 @@
 """Messages to subjects of NATS, stored by JetStream or not."""
 
-from ..._clients.nats.errors import classify_nats
+from ..._clients.nats.classify import classify_nats
 from ..._core.public import publish_all
 from .ack import PublishAck
 from .sink import NatsSink

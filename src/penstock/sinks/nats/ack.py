@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..._clients.nats.errors import NO_RESPONDERS, WRONG_LAST_SEQUENCE, api_error
+from ..._clients.nats.answers import NO_RESPONDERS, WRONG_LAST_SEQUENCE, api_error
 from ..._core.errors import UnknownOutcomeError, UnverifiableError
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nats.errors import NoRespondersError
 
+from ..._clients.nats.answers import NOT_ENABLED
 from ..._clients.nats.connection import ConnectionNews, close, connect
-from ..._clients.nats.errors import NOT_ENABLED, is_login, trouble_of
+from ..._clients.nats.errors import is_login, trouble_of
 from ..._core.causes import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (

@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.fields import getter
-from ..._clients.nats.errors import classify_nats
+from ..._clients.nats.classify import classify_nats
 from ..._clients.nats.options import NatsOptions
 from ..._core import checks
 from ..._core.batch import RowBatch
 from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.sink import Capabilities
-from .channel import PublishChannel
-from .core_write import CoreWrite
 from .messages import MessageMaker, checked_subject
-from .write import JetStreamWrite, refuse_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +25,10 @@ if TYPE_CHECKING:
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
     from ..._core.result import WriteResult
+    from .channel import PublishChannel
 
 
+@known_arguments()
 class NatsSink(Openable):
     """Publishes items as messages to NATS subjects, and waits until JetStream has stored each one.
 
@@ -142,6 +142,8 @@ class NatsSink(Openable):
         return classify_nats(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:
+        from .channel import PublishChannel
+
         channel = PublishChannel(self._options, repr(self), replies=not self._is_core)
         await channel.open()
         stack.push_async_callback(channel.close)
@@ -171,6 +173,9 @@ class NatsSink(Openable):
         channel = self._channel
         if channel is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        from .core_write import CoreWrite
+        from .write import JetStreamWrite, refuse_large
+
         client = await channel.ready()
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         messages = self._maker.messages(items, batch.item_keys() if self._makes_ids else None)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nats.errors import OutboundBufferLimitError
 
-from ..._clients.nats.errors import no_stream
+from ..._clients.nats.answers import no_stream
 from ..._core.causes import caused, of_item
 from ..._core.errors import (
     PermanentError,

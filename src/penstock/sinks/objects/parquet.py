@@ -11,7 +11,8 @@ from ..._core import checks
 from ..._core.arrow import ArrowBatch
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
-from ..._core.errors import MissingExtra, PermanentError, RefusedError
+from ..._core.errors import PermanentError, RefusedError
+from ..._core.extras import need
 from ..._core.keywords import takes
 from ..._core.sink import Capabilities
 from .base import BatchObjects, ObjectBase, ObjectBody, ObjectOptions, object_settings
@@ -186,8 +187,7 @@ class ParquetSink(ObjectBase):
 
 def _tables() -> Any:
     """The module that needs pyarrow. Raises `MissingExtra`."""
-    try:
-        from . import tables
-    except ImportError:
-        raise MissingExtra('pip install "penstock[parquet]"') from None
+    need("pyarrow", "parquet", "ParquetSink")
+    from . import tables
+
     return tables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -11,7 +10,7 @@ from ..._clients.encoding import encoded_items, ndjson
 from ..._core import checks
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
-from ..._core.errors import MissingExtra
+from ..._core.extras import need
 from ..._core.keywords import takes
 from ..._core.sink import Capabilities
 from .base import BatchObjects, ObjectBase, ObjectBody, ObjectOptions, object_settings
@@ -79,8 +78,8 @@ class ObjectSink(ObjectBase):
         self._encode = checks.optional_function("encode", encode, rule)
         if compression not in _SUFFIXES:
             raise bad("compression", compression, 'must be "gzip", "zstd" or None')
-        if compression == "zstd" and importlib.util.find_spec("zstandard") is None:
-            raise MissingExtra('pip install "penstock[objects]"')
+        if compression == "zstd":
+            need("zstandard", "objects", 'ObjectSink(compression="zstd")')
         super().__init__(object_settings(url, **options))
         self._compression = compression
         self._suffix = _SUFFIXES[compression]

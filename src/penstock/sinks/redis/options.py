@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from ..._core import checks
-from ..._core.errors import ConfigError, MissingExtra
+from ..._core.errors import ConfigError
+from ..._core.extras import need
 from ..._core.options import Options
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ class RedisOptions:
         close_timeout: object,
     ) -> RedisOptions:
         """Validate the arguments. Raises `ConfigError`, and `MissingExtra` without redis-py."""
-        if importlib.util.find_spec("redis") is None:
-            raise MissingExtra('RedisSink needs redis-py: pip install "penstock[redis]"')
+        need("redis", "redis", "RedisSink")
         if (url is None) == (client is None):
             rule = "must be given, or client=" if url is None else "cannot be combined with client="
             raise checks.bad("url", None if url is None else "...", rule)

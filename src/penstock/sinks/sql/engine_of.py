@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, MissingExtra
+from ..._core.extras import need
 from ..._core.options import Options
 from .databases import dialect_of
 from .engine import AsyncSqlEngine, ThreadedSqlEngine
@@ -148,10 +149,9 @@ class EngineGiven:
 
 
 def _sqlalchemy() -> Any:
-    try:
-        import sqlalchemy
-    except ImportError:
-        raise MissingExtra('SqlSink needs SQLAlchemy: pip install "penstock[sql]"') from None
+    need("sqlalchemy", "sql", "SqlSink")
+    import sqlalchemy
+
     return sqlalchemy
 
 

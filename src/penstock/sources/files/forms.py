@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Literal, NamedTuple
 
-from ..._core.errors import ConfigError, MissingExtra
+from ..._core.errors import ConfigError
+from ..._core.extras import need
 
 Format = Literal["ndjson", "csv", "parquet"]
 Compression = Literal["gzip", "zstd"]
@@ -45,12 +45,11 @@ def form_of(path: str, wanted: Format | None) -> Form:
     if chosen == "parquet":
         need_pyarrow()
         return Form("parquet")
-    if compression == "zstd" and importlib.util.find_spec("zstandard") is None:
-        raise MissingExtra('pip install "penstock[files]"')
+    if compression == "zstd":
+        need("zstandard", "files", f"{path!r}, which is compressed with zstd,")
     return Form(chosen, compression)
 
 
 def need_pyarrow() -> None:
     """Raise `MissingExtra` without pyarrow."""
-    if importlib.util.find_spec("pyarrow") is None:
-        raise MissingExtra('pip install "penstock[parquet]"')
+    need("pyarrow", "parquet", 'a FileSource with format="parquet"')

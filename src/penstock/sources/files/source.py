@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError
+from ..._core.keywords import known_arguments
 from ..._core.opening import opened
 from ..._core.source import SourceCapabilities, SourceTraits
 from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
@@ -38,6 +39,7 @@ _ELSEWHERE = (
 )
 
 
+@known_arguments()
 class FileSource:
     """The rows of files as records, for backfills and tests.
 

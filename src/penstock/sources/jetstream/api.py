@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..._clients.nats.errors import api_error
+from ..._clients.nats.answers import api_error
 from ..._core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..._clients.nats.options import NatsOptions
 from ..._core import checks
 from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
 from ..._core.source import SourceCapabilities, SourceTraits
 from .options import ReadOptions
-from .sessions import StreamSessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
         Unread,
     )
     from .options import Start
+    from .sessions import StreamSessions
     from .subjects import Key
 
 
+@known_arguments()
 class JetStreamSource:
     """A stream of NATS JetStream, read through a durable consumer. Messages of a key are handled
     one after another, in the order of the stream; different keys are handled concurrently.
@@ -155,6 +157,8 @@ class JetStreamSource:
         """
         if self._sessions is not None:
             raise ClosedError(f"{self!r} is already open, for another consumer")
+        from .sessions import StreamSessions
+
         sessions = self._sessions = StreamSessions(
             self._options, self._connection, host, self._clock, self._close_timeout
         )

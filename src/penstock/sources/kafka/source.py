@@ -8,12 +8,11 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.kafka.options import MemberOptions
-from ..._clients.kafka.session import Session
 from ..._clients.kafka_groups.starts import StartPoint
 from ..._clients.kafka_groups.topics import Topics
 from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
 from ..._core.source import SourceCapabilities, SourceTraits
-from .sessions import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -28,8 +27,10 @@ if TYPE_CHECKING:
         SourceClaim,
         SourceRecord,
     )
+    from .sessions import Sessions
 
 
+@known_arguments()
 class KafkaSource:
     """Topics of Kafka, read as a member of a consumer group.
 
@@ -58,7 +59,7 @@ class KafkaSource:
             `fetch_max_wait_ms` is 100 unless set here: a broker may delay a fetch for this long,
             and with it all partitions that this member reads from that broker.
 
-    Raises `ConfigError` for a bad argument. Used by one consumer at a time, on one loop. Nothing is
+    Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Used by one consumer at a time, on one loop. Nothing is
     started before it is opened. An unreachable broker, a missing topic or a missing permission is
     reported in `explain()`, and tried again.
     """
@@ -135,6 +136,9 @@ class KafkaSource:
         """
         if self._sessions is not None:
             raise ClosedError(f"{self!r} is already open, for another consumer")
+        from ..._clients.kafka.session import Session
+        from .sessions import Sessions
+
         first = Session.of(self._options)
         self._sessions = Sessions(self._options, self._topics, self._start, host, self._store)
         task = asyncio.get_running_loop().create_task(self._sessions.run(first))

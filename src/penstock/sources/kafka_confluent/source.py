@@ -10,8 +10,8 @@ from ..._clients.confluent.options import GroupOptions
 from ..._clients.kafka_groups.starts import StartPoint
 from ..._clients.kafka_groups.topics import Topics
 from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
 from ..._core.source import SourceCapabilities, SourceTraits
-from .sessions import GroupSessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from ..._clients.confluent.options import GroupProtocol
     from ..._clients.kafka_groups.starts import Start
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
+    from .sessions import GroupSessions
 
 
+@known_arguments()
 class ConfluentKafkaSource:
     """Topics of Kafka, read with librdkafka as a member of a consumer group.
 
@@ -54,7 +56,7 @@ class ConfluentKafkaSource:
             ..., "isolation.level": ...}`. `fetch.wait.max.ms` is 100 and `queued.min.messages`
             2,000 unless set here.
 
-    Raises `ConfigError` for a bad argument. Used by one consumer at a time, on one loop. Nothing is
+    Raises `ConfigError` for a bad argument and `MissingExtra` without confluent-kafka. Used by one consumer at a time, on one loop. Nothing is
     started before it is opened. An unreachable broker, a missing topic or a missing permission is
     reported in `explain()`, and tried again.
     """
@@ -113,6 +115,8 @@ class ConfluentKafkaSource:
         """
         if self._sessions is not None:
             raise ClosedError(f"{self!r} is already open, for another consumer")
+        from .sessions import GroupSessions
+
         sessions = self._sessions = GroupSessions(self._options, self._topics, self._start, host)
         task = asyncio.get_running_loop().create_task(sessions.run())
         try:

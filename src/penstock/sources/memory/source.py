@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from ..._core import checks
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
 from ..._core.source import Fetched, Record, SourceCapabilities, SourceTraits
 from .cursor import Cursor
 from .deadlines import AckDeadlines
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
 
 
+@known_arguments()
 class MemorySource:
     """One member of a group that reads a `MemoryLog`.
 

@@ -12,6 +12,7 @@ from ..._clients.postgres.queues.channel import queue_channel
 from ..._clients.postgres.queues.leasing import QueueLeases
 from ..._core import checks
 from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
 from ..._core.source import SourceCapabilities, SourceTraits
 from ..troubles import Troubles
 from ..waking import Waker
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 LEASE = 30.0
 
 
+@known_arguments()
 class PostgresQueueSource:
     """A queue in PostgreSQL, served by one or more consumers. Jobs of a key run one after another,
     in the order in which they were enqueued; different keys run concurrently.

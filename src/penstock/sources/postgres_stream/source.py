@@ -14,6 +14,7 @@ from ..._clients.postgres.streams.channel import channel_of
 from ..._clients.postgres.streams.selection import StreamSelection
 from ..._core import checks
 from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
 from ..._core.opening import opened
 from ..._core.source import SourceCapabilities, SourceTraits
 from ..subscriptions.postgres.subscriptions import LEASE, PostgresSubscriptions
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from .starts import StreamStart
 
 
+@known_arguments()
 class PostgresStreamSource:
     """A subscription to the log of streams in PostgreSQL, served by one or more consumers.
 

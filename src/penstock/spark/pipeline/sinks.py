@@ -184,11 +184,7 @@ class SinkMaker:
     ) -> Sink[Any] | None:
         if str(arguments.get("security_protocol")).endswith("SSL"):
             arguments.setdefault("ssl_context", {})
-        try:
-            made_by: Callable[..., Any] = getattr(destinations, _CLASSES[kind])
-        except MissingExtra as error:
-            self._say(path, f"needs a missing package: {error}")
-            return None
+        made_by: Callable[..., Any] = getattr(destinations, _CLASSES[kind])
         if self._columns is not None and not is_for_letters:
             for name in _FIELDS[kind]:
                 field = arguments.get(name)
@@ -309,7 +305,7 @@ class SinkMaker:
             try:
                 return make(**given)
             except MissingExtra as error:
-                self._say(path, f"needs a missing package: {error}")
+                self._say(path, str(error))
                 return None
             except ConfigError as error:
                 match = _ARGUMENT.match(str(error))

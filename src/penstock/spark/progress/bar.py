@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from pyspark.accumulators import AccumulatorParam
 
-from ..._core.errors import MissingExtra
+from ..._core.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,12 +105,10 @@ def _is_seen() -> bool:
 
 
 def _bar() -> Any:
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    except ModuleNotFoundError as error:
-        message = 'progress=True needs the package rich: pip install "penstock[spark]"'
-        raise MissingExtra(message) from error
+    need("rich", "spark", "progress=True")
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     told = (
         "{task.fields[ended]}/{task.fields[of]} tasks, {task.fields[rows]:,} rows, "
         "{task.fields[rate]:,.0f} rows/s, {task.fields[dead]:,} dead letters"

@@ -16,7 +16,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ..._core.errors import MissingExtra
+from ..._core.extras import need
 from .bars import BarLayer, bars, short
 from .course import rates
 
@@ -200,11 +200,9 @@ def _stream_table(
 
 
 def _rendered(**values: object) -> str:
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ModuleNotFoundError as error:
-        message = 'a page of a run report needs the package jinja2: pip install "penstock[spark]"'
-        raise MissingExtra(message) from error
+    need("jinja2", "spark", "a page of a run report")
+    from jinja2 import Environment, StrictUndefined
+
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -1,6 +1,10 @@
 """Conformance suites for your own parts: subclass one in a test module, and pytest runs it."""
 
+from ..._core.extras import need
 from ..._core.public import publish_all
+
+need("pytest", "testing", __name__)  # only pytest runs them
+
 from .batchers import BatcherConformance
 from .park_stores import ParkStoreConformance
 from .sinks import SinkConformance

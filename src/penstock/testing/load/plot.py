@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from ..._core.errors import MissingExtra
+from ..._core.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,11 +21,10 @@ def draw(samples: Sequence[Sample], digest: str, target: Path, title: str) -> No
 
     Raises `MissingExtra` and `OSError`.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra('pip install "penstock[tune]"') from error
+    need("matplotlib", "tune", "a plot of a simulated run")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     drawing: Any = mpl
     seconds = [sample.second for sample in samples]
     with drawing.rc_context(

@@ -12,11 +12,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from typing import Literal, TypeAlias, get_args
 
 from ...._core.checks import bad
-from ...._core.errors import MissingExtra
+from ...._core.extras import need
 
 SlotFunction: TypeAlias = Literal["sha256", "blake3"]
 SLOT_FUNCTIONS: tuple[SlotFunction, ...] = get_args(SlotFunction)
@@ -28,8 +27,8 @@ def need_slots(function: str) -> SlotFunction:
     """Return the slot function. Raises `MissingExtra` if this process cannot compute it."""
     for known in SLOT_FUNCTIONS:
         if function == known:
-            if known == "blake3" and importlib.util.find_spec("blake3") is None:
-                raise MissingExtra('pip install "penstock[blake3]"')
+            if known == "blake3":
+                need("blake3", "blake3", "a queue with slot_function='blake3'")
             return known
     raise bad("slot_function", function, f"must be one of {', '.join(SLOT_FUNCTIONS)}")
 

@@ -1,0 +1,200 @@
+"""Nothing public needs an optional package until it is used, and then the error names the package,
+the extra and the command.
+
+The programs run in an interpreter that cannot find any optional package, as if only the core were
+installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.surface import PUBLIC
+
+PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
+
+ABSENT = """\
+import importlib.machinery
+import sys
+
+CORE = {"penstock", "pyspark_penstock", "tenacity", "typing_extensions", *sys.stdlib_module_names}
+
+class Core:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] not in CORE:
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, path, target)
+
+sys.meta_path = [
+    Core if each is importlib.machinery.PathFinder else each
+    for each in sys.meta_path
+    if "editable" not in getattr(each, "__module__", "") + getattr(each, "__name__", "")
+]
+"""
+"""Makes an interpreter find the core alone; modules that it has loaded before stay."""
+
+DSN = '"postgresql://db/sales"'
+CALLS = {
+    "penstock.Metrics": ('"m"', "prometheus-client", "prometheus"),
+    "penstock.Tracing": ("", "opentelemetry-api", "otel"),
+    "penstock.consumer.serve_probes": ("consumer, port=0", "uvicorn", "probes"),
+    "penstock.flow.KafkaState": ('topic="t", bootstrap="h:1"', "aiokafka", "kafka"),
+    "penstock.flow.PostgresState": (f'{DSN}, table="t"', "asyncpg", "postgres"),
+    "penstock.queues.QueueAdmin": (DSN, "asyncpg", "postgres"),
+    "penstock.queues.QueueMonitor": (DSN, "asyncpg", "postgres"),
+    "penstock.sinks.ClickHouseSink": ('"http://h", table="t"', "pyarrow", "clickhouse"),
+    "penstock.sinks.ElasticsearchSink": ('"http://h", index="i"', "httpx", "http"),
+    "penstock.sinks.FileSink": ('"a.jsonl.zst", compression="zstd"', "zstandard", "files"),
+    "penstock.sinks.HttpSink": ('"http://h"', "httpx", "http"),
+    "penstock.sinks.KafkaSink": ('"t", bootstrap="h:1"', "aiokafka", "kafka"),
+    "penstock.sinks.NatsSink": ('"t", servers="h:1"', "nats-py", "nats"),
+    "penstock.sinks.ObjectSink": ('"s3://bucket"', "obstore", "objects"),
+    "penstock.sinks.ParquetSink": ('"s3://bucket", schema=None', "obstore", "objects"),
+    "penstock.sinks.PostgresEffects": (DSN, "asyncpg", "postgres"),
+    "penstock.sinks.PostgresQueueSink": (f'{DSN}, queue="q"', "asyncpg", "postgres"),
+    "penstock.sinks.PostgresSink": (f'{DSN}, table="t", columns=("a",)', "asyncpg", "postgres"),
+    "penstock.sinks.PostgresStreamSink": (f'{DSN}, stream="s", type="t"', "asyncpg", "postgres"),
+    "penstock.sinks.RedisSink": ('"redis://h"', "redis", "redis"),
+    "penstock.sinks.SqlSink": ('"sqlite+aiosqlite:///a", table="t", columns=("a",)', "SQLAlchemy", "sql"),
+    "penstock.sources.files.FileSource": ('"a", format="parquet"', "pyarrow", "parquet"),
+    "penstock.sources.jetstream.JetStreamSource": (
+        '"s", servers="h:1", durable="d"', "nats-py", "nats",
+    ),
+    "penstock.sources.kafka.KafkaSource": ('"t", bootstrap="h:1", group="g"', "aiokafka", "kafka"),
+    "penstock.sources.kafka_confluent.ConfluentKafkaSource": (
+        '"t", bootstrap="h:1", group="g"', "confluent-kafka", "kafka-confluent",
+    ),
+    "penstock.sources.postgres_queue.PostgresQueueSource": (
+        f'{DSN}, queue="q"', "asyncpg", "postgres",
+    ),
+    "penstock.sources.postgres_stream.PostgresStreamSource": (
+        f'{DSN}, subscription="s"', "asyncpg", "postgres",
+    ),
+    "penstock.sources.subscriptions.PostgresAdvisoryLocks": (DSN, "asyncpg", "postgres"),
+    "penstock.sources.subscriptions.PostgresSubscriptions": (DSN, "asyncpg", "postgres"),
+    "penstock.spark.ForeachBatch": ("None, None", "pyspark", "spark"),
+    "penstock.spark.Registration": ('"f", None', "pyspark", "spark"),
+    "penstock.spark.connector_jars": ('"kafka"', "pyspark", "spark"),
+    "penstock.spark.foreach_batch": ("None", "pyspark", "spark"),
+    "penstock.spark.keyed": ("None", "pyspark", "spark"),
+    "penstock.spark.register": ('None, "f", None', "pyspark", "spark"),
+    "penstock.spark.write_dataframe": ("None, None", "pyspark", "spark"),
+    "penstock.streams.PostgresParkStore": (DSN, "asyncpg", "postgres"),
+    "penstock.streams.StreamMonitor": (DSN, "asyncpg", "postgres"),
+    "penstock.streams.SubscriptionAdmin": (DSN, "asyncpg", "postgres"),
+    "penstock.telemetry.ConsumerTracing": ("", "opentelemetry-api", "otel"),
+    "penstock.telemetry.OpenTelemetryConsumerObserver": ("", "opentelemetry-api", "otel"),
+    "penstock.telemetry.OpenTelemetryObserver": ("", "opentelemetry-api", "otel"),
+    "penstock.telemetry.OpenTelemetryQueueObserver": ("", "opentelemetry-api", "otel"),
+    "penstock.telemetry.OpenTelemetryStreamObserver": ("", "opentelemetry-api", "otel"),
+    "penstock.telemetry.PrometheusConsumerObserver": ("", "prometheus-client", "prometheus"),
+    "penstock.telemetry.PrometheusObserver": ("", "prometheus-client", "prometheus"),
+    "penstock.telemetry.PrometheusQueueObserver": ("", "prometheus-client", "prometheus"),
+    "penstock.telemetry.PrometheusStreamObserver": ("", "prometheus-client", "prometheus"),
+}  # fmt: skip
+"""Each public name that needs an optional package: its arguments, the package, and the extra."""
+
+FOR_TESTS = {"penstock.testing.conformance"}
+"""Packages that only pytest loads, which they need."""
+
+
+def public_names() -> dict[str, object]:
+    """The exported classes and functions, by their home and name."""
+    found: dict[str, object] = {}
+    for package in PUBLIC:
+        module = importlib.import_module(package)
+        for name in getattr(module, "__all__", ()):
+            thing = getattr(module, name)
+            if inspect.isclass(thing) or inspect.isfunction(thing):
+                found[f"{thing.__module__}.{thing.__name__}"] = thing
+    return found
+
+
+def with_the_core_alone(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{ABSENT}\n{program}"],
+        capture_output=True, text=True, check=False, timeout=120,
+        env={"PYTHONPATH": str(Path(__file__).parents[1] / "src")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, list[str]]:
+    """The error of each call of the table, by name: its types, its text and its module. Before, all
+    public names are imported.
+    """
+    calls = {name: arguments for name, (arguments, *_) in CALLS.items()}
+    packages = [each for each in PUBLIC if each not in FOR_TESTS]
+    program = f"""
+import asyncio, importlib, json
+
+for package in {packages!r}:
+    module = importlib.import_module(package)
+    exec(f"from {{package}} import *", {{}})
+    assert all(hasattr(module, name) for name in getattr(module, "__all__", ())), package
+
+from penstock import Consumer
+from penstock.sources.memory import MemoryLog, MemorySource
+
+names = {{"consumer": Consumer(MemorySource(MemoryLog()))}}
+
+async def error_of(name, arguments):
+    module, _, name = name.rpartition(".")
+    try:
+        made = eval(f"thing({{arguments}})", names | {{"thing": getattr(importlib.import_module(module), name)}})
+        if hasattr(made, "__aenter__") and name == "serve_probes":
+            await made.__aenter__()
+    except Exception as error:
+        kinds = [each.__name__ for each in type(error).__mro__]
+        return [" ".join(kinds), str(error), getattr(error, "name", None)]
+    return ["", "no error", None]
+
+print(json.dumps({{n: asyncio.run(error_of(n, a)) for n, a in {calls!r}.items()}}))
+"""
+    return dict(json.loads(with_the_core_alone(program)))
+
+
+def test_every_public_name_can_be_imported_with_the_core_alone(
+    errors: dict[str, list[str]],
+) -> None:
+    assert set(errors) == set(CALLS), "the program has ended"
+
+
+def test_the_table_has_every_name_whose_description_mentions_the_error() -> None:
+    documented = {
+        name
+        for name, thing in public_names().items()
+        if name != "penstock.MissingExtra" and "MissingExtra" in (inspect.getdoc(thing) or "")
+    }
+    assert documented - set(CALLS) == set()
+    assert set(CALLS) - documented == {name for name in CALLS if ".spark." in name}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_absent_package_is_named_with_its_extra_and_the_command(
+    name: str, errors: dict[str, list[str]]
+) -> None:
+    _, package, extra = CALLS[name]
+    kinds, text, module = errors[name]
+    assert kinds.startswith("MissingExtra"), (kinds, text)
+    assert "ImportError" in kinds
+    assert module is not None
+    assert f"needs the package {package}, which is not installed; the extra {extra!r}" in text
+    assert text.endswith(f'pip install "penstock[{extra}]"')
+
+
+def test_a_client_whose_private_names_are_used_has_an_upper_bound() -> None:
+    for requirements in EXTRAS.values():
+        for each in requirements:
+            assert not each.startswith(("aiokafka", "nats-py")) or "<" in each, each
