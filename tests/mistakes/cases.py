@@ -29,6 +29,11 @@ TOPICS: dict[str, list[Mistake]] = {
             "A method that takes no batch",
             "class Client:\n    async def write(self):\n        ...\n\nBatcher(Client())",
         ),
+        Mistake(
+            "One sink on two event loops",
+            "sink = stack(write, Retry())\n\nasync def second():\n    async with Batcher(sink):\n        ...\n\nasync with Batcher(sink):\n    await asyncio.to_thread(asyncio.run, second())",
+            blocks=True,
+        ),
     ],
     "Stacks, fans and routers": [
         Mistake("The decorator before the sink", "stack(Retry(), write)"),

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 T = TypeVar("T")
+_entering = process_fork.ProcessLock()
+"""Held while a batcher is claimed for a loop: loops of other threads may enter it too."""
 
 
 class Batcher(Generic[T]):
@@ -138,15 +140,16 @@ class Batcher(Generic[T]):
     # -- opening and closing -----------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self._lifecycle.check_here()
-        state = self._lifecycle.state
-        if state not in {"new", "closed"}:
-            message = f"batcher {self.name!r} is {state}; enter it once, and share the object"
-            raise ConfigError(message)
-        if state == "closed":
-            self._renew()
-        process_fork.watch(self)
-        self._lifecycle.open_on(asyncio.get_running_loop())
+        with _entering:
+            self._lifecycle.check_here()
+            state = self._lifecycle.state
+            if state not in {"new", "closed"}:
+                message = f"batcher {self.name!r} is {state}; enter it once, and share the object"
+                raise ConfigError(message)
+            if state == "closed":
+                self._renew()
+            process_fork.watch(self)
+            self._lifecycle.open_on(asyncio.get_running_loop())
         try:
             await self._opener.open()
         except BaseException:
