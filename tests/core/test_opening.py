@@ -34,7 +34,7 @@ from penstock.sources.files import FileSource
 from penstock.sources.jetstream import JetStreamSource
 from penstock.sources.kafka import KafkaSource
 from penstock.sources.kafka_confluent import ConfluentKafkaSource
-from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.sources.memory import MemoryLog, MemorySource, TopicPartition
 from penstock.sources.postgres_queue import PostgresQueueSource
 from penstock.sources.postgres_stream import PostgresStreamSource
 from penstock.testing.conformance.source.host import RecordingHost
@@ -154,7 +154,7 @@ def at_once(enter: Callable[[], AbstractAsyncContextManager[object]], members: i
 
 
 def _source() -> MemorySource:
-    return MemorySource(MemoryLog(partitions=[("orders", 0)]), ends=True)
+    return MemorySource(MemoryLog(partitions=[TopicPartition("orders", 0)]), ends=True)
 
 
 @asynccontextmanager

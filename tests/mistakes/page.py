@@ -23,8 +23,9 @@ names the argument, its value and the rule. A likely mistake that may be intende
 `warnings.simplefilter("error", penstock.PenstockWarning)`, or ignore it in the same way. A message
 never shows a password.
 
-A whole number of seconds looks like milliseconds from 100 for a delay, and from 1,000 for a timeout
-or a deadline. A float (`3600.0`) or a `timedelta` causes no warning.
+A whole number of seconds looks like milliseconds from 100 for a delay, from 1,000 for a timeout, a
+deadline or a lease, and from 10,000 for a period that may last hours, such as a retention. A float
+(`1800.0`), a `timedelta` or whole hours (`7200`) cause no warning.
 
 A test runs every program below and compares its message. Each is preceded by:
 

@@ -191,7 +191,12 @@ class Batcher(Generic[T]):
         cancellation sets the deadline to the present; it is raised after the shutdown has ended.
         """
         default = self.setup.shutdown_deadline
-        seconds = checks.seconds("deadline", default if deadline is None else deadline, zero=True)
+        seconds = checks.seconds(
+            "deadline",
+            default if deadline is None else deadline,
+            zero=True,
+            usual=checks.LONG_TIMEOUT,
+        )
         self._lifecycle.check_here()
         self._lifecycle.check_entered()
         if self.report is not None:
@@ -237,6 +242,7 @@ class Batcher(Generic[T]):
         function of the item raised; in each case, and on cancellation, the item was not accepted.
         Usually returns without suspending; occasionally it lets other tasks run first.
         """
+        seconds = None if timeout is None else _seconds(timeout)
         known = NOTHING
         window = self._window
         items = window.items
@@ -246,7 +252,6 @@ class Batcher(Generic[T]):
                 return
             except NeedsSlowPath as declined:
                 known = declined.known
-        seconds = None if timeout is None else _seconds(timeout)
         await self._intake.add((item,), None, seconds, known)
 
     def try_add(self, item: T) -> bool:
@@ -295,6 +300,7 @@ class Batcher(Generic[T]):
 
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
         """Like `add`; `await` the returned receipt for the item's outcome, or `ItemFailed`."""
+        seconds = None if timeout is None else _seconds(timeout)
         receipt = Receipt()
         known = NOTHING
         window = self._window
@@ -307,7 +313,6 @@ class Batcher(Generic[T]):
                 return receipt
             except NeedsSlowPath as declined:
                 known = declined.known
-        seconds = None if timeout is None else _seconds(timeout)
         await self._intake.add((item,), (receipt,), seconds, known)
         return receipt
 
@@ -399,4 +404,4 @@ class Batcher(Generic[T]):
 
 
 def _seconds(timeout: float | timedelta | None) -> float | None:
-    return checks.optional_seconds("timeout", timeout, zero=True)
+    return checks.optional_seconds("timeout", timeout, zero=True, usual=checks.LONG_TIMEOUT)

@@ -38,7 +38,7 @@ def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R
         rule = "must be a coroutine: call the async function, as in run(main())"
         raise checks.bad("main", main, rule)
     try:
-        seconds = checks.seconds("patience", patience, zero=True)
+        seconds = checks.seconds("patience", patience, zero=True, usual=checks.LONG_TIMEOUT)
         refuse_in_a_loop("run()", "await the coroutine there")
     except ConfigError:
         main.close()

@@ -86,7 +86,7 @@ class MemorySource:
             raise checks.bad("log", log, "must be a MemoryLog(...)")
         if not (traits is None or isinstance(cast("object", traits), SourceTraits)):
             raise checks.bad("traits", traits, "must be a SourceTraits(...)")
-        wait = checks.optional_seconds("ack_wait", ack_wait)
+        wait = checks.optional_seconds("ack_wait", ack_wait, usual=checks.LONG_TIMEOUT)
         self.log = log
         self.traits = traits or SourceTraits(extend_every=None if wait is None else wait / 3)
         self.redelivered: list[Record] = []
@@ -99,7 +99,9 @@ class MemorySource:
         self._clock = clock
         self._deadlines = AckDeadlines(math.inf if wait is None else wait)
         self._left: LeftPositions | None = None
-        self._script = Script(checks.seconds("commit_seconds", commit_seconds, zero=True))
+        self._script = Script(
+            checks.seconds("commit_seconds", commit_seconds, zero=True, usual=checks.LONG_TIMEOUT)
+        )
         self._host: ClaimHost | None = None
         self._cursors: dict[SourceClaim, Cursor] = {}
         self._news = Signal()
