@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -14,19 +18,30 @@ from penstock import (
     Batch,
     Batcher,
     ConfigError,
+    Consumer,
     NotPicklableError,
     Retry,
     RowBatch,
     Timeout,
+    flow,
     send,
     stack,
 )
 from penstock._core.decorator import WrappingSink
-from penstock._core.opening import Openable, opened
+from penstock._core.opening import Openable, only_user, opened
 from penstock.sinks import MemorySink
+from penstock.sources.files import FileSource
+from penstock.sources.jetstream import JetStreamSource
+from penstock.sources.kafka import KafkaSource
+from penstock.sources.kafka_confluent import ConfluentKafkaSource
+from penstock.sources.memory import MemoryLog, MemorySource, TopicPartition
+from penstock.sources.postgres_queue import PostgresQueueSource
+from penstock.sources.postgres_stream import PostgresStreamSource
+from penstock.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
+    from collections.abc import AsyncGenerator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from penstock import Sink
     from penstock.testing import FakeClock
@@ -114,6 +129,123 @@ def test_a_second_live_loop_is_refused_and_a_dead_one_forgotten() -> None:
     loop.close()
     asyncio.run(other())
     assert door.log == ["open", "open", "close"]
+
+
+def at_once(enter: Callable[[], AbstractAsyncContextManager[object]], members: int) -> list[str]:
+    """Enter the object in as many loops and threads at the same moment, and stay inside until all
+    have tried; return their errors.
+    """
+    begin, end = threading.Barrier(members), threading.Barrier(members)
+
+    async def member() -> str:
+        begin.wait()
+        told = ""
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(enter())
+            except ConfigError as error:
+                told = str(error)
+            end.wait()
+        return told
+
+    with ThreadPoolExecutor(members) as pool:
+        runs = [pool.submit(asyncio.run, member()) for _ in range(members)]
+        return sorted(run.result() for run in runs)
+
+
+def _source() -> MemorySource:
+    return MemorySource(MemoryLog(partitions=[TopicPartition("orders", 0)]), ends=True)
+
+
+@asynccontextmanager
+async def _reading(pipe: flow.Pipe) -> AsyncGenerator[None]:
+    """Run the pipe in the context."""
+    run = asyncio.ensure_future(pipe.run())
+    ready = asyncio.ensure_future(pipe.wait_ready())
+    await asyncio.wait([run, ready], return_when=asyncio.FIRST_COMPLETED)
+    if run.done():
+        await asyncio.wait([ready])
+        ready.exception()
+        await run
+    try:
+        yield
+    finally:
+        pipe.stop()
+        await run
+
+
+BELONGS_TO_ONE_LOOP: dict[str, Callable[[], Callable[[], Any]]] = {
+    "a sink": lambda: _same(Door()),
+    "a stack": lambda: _same(stack(Door(), Timeout(1.0), Retry())),
+    "a batcher": lambda: _same(Batcher(MemorySink[int]())),
+    "a source": lambda: partial(_source().open, RecordingHost()),
+    "a consumer": lambda: _same(Consumer(_source())),
+    "a pipe": lambda: partial(_reading, flow.pipe(_source(), Batcher(MemorySink[int]()))),
+}
+
+
+def _same(thing: Any) -> Callable[[], Any]:
+    return lambda: thing
+
+
+@pytest.mark.parametrize("kind", BELONGS_TO_ONE_LOOP)
+def test_of_loops_that_enter_at_the_same_moment_one_goes_on(kind: str) -> None:
+    """design 3.2: the others are refused at once."""
+    for _ in range(5):
+        first, *others = at_once(BELONGS_TO_ONE_LOOP[kind](), 4)
+        assert first == ""
+        assert all(others), others
+
+
+def test_a_loop_is_refused_while_another_one_still_opens_or_closes() -> None:
+    """design 3.2, B-T45."""
+    refused: list[str] = []
+
+    async def other() -> None:
+        async with door:
+            pass
+
+    class Slow(Door):
+        async def _open(self, stack: AsyncExitStack) -> None:
+            await asyncio.to_thread(try_it)
+            await super()._open(stack)
+            stack.push_async_callback(asyncio.to_thread, try_it)
+
+    def try_it() -> None:
+        with pytest.raises(ConfigError, match="open on another running event loop") as told:
+            asyncio.run(other())
+        refused.append(str(told.value))
+
+    door = Slow()
+    asyncio.run(other())
+    assert len(refused) == 2
+    assert door.log == ["open", "close"]
+
+
+SOURCES: list[Callable[[], Any]] = [
+    _source,
+    lambda: FileSource("logs/*.jsonl", subscription="bills"),
+    lambda: JetStreamSource("ORDERS", servers="nats:4222", durable="bills"),
+    lambda: KafkaSource("orders", bootstrap="kafka:9092", group="bills"),
+    lambda: ConfluentKafkaSource("orders", bootstrap="kafka:9092", group="bills"),
+    lambda: PostgresQueueSource("postgresql://db/shop", queue="bills"),
+    lambda: PostgresStreamSource("postgresql://db/shop", subscription="bills"),
+]
+
+
+def test_the_sources_of_these_tests_are_all() -> None:
+    folder = Path(__file__).parents[2] / "src" / "penstock" / "sources"
+    assert len(SOURCES) == len(list(folder.glob("*/source.py")))
+
+
+@pytest.mark.parametrize("make", SOURCES)
+async def test_a_source_that_is_open_is_refused_to_a_second_user(
+    make: Callable[[], Any], fake_clock: FakeClock
+) -> None:
+    """Before anything is connected."""
+    source = make()
+    with only_user(source), pytest.raises(ConfigError, match="is already open; make a separate"):
+        await source.open(RecordingHost()).__aenter__()
 
 
 async def test_a_sink_pickled_while_open_gives_a_closed_description(fake_clock: FakeClock) -> None:

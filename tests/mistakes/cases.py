@@ -30,6 +30,11 @@ TOPICS: dict[str, list[Mistake]] = {
             "A method that takes no batch",
             "class Client:\n    async def write(self):\n        ...\n\nBatcher(Client())",
         ),
+        Mistake(
+            "One sink on two event loops",
+            "sink = stack(write, Retry())\n\nasync def second():\n    async with Batcher(sink):\n        ...\n\nasync with Batcher(sink):\n    await asyncio.to_thread(asyncio.run, second())",
+            blocks=True,
+        ),
     ],
     "Stacks, fans and routers": [
         Mistake("The decorator before the sink", "stack(Retry(), write)"),
@@ -73,6 +78,10 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Milliseconds for a delay", "Limits(max_delay=200)", "warning"),
         Mistake("Milliseconds for a timeout", "Timeout(5000)", "warning"),
         Mistake("Milliseconds for the shutdown", "Batcher(write, shutdown_deadline=25000)", "warning"),
+        Mistake("Milliseconds for the end of a retry", "Retry(give_up_after=60000)", "warning"),
+        Mistake("Milliseconds for a drain", "Consumer(source, drain=30000)", "warning"),
+        Mistake("Milliseconds for the next try", "Nak(delay=30000)", "warning"),
+        Mistake("Milliseconds for a wait for room", "async with Batcher(write) as batcher:\n    await batcher.add(1, timeout=5000)", "warning"),
         Mistake("A unit", 'Limits(max_delay="200ms")'),
         Mistake("A number as text", 'Limits(max_items="500")'),
         Mistake("A number that is not whole", "Limits(max_items=500.0)"),

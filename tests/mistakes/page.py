@@ -41,6 +41,10 @@ error at opening. A likely mistake that may be intended is a `PenstockWarning` a
 an error with `warnings.simplefilter("error", penstock.PenstockWarning)`. No message shows a
 password.
 
+A whole number of seconds looks like milliseconds from 100 for a delay, from 1,000 for a timeout, a
+deadline or a lease, and from 10,000 for a period that may last hours, such as a retention. A float
+(`1800.0`), a `timedelta` or whole hours (`7200`) cause no warning.
+
 {shown}
 """
 

@@ -247,7 +247,9 @@ async def test_an_error_that_is_no_rows_fault_is_not_sifted(
         )
         try:
             dsn = db.dsn.replace(db.dsn.partition("//")[2].partition("@")[0], "reader:reader")
+            await db.con.execute(f"GRANT INSERT ON {db.table} TO reader")
             async with db.sink(dsn=dsn) as sink:
+                await db.con.execute(f"REVOKE INSERT ON {db.table} FROM reader")
                 errors = await written(sink, [(number, "x") for number in range(60)])
                 assert {type(error) for error in errors.values()} == {RefusedError}
                 assert {type(error.__cause__) for error in errors.values()} == {

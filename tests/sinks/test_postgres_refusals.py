@@ -60,13 +60,19 @@ LACKING: dict[str, tuple[str, dict[str, Any], str]] = {
 async def test_a_missing_right_is_named_with_its_role_and_table(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, size: int
 ) -> None:
+    """When the sink is opened, and in an open sink."""
     granted, options, repair = LACKING[what]
     async with database(embedded_postgres.dsn, SERIAL) as db, role(db) as writer:
-        await db.con.execute(f"REVOKE ALL ON {db.table} FROM {writer.name}")
-        await writer.grant(granted)
-        if what != "the sequence":
-            await db.con.execute(f"GRANT USAGE ON SEQUENCE {db.table}_number_seq TO {writer.name}")
+        sequence = f"USAGE ON SEQUENCE {db.table}_number_seq"
+        await db.con.execute(f"GRANT {sequence} TO {writer.name}")
         async with db.sink(dsn=writer.dsn, **options) as sink:
+            await db.con.execute(f"REVOKE ALL ON {db.table} FROM {writer.name}")
+            await writer.grant(granted)
+            if what == "the sequence":
+                await db.con.execute(f"REVOKE {sequence} FROM {writer.name}")
+            with pytest.raises(ConfigError, match=repair) as refused:
+                await db.sink(dsn=writer.dsn, **options).__aenter__()
+            assert str(refused.value).endswith(f"to role {writer.name}")
             error = whole(await written(sink, [(number, "x") for number in range(size)]), size)
             assert re.match(repair, error.repair), error.repair
             assert error.repair.endswith(f"to role {writer.name}")

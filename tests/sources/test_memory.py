@@ -404,7 +404,7 @@ async def test_receive_closes_the_source_and_run_leaves_it_open(
 async def test_one_consumer_at_a_time(fake_clock: FakeClock) -> None:
     source = MemorySource(log_of(1))
     async with source.open(RecordingHost()):
-        with pytest.raises(ClosedError, match="another consumer"):
+        with pytest.raises(ConfigError, match="is already open"):
             await source.open(RecordingHost()).__aenter__()
     async with source.open(RecordingHost()):
         assert source.claimed == [P0]

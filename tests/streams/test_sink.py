@@ -297,6 +297,7 @@ async def test_a_log_that_is_missing_is_named_at_opening_and_in_a_write(
 async def test_a_right_that_is_missing_refuses_every_message(
     log: Log, real_clock: LoopClock
 ) -> None:
+    """When the sink is opened, and in an open sink."""
     async with log.connected() as con:
         await con.execute(
             f"CREATE ROLE reads_{log.schema} LOGIN PASSWORD 'secret'; "
@@ -306,8 +307,14 @@ async def test_a_right_that_is_missing_refuses_every_message(
     try:
         user = log.dsn.partition("//")[2].partition("@")[0]
         dsn = log.dsn.replace(user, f"reads_{log.schema}:secret")
-        async with sink(log, dsn=dsn) as open_sink:
-            errors = await send(open_sink, RowBatch([item("a-1", 1)]))
+        with pytest.raises(ConfigError, match=f"--append reads_{log.schema}$"):
+            await sink(log, dsn=dsn).__aenter__()
+        append = f"EXECUTE ON FUNCTION {log.sql}.append"
+        async with log.connected() as con:
+            await con.execute(f"GRANT {append} TO reads_{log.schema}")
+            async with sink(log, dsn=dsn) as open_sink:
+                await con.execute(f"REVOKE {append} FROM reads_{log.schema}")
+                errors = await send(open_sink, RowBatch([item("a-1", 1)]))
         assert isinstance(errors[0], RefusedError)
         assert "--append ROLE" in errors[0].repair
         assert "secret" not in repr(open_sink) + str(errors[0])

@@ -21,9 +21,16 @@ if TYPE_CHECKING:
 ChoiceT = TypeVar("ChoiceT", bound=str)
 
 LONG_DELAY = 100.0
-"""Seconds from which a delay looks like milliseconds."""
+"""Seconds from which a delay looks like milliseconds: the time until the next short step."""
 LONG_TIMEOUT = 1000.0
-"""Seconds from which a timeout or a deadline looks like milliseconds."""
+"""Seconds from which a timeout, a deadline or a lease looks like milliseconds."""
+LONG_PERIOD = 10_000.0
+"""Seconds from which a period looks like milliseconds: one that may last minutes or hours, such as
+a retention.
+"""
+ANY_LENGTH = math.inf
+"""For durations of which no length looks like milliseconds: virtual time, and checked durations."""
+_HOUR = 3600
 LONGEST_VALUE = 200
 """Maximum length of a value in a message, in characters."""
 
@@ -58,11 +65,12 @@ def _is_ours(module: str) -> bool:
     return module.partition(".")[0] in _OURS
 
 
-def seconds(name: str, value: object, *, zero: bool = False, usual: float = math.inf) -> float:
+def seconds(name: str, value: object, *, usual: float, zero: bool = False) -> float:
     """Convert a number of seconds or a `timedelta` to float seconds. Raises `ConfigError`.
 
     Warns about a whole number of at least `usual`, which looks like milliseconds; not about a float
-    such as `3600.0`, nor a `timedelta`.
+    such as `1800.0`, a `timedelta`, nor whole hours. `usual` is one of the constants above, by the
+    kind of the duration.
     """
     rule = f"must be {'at least 0' if zero else 'more than 0'} seconds (a number or a timedelta)"
     if isinstance(value, timedelta):
@@ -71,7 +79,7 @@ def seconds(name: str, value: object, *, zero: bool = False, usual: float = math
         raise bad(name, value, rule)
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         raise bad(name, value, rule)
-    if isinstance(value, int) and value >= usual:
+    if isinstance(value, int) and value >= usual and value % _HOUR:
         warn(
             f"{name}={value} is {value} seconds; if you mean milliseconds, write "
             f"{name}={value / 1000:g}, otherwise {name}=timedelta(seconds={value})"
@@ -79,11 +87,9 @@ def seconds(name: str, value: object, *, zero: bool = False, usual: float = math
     return float(value)
 
 
-def optional_seconds(
-    name: str, value: object, *, zero: bool = False, usual: float = math.inf
-) -> float | None:
+def optional_seconds(name: str, value: object, *, usual: float, zero: bool = False) -> float | None:
     """As `seconds`, but accept `None`."""
-    return None if value is None else seconds(name, value, zero=zero, usual=usual)
+    return None if value is None else seconds(name, value, usual=usual, zero=zero)
 
 
 def function(name: str, value: object, rule: str, *, takes: int = 1) -> Any:

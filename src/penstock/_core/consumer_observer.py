@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
-from .checks import bad, optional_seconds
+from .checks import ANY_LENGTH, LONG_TIMEOUT, bad, optional_seconds
 from .observer import Observer, Watchers
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class ConsumerObservers(Watchers[ConsumerObserver]):
     @property
     def lag_every(self) -> float | None:
         """The shortest lag interval of all observers; `None` if none of them needs the lag."""
-        wanted = [optional_seconds("lag_every", each.lag_every) for each in self]
+        wanted = [optional_seconds("lag_every", each.lag_every, usual=ANY_LENGTH) for each in self]
         return min((every for every in wanted if every is not None), default=None)
 
 
@@ -122,7 +122,7 @@ def checked_consumer_observers(given: object) -> tuple[ConsumerObserver, ...]:
     for place, observer in enumerate(observers):
         if not isinstance(observer, ConsumerObserver):
             raise bad(f"observers[{place}]", observer, _rule(observer))
-        optional_seconds(f"observers[{place}].lag_every", observer.lag_every)
+        optional_seconds(f"observers[{place}].lag_every", observer.lag_every, usual=LONG_TIMEOUT)
     return observers
 
 

@@ -4,12 +4,14 @@
    wraps, and closes them in reverse order.
 2. Entries are counted per object and running loop, under a lock: the first entry opens, the last
    exit closes. So a sink may be part of two stacks, or its own dead-letter target.
-3. A failed opening leaves the count at 0 and nothing open. A second live loop is a `ConfigError`;
-   the state of a dead loop is discarded.
+3. A failed opening leaves the count at 0 and nothing open. A second live loop is a `ConfigError`
+   from the beginning of the first entry to the end of the last exit, also for loops in different
+   threads; the state of a dead loop is discarded.
 4. Run-time state is declared by the class, created on opening, removed on closing, and never
    pickled.
 5. In a forked child nothing is open: resources of the parent are not touched, and the description
    may be opened again.
+6. An object for a single user, such as a source, is held by `only_user` while it is open.
 """
 
 from __future__ import annotations
@@ -17,32 +19,44 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from .errors import ConfigError, NotPicklableError
 from .runtime.cuts import noticing_cuts
-from .runtime.process_fork import leave_to_parent
+from .runtime.process_fork import ProcessLock, leave_to_parent
 from .text import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Generator
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
 
+_claiming = ProcessLock()
+"""Held while an object is claimed for a loop: loops of other threads may claim it too."""
+
+
 class _Opening:
     """One object, open on one loop of one process."""
 
-    __slots__ = ("count", "lock", "loop", "process", "stack")
+    __slots__ = ("count", "lock", "loop", "process", "stack", "users")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.process = os.getpid()
         self.lock = asyncio.Lock()
         self.count = 0
+        self.users = 0
+        """Entries, including those that have not ended, and exits that have not ended."""
         self.stack = AsyncExitStack()
+
+    def claim(self) -> None:
+        self.users += 1
+
+    def release(self) -> None:
+        self.users -= 1
 
     def enter(self) -> None:
         self.count += 1
@@ -80,11 +94,15 @@ class Openable:
         return opening is not None and opening.count > 0 and opening.process == os.getpid()
 
     async def __aenter__(self) -> Self:
-        opening = self._opening_here()
-        async with opening.lock:
-            if opening.count == 0:
-                await self._first_entry(opening)
-            opening.enter()
+        opening = self._claim()
+        try:
+            async with opening.lock:
+                if opening.count == 0:
+                    await self._first_entry(opening)
+                opening.enter()
+        except BaseException:
+            opening.release()
+            raise
         return self
 
     async def __aexit__(
@@ -97,24 +115,31 @@ class Openable:
         if opening is None or opening.process != os.getpid():
             return
         async with opening.lock:
-            if opening.leave():
-                await self._last_exit(opening)
+            is_last = opening.leave()
+            try:
+                if is_last:
+                    await self._last_exit(opening)
+            finally:
+                opening.release()
 
-    def _opening_here(self) -> _Opening:
+    def _claim(self) -> _Opening:
+        """Count a user on this loop. Raises `ConfigError` if another live loop has users."""
         loop = asyncio.get_running_loop()
-        opening = self._opening
-        if opening is not None and opening.process != os.getpid():
-            leave_to_parent(opening, *(getattr(self, name, None) for name in self._run_time))
-            self._forget()
-            opening = None
-        if opening is not None and opening.loop is not loop:
-            if opening.count and not opening.loop.is_closed():
-                where = f"{self!r} is open on another running event loop"
-                raise ConfigError(f"{where}; give each loop a sink of its own")
-            self._forget()
-            opening = None
-        if opening is None:
-            opening = self._opening = _Opening(loop)
+        with _claiming:
+            opening = self._opening
+            if opening is not None and opening.process != os.getpid():
+                leave_to_parent(opening, *(getattr(self, name, None) for name in self._run_time))
+                self._forget()
+                opening = None
+            if opening is not None and opening.loop is not loop:
+                if opening.users and not opening.loop.is_closed():
+                    where = f"{self!r} is open on another running event loop"
+                    raise ConfigError(f"{where}; give each loop an object of its own")
+                self._forget()
+                opening = None
+            if opening is None:
+                opening = self._opening = _Opening(loop)
+            opening.claim()
         return opening
 
     async def _first_entry(self, opening: _Opening) -> None:
@@ -166,6 +191,19 @@ def _check_picklable(owner: object, name: str, value: object) -> None:
         given = f"{type(owner).__name__}: the argument {name.strip('_')}={type(value).__name__}"
         rule = f"cannot be pickled ({told}); pass a function that makes it instead"
         raise NotPicklableError(f"{given} {rule}") from error
+
+
+@contextmanager
+def only_user(thing: object) -> Generator[None]:
+    """Hold `thing` within the context. Raises `ConfigError` if it is held, on whichever loop."""
+    user = object()
+    # atomic: loops in different threads may open it at the same moment
+    if vars(thing).setdefault("_user", user) is not user:
+        raise ConfigError(f"{thing!r} is already open; make a separate object for each user")
+    try:
+        yield
+    finally:
+        del vars(thing)["_user"]
 
 
 @asynccontextmanager

@@ -44,8 +44,8 @@ class DoublingBackoff:
     longest: float | timedelta = 30.0
 
     def __post_init__(self) -> None:
-        for name in ("first", "longest"):
-            seconds = checks.seconds(name, getattr(self, name), zero=True)
+        for name, usual in (("first", checks.LONG_DELAY), ("longest", checks.LONG_TIMEOUT)):
+            seconds = checks.seconds(name, getattr(self, name), zero=True, usual=usual)
             object.__setattr__(self, name, seconds)
 
     def __call__(
@@ -121,9 +121,15 @@ def checked_policy(retry: object) -> RetryPolicy:
         attempts=checks.count("retry.attempts", retry.attempts),
         unlisted_attempts=checks.count("retry.unlisted_attempts", retry.unlisted_attempts),
         resend_unknown=checks.flag("retry.resend_unknown", retry.resend_unknown),
-        max_seconds=checks.optional_seconds("retry.max_seconds", retry.max_seconds),
-        give_up_after=checks.optional_seconds("retry.give_up_after", retry.give_up_after),
-        max_retry_after=checks.seconds("retry.max_retry_after", retry.max_retry_after),
+        max_seconds=checks.optional_seconds(
+            "retry.max_seconds", retry.max_seconds, usual=checks.LONG_PERIOD
+        ),
+        give_up_after=checks.optional_seconds(
+            "retry.give_up_after", retry.give_up_after, usual=checks.LONG_PERIOD
+        ),
+        max_retry_after=checks.seconds(
+            "retry.max_retry_after", retry.max_retry_after, usual=checks.LONG_PERIOD
+        ),
         final=_classes("retry.final", retry.final),
         uncounted=_classes("retry.uncounted", retry.uncounted),
     )

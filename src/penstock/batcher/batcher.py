@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 T = TypeVar("T")
+_entering = process_fork.ProcessLock()
+"""Held while a batcher is claimed for a loop: loops of other threads may enter it too."""
 
 
 class Batcher(Generic[T]):
@@ -140,15 +142,16 @@ class Batcher(Generic[T]):
     # -- opening and closing -----------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self._lifecycle.check_here()
-        state = self._lifecycle.state
-        if state not in {"new", "closed"}:
-            message = f"batcher {self.name!r} is {state}; enter it once, and share the object"
-            raise ConfigError(message)
-        if state == "closed":
-            self._renew()
-        process_fork.watch(self)
-        self._lifecycle.open_on(asyncio.get_running_loop())
+        with _entering:
+            self._lifecycle.check_here()
+            state = self._lifecycle.state
+            if state not in {"new", "closed"}:
+                message = f"batcher {self.name!r} is {state}; enter it once, and share the object"
+                raise ConfigError(message)
+            if state == "closed":
+                self._renew()
+            process_fork.watch(self)
+            self._lifecycle.open_on(asyncio.get_running_loop())
         try:
             await self._opener.open()
         except BaseException:
@@ -190,7 +193,12 @@ class Batcher(Generic[T]):
         cancellation sets the deadline to the present; it is raised after the shutdown has ended.
         """
         default = self.setup.shutdown_deadline
-        seconds = checks.seconds("deadline", default if deadline is None else deadline, zero=True)
+        seconds = checks.seconds(
+            "deadline",
+            default if deadline is None else deadline,
+            zero=True,
+            usual=checks.LONG_TIMEOUT,
+        )
         self._lifecycle.check_here()
         self._lifecycle.check_entered()
         if self.report is not None:
@@ -237,6 +245,7 @@ class Batcher(Generic[T]):
         function of the item raised; in each case, and on cancellation, the item was not accepted.
         Usually returns without suspending; occasionally it lets other tasks run first.
         """
+        seconds = None if timeout is None else _seconds(timeout)
         known = NOTHING
         window = self._window
         items = window.items
@@ -246,7 +255,6 @@ class Batcher(Generic[T]):
                 return
             except NeedsSlowPath as declined:
                 known = declined.known
-        seconds = None if timeout is None else _seconds(timeout)
         await self._intake.add((item,), None, seconds, known)
 
     def try_add(self, item: T) -> bool:
@@ -295,6 +303,7 @@ class Batcher(Generic[T]):
 
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
         """Like `add`; `await` the returned receipt until the item is stored, or for `ItemFailed`."""
+        seconds = None if timeout is None else _seconds(timeout)
         receipt = Receipt()
         known = NOTHING
         window = self._window
@@ -307,7 +316,6 @@ class Batcher(Generic[T]):
                 return receipt
             except NeedsSlowPath as declined:
                 known = declined.known
-        seconds = None if timeout is None else _seconds(timeout)
         await self._intake.add((item,), (receipt,), seconds, known)
         return receipt
 
@@ -422,4 +430,4 @@ def name_after(batcher: Batcher[Any], name: str) -> None:
 
 
 def _seconds(timeout: float | timedelta | None) -> float | None:
-    return checks.optional_seconds("timeout", timeout, zero=True)
+    return checks.optional_seconds("timeout", timeout, zero=True, usual=checks.LONG_TIMEOUT)

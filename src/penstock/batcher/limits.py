@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .._core import checks
 from .._core.keywords import known_arguments
+from .._core.retry_policy import in_seconds
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -96,9 +97,9 @@ class Limits:
     @property
     def delay(self) -> float:
         """`max_delay` as float seconds."""
-        return checks.seconds("max_delay", self.max_delay, zero=True)
+        return in_seconds(self.max_delay)
 
     @property
     def stretch(self) -> float:
         """`flush_timeout` as float seconds."""
-        return checks.seconds("flush_timeout", self.flush_timeout)
+        return in_seconds(self.flush_timeout)

@@ -135,7 +135,7 @@ class BlockingReceipt(ReceiptBase):
         loop if it would have to wait; `ForkedError` in a forked child, since the item is its
         parent's.
         """
-        seconds = checks.optional_seconds("timeout", timeout, zero=True)
+        seconds = checks.optional_seconds("timeout", timeout, zero=True, usual=checks.LONG_TIMEOUT)
         if self.outcome is None:
             refuse_in_a_loop("waiting for the receipt", "await a Batcher's receipt")
             if self._process != os.getpid():

@@ -182,7 +182,9 @@ def checked_setup(
         ),
         last_resort=None if last_resort is None else as_sink(last_resort, "last_resort"),
         open=checks.choice("open", open, get_args(Open)),
-        open_timeout=checks.optional_seconds("open_timeout", open_timeout),
+        open_timeout=checks.optional_seconds(
+            "open_timeout", open_timeout, usual=checks.LONG_PERIOD
+        ),
         adaptive=checked_adaptive(adaptive, bounds),
         observers=checked_observers(observers),
         clock=checks.checked_clock(clock),

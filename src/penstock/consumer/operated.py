@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
+from .._core.opening import only_user
 from .._core.order.keys import shown
 from .._core.runtime.closing import GRACE, Closing
 from .._core.runtime.cuts import noticing_cuts
@@ -59,6 +60,7 @@ class Operated:
 
     async def _enter(self, stack: AsyncExitStack) -> Engine:
         """Open the dead letters, the park store and the source."""
+        stack.enter_context(only_user(self))
         self._check_new()
         letters = self._letters()
         if letters is not None:

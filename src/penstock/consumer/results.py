@@ -45,7 +45,11 @@ class Nak:
 
     def __post_init__(self) -> None:
         if self.delay is not None:
-            object.__setattr__(self, "delay", checks.seconds("delay", self.delay, zero=True))
+            object.__setattr__(
+                self,
+                "delay",
+                checks.seconds("delay", self.delay, zero=True, usual=checks.LONG_PERIOD),
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,12 +184,12 @@ def checked_settings(
         max_consecutive_dead_letters=checks.optional_count(
             "max_consecutive_dead_letters", max_consecutive_dead_letters
         ),
-        timeout=checks.optional_seconds("timeout", timeout),
-        budget=checks.optional_seconds("budget", budget),
+        timeout=checks.optional_seconds("timeout", timeout, usual=checks.LONG_TIMEOUT),
+        budget=checks.optional_seconds("budget", budget, usual=checks.LONG_PERIOD),
         drain=_drain(drain, source),
-        commit_every=checks.seconds("commit_every", commit_every),
+        commit_every=checks.seconds("commit_every", commit_every, usual=checks.LONG_TIMEOUT),
         commit_after=checks.optional_count("commit_after", commit_after),
-        stall_after=checks.optional_seconds("stall_after", stall_after),
+        stall_after=checks.optional_seconds("stall_after", stall_after, usual=checks.LONG_PERIOD),
         steps=checked_steps(steps),
         observers=checked_consumer_observers(observers),
         clock=checks.checked_clock(clock),
@@ -282,7 +282,7 @@ def _retry(retry: object) -> RetryPolicy:
 
 
 def _drain(drain: object, source: Source) -> float:
-    seconds = checks.seconds("drain", drain, zero=True)
+    seconds = checks.seconds("drain", drain, zero=True, usual=checks.LONG_TIMEOUT)
     most = source.traits.revoke_within
     if most is not None and seconds >= most:
         rule = f"must be shorter than the {most:g} s that the source allows for a revoke"

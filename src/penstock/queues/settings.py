@@ -123,7 +123,7 @@ def differences(ours: QueueSettings, theirs: QueueSettings) -> Iterator[tuple[st
 
 def interval(name: str, value: object) -> timedelta | None:
     """Convert seconds or a `timedelta` to a `timedelta`. Raises `ConfigError`."""
-    found = checks.optional_seconds(name, value)
+    found = checks.optional_seconds(name, value, usual=checks.LONG_PERIOD)
     return None if found is None else timedelta(seconds=found)
 
 

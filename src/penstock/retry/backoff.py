@@ -10,6 +10,7 @@ import tenacity
 
 from .._core import checks
 from .._core.keywords import known_arguments
+from .._core.retry_policy import in_seconds
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -66,8 +67,7 @@ class Backoff:
 
     def bound(self, tries: int, factor: float | None = None) -> float:
         """Return the longest wait after `tries` failed tries."""
-        base = checks.seconds("base", self.base, zero=True)
-        longest = checks.seconds("longest", self.longest)
+        base, longest = in_seconds(self.base), in_seconds(self.longest)
         exponential = tenacity.wait_exponential(
             multiplier=base, max=longest, exp_base=factor or self.factor
         )
@@ -80,8 +80,7 @@ class Backoff:
 
 def _wait(backoff: Backoff, tries: int, waited: float) -> float:
     if backoff.jitter == "decorrelated":
-        base = checks.seconds("base", backoff.base, zero=True)
-        longest = checks.seconds("longest", backoff.longest)
+        base, longest = in_seconds(backoff.base), in_seconds(backoff.longest)
         return min(longest, backoff.rng.uniform(base, max(base, 3.0 * waited)))
     bound = backoff.bound(tries)
     least = {"full": 0.0, "equal": bound / 2, "none": bound}[backoff.jitter]

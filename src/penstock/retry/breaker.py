@@ -119,12 +119,12 @@ class CircuitBreaker(SinkDecorator):
         self.rules = CircuitRules(
             failure_rate=checks.optional_share("failure_rate", failure_rate),
             slow_rate=checks.optional_share("slow_rate", slow_rate),
-            slow_after=checks.optional_seconds("slow_after", slow_after),
+            slow_after=checks.optional_seconds("slow_after", slow_after, usual=checks.LONG_DELAY),
             consecutive=checks.optional_count("consecutive", consecutive),
-            window=checks.seconds("window", window),
+            window=checks.seconds("window", window, usual=checks.LONG_PERIOD),
             min_calls=checks.count("min_calls", min_calls),
             open_for=checks.seconds("open_for", open_for, usual=checks.LONG_TIMEOUT),
-            longest_open=checks.seconds("longest_open", longest_open),
+            longest_open=checks.seconds("longest_open", longest_open, usual=checks.LONG_PERIOD),
             probes=checks.count("probes", probes),
         )
         self._check_rules()

@@ -118,9 +118,15 @@ class Retry(SinkDecorator):
             attempts=checks.count("attempts", attempts),
             unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
             resend_unknown=checks.flag("resend_unknown", resend_unknown),
-            max_seconds=checks.optional_seconds("max_seconds", max_seconds),
-            give_up_after=checks.optional_seconds("give_up_after", give_up_after),
-            max_retry_after=checks.seconds("max_retry_after", max_retry_after),
+            max_seconds=checks.optional_seconds(
+                "max_seconds", max_seconds, usual=checks.LONG_PERIOD
+            ),
+            give_up_after=checks.optional_seconds(
+                "give_up_after", give_up_after, usual=checks.LONG_PERIOD
+            ),
+            max_retry_after=checks.seconds(
+                "max_retry_after", max_retry_after, usual=checks.LONG_PERIOD
+            ),
             backoff=strategy,
         )
         self.settings = RetrySettings(

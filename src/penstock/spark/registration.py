@@ -117,7 +117,7 @@ def register(
         chunk_rows=checks.count("chunk_rows", chunk_rows),
         chunk_bytes=checks.count("chunk_bytes", chunk_bytes),
         window=checks.count("max_in_flight", max_in_flight),
-        patience=checks.seconds("patience", patience),
+        patience=checks.seconds("patience", patience, usual=checks.LONG_PERIOD),
     )
     settings = WriteSettings(
         cuts=cuts,

@@ -160,7 +160,7 @@ def write_dataframe(
             key=keys.columns,
             is_collated=keys.is_collated,
             on_key_failure=on_key_failure,
-            patience=checks.seconds("patience", patience),
+            patience=checks.seconds("patience", patience, usual=checks.LONG_PERIOD),
         ),
         max_tasks=checks.optional_count("max_tasks", max_tasks),
         level=level(

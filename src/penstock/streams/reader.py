@@ -254,9 +254,9 @@ class _Patience:
     """The wait of a live iteration for messages."""
 
     def __init__(self, timeout: float | timedelta | None, poll: float | timedelta) -> None:
-        timeout = checks.optional_seconds("timeout", timeout)
+        timeout = checks.optional_seconds("timeout", timeout, usual=checks.LONG_PERIOD)
         self._most = math.inf if timeout is None else timeout
-        self._poll = checks.seconds("poll", poll)
+        self._poll = checks.seconds("poll", poll, usual=checks.LONG_DELAY)
         self._left = self._most
 
     def renew(self) -> None:

@@ -46,7 +46,7 @@ class ConsumerMetricsObserver(ConsumerObserver):
         self._name = None if name is None else checks.text("name", name)
         self._durations = checks.flag("durations", durations)
         self._exemplars = checks.flag("exemplars", exemplars)
-        self.lag_every = checks.optional_seconds("lag_every", lag_every)
+        self.lag_every = checks.optional_seconds("lag_every", lag_every, usual=checks.LONG_TIMEOUT)
         self._found: Instruments | None = None
 
     @property

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from tests.sinks.postgres_help import proxied
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
-from penstock import Batcher, ErrorClass, Limits, Outcome, RowBatch, send, stack
+from penstock import Batcher, ConfigError, ErrorClass, Limits, Outcome, RowBatch, send, stack
 from penstock._core.classify import classified
 from penstock._core.clock import LOOP_CLOCK
 from penstock.retry import Backoff, Retry
@@ -131,7 +131,9 @@ async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer, driver
 async def test_a_right_that_is_missing_gives_no_row_up(
     postgres: SqlTable, mariadb: MariaDbServer
 ) -> None:
-    """For the login and for the table; once permitted, the rows are stored."""
+    """For the login and for the table, when the sink is opened and later; once permitted, the rows
+    are stored. An update needs its privilege, too.
+    """
     SqlTable(mariadb.url()).run(
         "CREATE DATABASE IF NOT EXISTS rights"
     )  # everyone may use the one named test
@@ -151,18 +153,29 @@ async def test_a_right_that_is_missing_gives_no_row_up(
         postgres.run(statement)
     for table, grant in (
         (postgres, "GRANT INSERT ON words TO clerk"),
-        (other, "GRANT INSERT ON rights.* TO clerk"),
+        (other, "GRANT INSERT ON rights.words TO clerk"),
     ):
         for way in (table.url, str(table.engine.url.render_as_string(hide_password=False))):
             url = sa.make_url(way).set(username="clerk", password="c")
-            async with table.sink(url=url.render_as_string(hide_password=False)) as sink:
+            own = url.render_as_string(hide_password=False)
+            with pytest.raises(
+                ConfigError, match=r"table='words'.*lacks a privilege.*; grant INSERT"
+            ):
+                await table.sink(url=own).__aenter__()
+            table.run(grant)
+            async with table.sink(url=own) as sink:
+                table.run(grant.replace("GRANT", "REVOKE").replace(" TO ", " FROM "))
                 errors = await written(sink, [(1, "a"), (2, "b")])
                 assert {*errors} == {0, 1}, url
                 kinds = {classified(error, sink.classify) for error in errors.values()}
                 assert kinds == {ErrorClass.REFUSED}, errors
         url = sa.make_url(table.url).set(username="clerk", password="c")
         table.run(grant)
-        async with table.sink(url=url.render_as_string(hide_password=False)) as sink:
+        own = url.render_as_string(hide_password=False)
+        update = {"on_conflict": "update", "conflict_columns": ["id"]}
+        with pytest.raises(ConfigError, match="grant INSERT, UPDATE, SELECT on table"):
+            await table.sink(url=own, **update).__aenter__()
+        async with table.sink(url=own) as sink:
             assert await written(sink, [(1, "a"), (2, "b")]) == {}
         assert await table.looked() == [(1, "a"), (2, "b")]
     postgres.run("DROP OWNED BY clerk; DROP ROLE clerk")

@@ -384,7 +384,7 @@ async def test_a_source_is_open_for_one_consumer(tmp_path: Path, real_clock: Loo
     with pytest.raises(ClosedError, match="is not open"):
         await source.fetch((), 1)
     async with reading(source):
-        with pytest.raises(ClosedError, match="is already open"):
+        with pytest.raises(ConfigError, match="is already open"):
             await handled(source)
     assert (await handled(source)).values == [b"1"]
 

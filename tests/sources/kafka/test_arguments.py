@@ -148,6 +148,6 @@ async def test_a_source_that_is_not_open_or_open_already_says_so() -> None:
         with pytest.raises(ClosedError, match=r"KafkaSource\('orders'.*is not open"):
             await call
     async with source.open(RecordingHost()):
-        with pytest.raises(ClosedError, match="is already open, for another consumer"):
+        with pytest.raises(ConfigError, match="is already open"):
             async with source.open(RecordingHost()):
                 pass

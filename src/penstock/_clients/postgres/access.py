@@ -178,7 +178,8 @@ def _answer_timeout(given: float | timedelta, lease: float | timedelta | None) -
     seconds = checks.seconds("answer_timeout", given, usual=checks.LONG_TIMEOUT)
     if lease is None:
         return seconds
-    return min(seconds, checks.seconds("lease", lease) / 2)  # its own check warns of milliseconds
+    # its own check warns of milliseconds
+    return min(seconds, checks.seconds("lease", lease, usual=checks.ANY_LENGTH) / 2)
 
 
 def _prepared(prepared: object, options: Mapping[str, Any]) -> Prepared:

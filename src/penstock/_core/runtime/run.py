@@ -54,7 +54,7 @@ def run(
         raise checks.bad("main", main, rule)
     try:
         ends = RunEnds(accept)
-        seconds = checks.seconds("patience", patience, zero=True)
+        seconds = checks.seconds("patience", patience, zero=True, usual=checks.LONG_TIMEOUT)
         refuse_in_a_loop("run()", "await the coroutine there")
     except ConfigError:
         main.close()

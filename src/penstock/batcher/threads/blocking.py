@@ -177,7 +177,11 @@ class BlockingBatcher(Generic[T]):
         """
         process_fork.check()
         default = self._run.batcher.deadline
-        seconds = default if deadline is None else checks.seconds("deadline", deadline, zero=True)
+        seconds = (
+            default
+            if deadline is None
+            else checks.seconds("deadline", deadline, zero=True, usual=checks.LONG_TIMEOUT)
+        )
         if self.report is not None:
             return self.report
         refuse_in_a_loop("shutdown()", "call it from another thread")
@@ -215,8 +219,9 @@ class BlockingBatcher(Generic[T]):
         process_fork.check()
         if running_loop() is not None:
             refuse_in_a_loop("add()", INSTEAD)
+        seconds = None if timeout is None else _seconds(timeout)
         if self._needs_entries or not self._inbox.put(item):
-            self._accept((item,), (None,), timeout)
+            self._accept((item,), (None,), seconds)
 
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; from any thread, including one with an event loop.
@@ -252,7 +257,7 @@ class BlockingBatcher(Generic[T]):
         refuse_in_a_loop("add_many()", INSTEAD)
         together = tuple(several(items))
         if together:
-            self._accept(together, (None,) * len(together), timeout)
+            self._accept(together, (None,) * len(together), _seconds(timeout))
 
     def submit(self, item: T, *, timeout: float | timedelta | None = None) -> BlockingReceipt:
         """Like `add`; return a receipt: `result()` waits until the item is stored, or raises
@@ -261,7 +266,7 @@ class BlockingBatcher(Generic[T]):
         process_fork.check()
         refuse_in_a_loop("submit()", INSTEAD)
         receipt = BlockingReceipt()
-        self._accept((item,), (receipt,), timeout)
+        self._accept((item,), (receipt,), _seconds(timeout))
         return receipt
 
     def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
@@ -287,13 +292,11 @@ class BlockingBatcher(Generic[T]):
         except DeliverTimeout:
             raise DeliverTimeout(receipt, seconds) from None
 
-    def _accept(
-        self, items: tuple[T, ...], receipts: Receipts, timeout: float | timedelta | None
-    ) -> None:
+    def _accept(self, items: tuple[T, ...], receipts: Receipts, seconds: float | None) -> None:
         entries = self._run.batcher.entries(items, receipts)
         if entries is None or not self._inbox.put_all(entries):
             run = self._running()
-            run.wait(lambda: run.batcher.let_in(items, receipts, timeout))
+            run.wait(lambda: run.batcher.let_in(items, receipts, seconds))
 
     def _running(self) -> ThreadRun[T]:
         """Return the run, with a new thread in a forked child. Raises `ClosedError` while not open."""
@@ -322,8 +325,8 @@ class BlockingBatcher(Generic[T]):
         refuse_in_a_loop("flush()", "use a Batcher there")
         if self.report is not None:
             return FlushReport(remaining=0, outcomes={})
-        run = self._running()
-        return run.wait(lambda: run.batcher.flush_all(timeout))
+        seconds, run = _seconds(timeout), self._running()
+        return run.wait(lambda: run.batcher.flush_all(seconds))
 
     def resume(self, key: object, *, tenant: object = ...) -> int:
         """Release a key that is paused or has failed; see `Batcher.resume`."""
@@ -364,6 +367,11 @@ class BlockingBatcher(Generic[T]):
     def __repr__(self) -> str:
         state = "open" if self._is_open else "new" if self.report is None else "closed"
         return f"BlockingBatcher(name={self.name!r}, state={state!r})"
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    """Check a timeout in the thread of the caller, at whose line it is warned of."""
+    return checks.optional_seconds("timeout", timeout, zero=True, usual=checks.LONG_TIMEOUT)
 
 
 def _refuse_gevent(name: str) -> None:

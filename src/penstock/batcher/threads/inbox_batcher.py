@@ -22,7 +22,6 @@ from .inbox import Inbox, InboxEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from datetime import timedelta
 
     from ..._core.tally import Tally
     from ..report import FlushReport, ShutdownReport, Stats
@@ -159,16 +158,13 @@ class InboxBatcher(Batcher[T]):
         self.inbox.shut(shut=False)
         self._lend()
 
-    async def let_in(
-        self, items: tuple[T, ...], receipts: Receipts, timeout: float | timedelta | None
-    ) -> None:
+    async def let_in(self, items: tuple[T, ...], receipts: Receipts, seconds: float | None) -> None:
         """Accept all or none on the slow path, waiting or dropping as the overflow policy says."""
         with self._held():
             self._window.yielded()  # other tasks have run; none may run until the append
-            seconds = checks.optional_seconds("timeout", timeout, zero=True)
             await self._intake.add(items, receipts, seconds)
 
-    async def flush_all(self, timeout: float | timedelta | None) -> FlushReport:
+    async def flush_all(self, timeout: float | None) -> FlushReport:
         """`flush`, including the inbox."""
         self.take_in()
         return await self.flush(timeout)

@@ -35,7 +35,7 @@ def checked_limits(
     on_mismatch: OnMismatch = "terminate",
 ) -> BatchLimits:
     """Check the arguments of a consumer's `run_batch`. Raises `ConfigError`."""
-    wait = checks.optional_seconds("max_wait", max_wait, zero=True)
+    wait = checks.optional_seconds("max_wait", max_wait, zero=True, usual=checks.LONG_DELAY)
     limits = BatchLimits(
         size=checks.count("size", size),
         max_wait=_or_endless(wait),

@@ -84,7 +84,7 @@ class ItemBatcher:
         self._execute = as_function("execute", execute, "a list of items", takes=1)
         self._size = checks.count("max_batch_size", max_batch_size)
         self._most = checks.count("max_concurrent_batches", max_concurrent_batches)
-        self._delay = checks.seconds("delay", delay)
+        self._delay = checks.seconds("delay", delay, usual=checks.LONG_DELAY)
         if self._delay < SHORTEST_DELAY:
             raise checks.bad("delay", delay, "must be at least 0.001 s")
         room = max(10_000, 2 * self._size * self._most)

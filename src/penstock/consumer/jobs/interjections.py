@@ -64,8 +64,8 @@ class Interjector:
         seed: int | None = None,
     ) -> None:
         self.call = as_function("function", function, "a context", takes=1)
-        self._every = checks.seconds("every", every)
-        self._jitter = checks.seconds("jitter", jitter, zero=True)
+        self._every = checks.seconds("every", every, usual=checks.LONG_PERIOD)
+        self._jitter = checks.seconds("jitter", jitter, zero=True, usual=checks.LONG_PERIOD)
         if self._jitter > self._every:
             rule = f"must be at most every, {self._every:g} s"
             raise checks.bad("jitter", jitter, rule)

@@ -103,7 +103,9 @@ class FileSink(Openable):
             is_zstd=compression == "zstd",
             fsync=checks.choice("fsync", fsync, _SYNCS),
             rotate_bytes=checks.optional_count("rotate_bytes", rotate_bytes),
-            rotate_every=checks.optional_seconds("rotate_every", rotate_every),
+            rotate_every=checks.optional_seconds(
+                "rotate_every", rotate_every, usual=checks.LONG_PERIOD
+            ),
         )
         _check_suffix(self._settings)
         if compression is not None:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.postgres.refusals import for_opening
+from ..._core.checks import bad
 from ..._core.errors import ConfigError
 from ..._core.positions import PositionUnit
 from ..._core.told import for_log
 from ..._core.transaction import Unit
 from .batches import TableWriter
+from .plan.rights import asked
 from .plan.table import read_table
 from .transactions.attempt import attempted
 from .transactions.position_owner import PositionOwner, PositionTransaction
@@ -63,7 +65,9 @@ class OpenTable:
 
     @classmethod
     async def open(cls, settings: Settings, connections: Connections) -> Self:
-        """Read the table. Raises `ConfigError` if the table or a column does not fit."""
+        """Read the table. Raises `ConfigError` if the table or a column does not fit, or the role
+        lacks a privilege that every write needs.
+        """
         target, access = settings.target, settings.access
         reads_text = access.keeps_codecs
         try:
@@ -71,6 +75,7 @@ class OpenTable:
                 async with connections.statements.block(con):
                     table = await read_table(con, target.table, target.schema, target.columns)
                     plan = await by_codecs(con, target.plan(table, reads_text=reads_text))
+                    await _check_rights(con, plan, access.place)
                 plan = plan if reads_text else await json_by_codecs(con, plan)
                 target.strategy.check(plan)
         except ConfigError:
@@ -167,3 +172,15 @@ class OpenTable:
                 ledger.qualified,
                 for_log(error),
             )
+
+
+async def _check_rights(con: PoolConnectionProxy[Any], plan: TablePlan, place: str) -> None:
+    """Raise `ConfigError` if the role lacks a privilege that every write needs."""
+    found = await con.fetchrow(asked(plan, again=False, sifts=False))
+    assert found is not None  # always one row
+    if missing := found["missing"]:
+        role = found["role"]
+        rule = (
+            f"role {role} lacks a privilege; grant {', '.join(missing)} at {place} to role {role}"
+        )
+        raise bad("table", plan.table.qualified, rule)

@@ -8,7 +8,12 @@ from ..._clients.postgres.access import Access, need_asyncpg
 from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.errors import classify_postgres, has_no_statement
 from ..._clients.postgres.refusals import for_opening
-from ..._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name, opened_schema
+from ..._clients.postgres.schema.opened import (
+    DEFAULT_SCHEMA,
+    check_may_append,
+    check_schema_name,
+    opened_schema,
+)
 from ..._clients.postgres.streams.notifier import notifying
 from ..._core import checks
 from ..._core.batch import RowBatch
@@ -185,6 +190,7 @@ class PostgresStreamSink(Openable):
         try:
             async with connections.opening() as con, connections.statements.block(con):
                 await opened_schema(con, self._schema)
+                await check_may_append(con, self._schema)
         except ConfigError:
             raise
         except Exception as error:

@@ -161,7 +161,7 @@ class RedisSink(Openable):
             fields=fields_of(fields, encode),
             id=_getter("id", id),
             maxlen=maxlen,
-            max_age=checks.optional_seconds("max_age", max_age),
+            max_age=checks.optional_seconds("max_age", max_age, usual=checks.LONG_PERIOD),
             approximate=checks.flag("approximate", approximate),
             create=checks.flag("create", create),
             ignores_known=on_conflict == "ignore",

@@ -56,6 +56,15 @@ class SqlDialect:
     drop_temporary = f"DROP TABLE IF EXISTS temp.{TEMPORARY}"
     """Drop the temporary table of rows to compare, if it exists."""
 
+    explains = True
+    """Whether `EXPLAIN` needs the privileges of the explained statement."""
+
+    def rights(self, target: RowTarget) -> Sequence[str]:
+        """The privileges of the table that every write needs."""
+        updates = ["UPDATE"] if target.mode == "update" else []
+        reads = ["SELECT"] if target.mode != "error" or target.returning else []
+        return ["INSERT", *updates, *reads]
+
     def temporary(self, query: str) -> str:
         """Create the temporary table with the columns of a query, whose first one is a whole
         number.
@@ -246,6 +255,7 @@ class Sqlite(SqlDialect):
     name = "sqlite"
     shown = "SQLite"
     is_single_writer = True
+    explains = False
     begin = "BEGIN IMMEDIATE"
     insert = "INSERT OR ABORT"
     """Overrides `ON CONFLICT IGNORE` and `REPLACE` of constraints, which drop rows without an error."""

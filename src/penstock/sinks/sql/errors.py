@@ -106,6 +106,7 @@ _MYSQL = {
     4031: _T,  # idle for too long
     4151: _R,  # the user is locked
 }
+_NO_PRIVILEGE = frozenset({1142, 1143})
 MYSQL_TWICE = frozenset({1062, 1586})
 SQLITE_TWICE = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"})
 _REFUSED = ("password authentication failed", "no pg_hba.conf entry", 'database "', 'role "')
@@ -137,6 +138,14 @@ def is_twice(error: BaseException) -> bool:
         if (state := _state(original)) is not None:
             return state == POSTGRES_TWICE
     return False
+
+
+def missing_privilege(error: BaseException) -> str | None:
+    """The driver's text if the user lacks a privilege of the table; `None` for any other error."""
+    for each in map(_original, causes(error)):
+        if _state(each) == NO_PRIVILEGE or _number(each) in _NO_PRIVILEGE:
+            return text_of(each)
+    return None
 
 
 def is_lost(error: BaseException) -> bool:

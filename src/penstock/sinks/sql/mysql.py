@@ -27,6 +27,12 @@ class MySql(SqlDialect):
     shown = "MySQL or MariaDB"
     drop_temporary = f"DROP TEMPORARY TABLE IF EXISTS {TEMPORARY}"
 
+    def rights(self, target: RowTarget) -> Sequence[str]:
+        """A conflict that is ignored also updates its row."""
+        if target.mode == "error":
+            return super().rights(target)
+        return ["INSERT", "UPDATE", "SELECT"]
+
     def temporary(self, query: str) -> str:
         """With a primary key, since sql_require_primary_key may be on."""
         return f"CREATE TEMPORARY TABLE {TEMPORARY} (o INT PRIMARY KEY) {query}"

@@ -6,12 +6,13 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._clients.encoding import item_error
+from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.order.stopped import stopped_behind
 from ..._core.result import WriteResult
 from .batch import SqlBatch
-from .errors import for_connecting
+from .errors import for_connecting, missing_privilege
 from .plan import read_plan
 from .rows import SqlRow
 from .values import needed
@@ -57,6 +58,23 @@ class OpenSqlTable:
         """Read the current table. Raises `ConfigError` if the rows do not fit it."""
         self._plan = await self._look(lambda con: read_plan(con, self._target, self._dialect))
         self._read_at = LOOP_CLOCK.now()
+
+    async def check_rights(self) -> None:
+        """Raise `ConfigError` if the user lacks a privilege of the table.
+
+        The server explains the statement of a write, which needs the privileges of the statement
+        and writes nothing. No other error counts.
+        """
+        if not self._dialect.explains:
+            return
+        try:
+            await self._look(self.plan.explain)
+        except Exception as error:
+            if (told := missing_privilege(error)) is None:
+                return
+            rights = ", ".join(self._dialect.rights(self._target))
+            rule = f"the user lacks a privilege ({told}); grant {rights} on table {self.plan.table}"
+            raise bad("table", self._target.table, rule) from error
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
         """Write a batch; see `SqlSink.write`."""

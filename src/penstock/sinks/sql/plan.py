@@ -109,6 +109,10 @@ class SqlPlan:
             f"VALUES {rows}{self.clause}{back}"
         )
 
+    def explain(self, con: Connection) -> None:
+        """Let the server explain the statement for one row, which writes nothing."""
+        con.exec_driver_sql(f"EXPLAIN {self.insert(1)}", (None,) * len(self.quoted)).close()
+
     @property
     def compared_table(self) -> str:
         """Create the temporary table of rows to compare: the place `o`, and values of the columns'

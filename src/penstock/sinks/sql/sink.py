@@ -184,6 +184,7 @@ class SqlSink(Openable):
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ANSWER_WITHIN):
                 await table.read()
+                await table.check_rights()
         except ConfigError:
             raise
         except TimeoutError as error:

@@ -86,7 +86,7 @@ class FileOptions:
             max_row_bytes=checks.count("max_row_bytes", max_row_bytes),
             follow=follow,
             ends=not follow if ends is None else checks.flag("ends", ends),
-            poll=checks.seconds("poll", poll),
+            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
         )
 
     def keys(self, path: str) -> Callable[[Any], object]:

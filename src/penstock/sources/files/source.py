@@ -9,7 +9,7 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.keywords import known_arguments
-from ..._core.opening import opened
+from ..._core.opening import only_user, opened
 from ..._core.source import SourceCapabilities, SourceTraits
 from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
 from ..subscriptions.postgres.subscriptions import PostgresSubscriptions
@@ -143,13 +143,12 @@ class FileSource:
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Read in the background; at exit, end the claims and release the files.
 
-        Raises `ClosedError` if it is already open, `ConfigError` and `MissingExtra` as described
+        Raises `ConfigError` if it is already open, and it and `MissingExtra` as described
         for the class, and the errors of the state.
         """
-        if self._files is not None:
-            raise ClosedError(f"{self!r} is already open, for another consumer")
         options = self._options
         async with AsyncExitStack() as stack:
+            stack.enter_context(only_user(self))
             state = self._state or self._usual_state()
             try:
                 await stack.enter_async_context(opened(state))

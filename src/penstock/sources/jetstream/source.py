@@ -10,6 +10,7 @@ from ..._clients.nats.options import NatsOptions
 from ..._core import checks
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
+from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
 from .options import ReadOptions
 
@@ -152,24 +153,23 @@ class JetStreamSource:
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Connect and read; at exit, end the claims and give back the unsettled messages, in order.
 
-        Raises `ClosedError` if it is already open, and `ConfigError` for an unsuitable consumer
+        Raises `ConfigError` if it is already open, for an unsuitable consumer
         with the same name, and a stream with a different division.
         """
-        if self._sessions is not None:
-            raise ClosedError(f"{self!r} is already open, for another consumer")
         from .sessions import StreamSessions
 
-        sessions = self._sessions = StreamSessions(
-            self._options, self._connection, host, self._clock, self._close_timeout
-        )
-        task = asyncio.get_running_loop().create_task(sessions.run())
-        try:
-            await sessions.opened()
-            yield
-        finally:
-            self._sessions = None
-            task.cancel()
-            await asyncio.wait([task])
+        with only_user(self):
+            sessions = self._sessions = StreamSessions(
+                self._options, self._connection, host, self._clock, self._close_timeout
+            )
+            task = asyncio.get_running_loop().create_task(sessions.run())
+            try:
+                await sessions.opened()
+                yield
+            finally:
+                self._sessions = None
+                task.cancel()
+                await asyncio.wait([task])
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
         """Deliver messages of these claims. Never ends.

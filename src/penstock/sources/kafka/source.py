@@ -12,6 +12,7 @@ from ..._clients.kafka_groups.starts import StartPoint
 from ..._clients.kafka_groups.topics import Topics
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
+from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
 
 if TYPE_CHECKING:
@@ -131,24 +132,23 @@ class KafkaSource:
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Join the group in the background; at exit, end the claims and leave the group.
 
-        The exit takes at most `stop_timeout`, plus 3 s if the client hangs. Raises `ClosedError` if
-        the source is already open, and `ConfigError` if aiokafka rejects its options.
+        The exit takes at most `stop_timeout`, plus 3 s if the client hangs. Raises `ConfigError` if
+        the source is already open, or aiokafka rejects its options.
         """
-        if self._sessions is not None:
-            raise ClosedError(f"{self!r} is already open, for another consumer")
         from ..._clients.kafka.session import Session
         from .sessions import Sessions
 
-        first = Session.of(self._options)
-        self._sessions = Sessions(self._options, self._topics, self._start, host, self._store)
-        task = asyncio.get_running_loop().create_task(self._sessions.run(first))
-        try:
-            yield
-        finally:
-            self._sessions = None
-            task.cancel()
-            await asyncio.wait([task])
-            await first.stop(self._options.stop_timeout)  # the task may not have started
+        with only_user(self):
+            first = Session.of(self._options)
+            self._sessions = Sessions(self._options, self._topics, self._start, host, self._store)
+            task = asyncio.get_running_loop().create_task(self._sessions.run(first))
+            try:
+                yield
+            finally:
+                self._sessions = None
+                task.cancel()
+                await asyncio.wait([task])
+                await first.stop(self._options.stop_timeout)  # the task may not have started
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
         """Deliver records of these claims. Never ends, and raises no error of Kafka."""

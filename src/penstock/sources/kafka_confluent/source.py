@@ -11,6 +11,7 @@ from ..._clients.kafka_groups.starts import StartPoint
 from ..._clients.kafka_groups.topics import Topics
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
+from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
 
 if TYPE_CHECKING:
@@ -110,22 +111,23 @@ class ConfluentKafkaSource:
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Join the group in the background; at exit, end the claims and leave the group.
 
-        The exit takes at most twice `stop_timeout`. Raises `ClosedError` if the source is already
-        open, and `ConfigError` if librdkafka rejects its options.
+        The exit takes at most twice `stop_timeout`. Raises `ConfigError` if the source is already
+        open, or librdkafka rejects its options.
         """
-        if self._sessions is not None:
-            raise ClosedError(f"{self!r} is already open, for another consumer")
         from .sessions import GroupSessions
 
-        sessions = self._sessions = GroupSessions(self._options, self._topics, self._start, host)
-        task = asyncio.get_running_loop().create_task(sessions.run())
-        try:
-            yield
-        finally:
-            self._sessions = None
-            task.cancel()
-            await asyncio.wait([task])
-            await sessions.close()
+        with only_user(self):
+            sessions = self._sessions = GroupSessions(
+                self._options, self._topics, self._start, host
+            )
+            task = asyncio.get_running_loop().create_task(sessions.run())
+            try:
+                yield
+            finally:
+                self._sessions = None
+                task.cancel()
+                await asyncio.wait([task])
+                await sessions.close()
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
         """Deliver records of these claims. Never ends, and raises no error of Kafka."""

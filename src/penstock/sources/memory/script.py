@@ -32,7 +32,7 @@ class Script:
     def add_commit(self, error: BaseException | None, stored: bool | None, seconds: float) -> None:
         """Script the next commit that has no script yet."""
         is_stored = error is None if stored is None else stored
-        seconds = checks.seconds("seconds", seconds, zero=True)
+        seconds = checks.seconds("seconds", seconds, zero=True, usual=checks.LONG_TIMEOUT)
         self._commits.append(CommitStep(error, is_stored, seconds))
 
     def add_fetch(self, error: BaseException) -> None:

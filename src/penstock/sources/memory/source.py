@@ -17,6 +17,7 @@ from ..._core import checks
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
+from ..._core.opening import only_user
 from ..._core.source import Fetched, Record, SourceCapabilities, SourceTraits
 from .cursor import Cursor
 from .deadlines import AckDeadlines
@@ -87,7 +88,7 @@ class MemorySource:
             raise checks.bad("log", log, "must be a MemoryLog(...)")
         if not (traits is None or isinstance(cast("object", traits), SourceTraits)):
             raise checks.bad("traits", traits, "must be a SourceTraits(...)")
-        wait = checks.optional_seconds("ack_wait", ack_wait)
+        wait = checks.optional_seconds("ack_wait", ack_wait, usual=checks.LONG_TIMEOUT)
         self.log = log
         self.traits = traits or SourceTraits(extend_every=None if wait is None else wait / 3)
         self.redelivered: list[Record] = []
@@ -100,7 +101,9 @@ class MemorySource:
         self._clock = clock
         self._deadlines = AckDeadlines(math.inf if wait is None else wait)
         self._left: LeftPositions | None = None
-        self._script = Script(checks.seconds("commit_seconds", commit_seconds, zero=True))
+        self._script = Script(
+            checks.seconds("commit_seconds", commit_seconds, zero=True, usual=checks.LONG_TIMEOUT)
+        )
         self._host: ClaimHost | None = None
         self._cursors: dict[SourceClaim, Cursor] = {}
         self._news = Signal()
@@ -126,27 +129,26 @@ class MemorySource:
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Join the group and claim partitions; at exit, end the claims without a commit."""
-        self._check()
-        if self._host is not None:
-            raise ClosedError(f"{self!r} is already open, for another consumer")
-        if self._ends and self._partitions is None and not self.log.records:
-            rule = (
-                "has no partition, so a source with ends=True would wait for one for ever; add records "
-                "before the run, or create the log with MemoryLog(partitions=[...])"
-            )
-            raise checks.bad("log", self.log, rule)
-        self._host = host
-        group = self.log.group
-        group.join(self, self._offered)
-        try:
-            wanted = self._partitions
-            self.assign(group.free(self.log.records) if wanted is None else wanted)
-            yield
-        finally:
-            self._end(list(self._cursors))
-            self._end_pending(self._pending())
-            group.leave(self)
-            self._host = None
+        with only_user(self):
+            self._check()
+            if self._ends and self._partitions is None and not self.log.records:
+                rule = (
+                    "has no partition, so a source with ends=True would wait for one for ever; add records "
+                    "before the run, or create the log with MemoryLog(partitions=[...])"
+                )
+                raise checks.bad("log", self.log, rule)
+            self._host = host
+            group = self.log.group
+            group.join(self, self._offered)
+            try:
+                wanted = self._partitions
+                self.assign(group.free(self.log.records) if wanted is None else wanted)
+                yield
+            finally:
+                self._end(list(self._cursors))
+                self._end_pending(self._pending())
+                group.leave(self)
+                self._host = None
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
         """Deliver records; suspend until there are some. Raises scripted errors, or `Crashed`."""

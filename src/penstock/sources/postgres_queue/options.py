@@ -64,8 +64,10 @@ class QueueOptions:
             consumer=_own_name() if consumer is None else checks.text("consumer", consumer),
             lease=seconds,
             per_key=checks.count("per_key", per_key),
-            poll=checks.seconds("poll", poll),
-            back_after=checks.seconds("back_after", back_after, zero=True),
+            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
+            back_after=checks.seconds(
+                "back_after", back_after, zero=True, usual=checks.LONG_TIMEOUT
+            ),
             ends=checks.flag("ends", ends),
         )
 

@@ -13,6 +13,7 @@ from ..._clients.postgres.queues.leasing import QueueLeases
 from ..._core import checks
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
+from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
 from ..troubles import Troubles
 from ..waking import Waker
@@ -168,13 +169,12 @@ class PostgresQueueSource:
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Serve the queue; at exit, end the claims and give back the unsettled jobs.
 
-        Raises `ClosedError` if it is already open, and `ConfigError` for a schema that is missing
+        Raises `ConfigError` if it is already open, for a schema that is missing
         or too old, and for a queue that does not exist.
         """
-        if self._open_queue is not None:
-            raise ClosedError(f"{self!r} is already open, for another consumer")
         options = self._options
         async with AsyncExitStack() as stack:
+            stack.enter_context(only_user(self))
             connections = await Connections.to(self._access, self._close_timeout)
             stack.push_async_callback(connections.close)
             leases = QueueLeases(

@@ -55,8 +55,8 @@ class StreamOptions:
             subscription=checks.text("subscription", subscription),
             selection=selection,
             start=start,
-            poll=checks.seconds("poll", poll),
-            hold=checks.seconds("hold", hold, zero=True),
+            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
+            hold=checks.seconds("hold", hold, zero=True, usual=checks.LONG_TIMEOUT),
             slots_at_once=slots_at_once,
             ends=checks.flag("ends", ends),
         )

@@ -15,7 +15,7 @@ from ..._clients.postgres.streams.selection import StreamSelection
 from ..._core import checks
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
-from ..._core.opening import opened
+from ..._core.opening import only_user, opened
 from ..._core.source import SourceCapabilities, SourceTraits
 from ..subscriptions.postgres.subscriptions import LEASE, PostgresSubscriptions
 from ..troubles import Troubles
@@ -205,13 +205,12 @@ class PostgresStreamSource:
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Serve the subscription in the background; at exit, end the claims and release the slots.
 
-        Raises `ClosedError` if it is already open, and `ConfigError` for a schema that is missing
+        Raises `ConfigError` if it is already open, for a schema that is missing
         or too old, and for a subscription with a different selection.
         """
-        if self._stream is not None:
-            raise ClosedError(f"{self!r} is already open, for another consumer")
         options = self._options
         async with AsyncExitStack() as stack:
+            stack.enter_context(only_user(self))
             connections = await Connections.to(self._access, self._close_timeout)
             stack.push_async_callback(connections.close)
             for provider in {id(each): each for each in (self._state, self._locks)}.values():

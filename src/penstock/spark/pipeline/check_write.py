@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._core import checks
@@ -133,7 +134,7 @@ class WriteCheck:
                 (name, lambda name, value: checks.optional_count(name, value, least=0))
                 for name in ("max_dead_letters", "unit_buffer_bytes")
             ),
-            ("patience", checks.optional_seconds),
+            ("patience", partial(checks.optional_seconds, usual=checks.LONG_PERIOD)),
         ]
         for name, rule in counted:
             try:

@@ -79,7 +79,10 @@ class FakeClock:
         for name, value in (("start", start), ("wall_start", wall_start)):
             if not math.isfinite(value):
                 raise checks.bad(name, value, "must be a finite number of seconds")
-        limits = (checks.seconds("patience", patience), checks.count("max_rounds", max_rounds))
+        limits = (
+            checks.seconds("patience", patience, usual=checks.LONG_TIMEOUT),
+            checks.count("max_rounds", max_rounds),
+        )
         self._moment = Moment(float(start), checks.flag("autojump", autojump), *limits)
         self._start, self._wall_start = float(start), float(wall_start)
         self._stuck: set[asyncio.Task[Any]] = set()
@@ -144,7 +147,8 @@ class FakeClock:
         within the clock's patience.
         """
         await self._move(
-            checks.seconds("seconds", seconds, zero=True), wait_for_threads=wait_for_threads
+            checks.seconds("seconds", seconds, zero=True, usual=checks.ANY_LENGTH),
+            wait_for_threads=wait_for_threads,
         )
 
     async def run_until_idle(self, *, wait_for_threads: bool = True) -> None:
@@ -174,7 +178,7 @@ class FakeClock:
         `timeout` virtual seconds (none by default), and `WouldHang` if nothing else can happen.
         Safe to cancel.
         """
-        limit = checks.optional_seconds("timeout", timeout, zero=True)
+        limit = checks.optional_seconds("timeout", timeout, zero=True, usual=checks.ANY_LENGTH)
         loop = self._inside()
         if predicate():
             return

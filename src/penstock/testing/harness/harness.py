@@ -96,7 +96,7 @@ class ConsumerHarness:
         """The records and stored positions, for tests of restarts and holes."""
         self.source: MemorySource | None = None
         """The source of the current or the last run: to revoke, to redeliver, to crash."""
-        self._timeout = checks.seconds("run_timeout", run_timeout)
+        self._timeout = checks.seconds("run_timeout", run_timeout, usual=checks.LONG_TIMEOUT)
         self._next_id = count().__next__ if ids is None else ids
         self._ids: dict[Where, object] = {}
         self._seed = checks.count("seed", seed, least=0)

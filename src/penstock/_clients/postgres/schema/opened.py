@@ -36,6 +36,11 @@ SELECT coalesce((SELECT max(version) FROM {schema}.migration), 0) AS version,
   (SELECT value::int FROM {schema}.meta WHERE name = 'class') AS mark_class
 """
 
+_MAY_APPEND = """
+SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) AS may, current_user::text AS role
+FROM pg_proc WHERE pronamespace = $1::text::regnamespace AND proname = 'append'
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class LogSchema:
@@ -125,6 +130,15 @@ async def opened_schema(con: AnyConnection, name: str = DEFAULT_SCHEMA) -> LogSc
     if schema.version < newest():
         raise older(schema)
     return schema
+
+
+async def check_may_append(con: AnyConnection, name: str) -> None:
+    """Raise `ConfigError`, with the command that repairs it, if the role may not append."""
+    row = await con.fetchrow(_MAY_APPEND, quoted(name))
+    if row is not None and not row["may"]:
+        role = row["role"]
+        rule = f"gives the role {role!r} no right to append; run `penstock pg install DSN"
+        raise bad("schema", name, f"{rule} --schema {name}` with --append {role}")
 
 
 def older(schema: LogSchema) -> ConfigError:

@@ -30,12 +30,19 @@ _POLICIES = {"INSERT": "a", "SELECT": "r"}
 apply only to rows that replace others.
 """
 
+_TEMPORARY = """
+        UNION ALL
+        SELECT 'TEMPORARY on database ' || pg_catalog.quote_ident(pg_catalog.current_database())
+        WHERE NOT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'TEMPORARY')
+"""
 
-def lacking(plan: PlanFacts, *, again: bool = False) -> str:
+
+def lacking(plan: PlanFacts, *, again: bool = False, sifts: bool = True) -> str:
     """Query the missing privileges and policies, one row of text each, such as `INSERT on table
     "public"."events"`.
 
-    With `again`, include the privileges for a write after an unknown outcome.
+    With `again`, include the privileges for a write after an unknown outcome, with `sifts` those
+    for sifting.
     """
     home, name = literal(plan.table.schema), literal(plan.table.name)
     rights = ", ".join(right for wanted in _wanted(plan, again=again) for right in _rights(*wanted))
@@ -72,17 +79,15 @@ def lacking(plan: PlanFacts, *, again: bool = False) -> str:
             AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
         JOIN pg_catalog.pg_class s ON s.oid = d.refobjid
         WHERE CASE s.relkind WHEN 'S' THEN NOT pg_catalog.has_sequence_privilege(s.oid, 'USAGE, UPDATE') END
-        UNION ALL
-        SELECT 'TEMPORARY on database ' || pg_catalog.quote_ident(pg_catalog.current_database())
-        WHERE NOT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'TEMPORARY')
+        {_TEMPORARY if sifts else ""}
     """
 
 
-def asked(plan: PlanFacts, *, again: bool) -> str:
+def asked(plan: PlanFacts, *, again: bool, sifts: bool = True) -> str:
     """Query the role (`role`) and the list of its missing privileges (`missing`)."""
     return (
         "SELECT pg_catalog.quote_ident(current_user) AS role, "
-        f"ARRAY({lacking(plan, again=again)}) AS missing"
+        f"ARRAY({lacking(plan, again=again, sifts=sifts)}) AS missing"
     )
 
 
