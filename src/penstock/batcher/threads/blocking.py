@@ -281,7 +281,7 @@ class BlockingBatcher(Generic[T]):
         """
         process_fork.check()
         refuse_in_a_loop("deliver()", INSTEAD)
-        seconds = checks.optional_seconds("timeout", timeout, zero=True)
+        seconds = checks.optional_seconds("timeout", timeout, zero=True, usual=checks.LONG_TIMEOUT)
         if seconds is None:
             return self.submit(item).result()
         run = self._running()
