@@ -28,4 +28,5 @@ async def main(deadline: float) -> None:
 
 
 if __name__ == "__main__":
-    penstock.run(main(float(sys.argv[1])), patience=float(sys.argv[2]))
+    program = main(float(sys.argv[1]))
+    penstock.run(program, accept=("unsent", "unknown"), patience=float(sys.argv[2]))

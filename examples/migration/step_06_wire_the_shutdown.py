@@ -61,7 +61,7 @@ async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 def main(dsn: str, requests: AsyncIterator[Event]) -> None:
-    penstock.run(serve(dsn, requests))
+    penstock.run(serve(dsn, requests), accept=("rejected",))  # not_recorded handles them
 
 
 async def thousand_requests() -> AsyncIterator[Event]:

@@ -158,7 +158,7 @@ async def main():
         for item in range(20):
             await batcher.add(item)
 
-run(main())
+run(main(), accept=("rejected",))
 with BlockingBatcher(write, limits=Limits(max_items=3)) as blocking:
     for item in range(20):
         blocking.add(item)
