@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 
+ANY = Consumer(MemorySource(log_of()))
+
+
 async def get(
     app: Probes, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> httpx.Response:
@@ -217,20 +220,19 @@ async def test_a_taken_port_is_an_error_at_the_entry(real_clock: object) -> None
 
 
 @pytest.mark.parametrize(
-    ("consumers", "restart", "message"),
+    ("consumers", "options", "message"),
     [
-        ((), False, r"consumers=\(\): must be at least one consumer"),
-        (("x",), False, "consumers='x': must be consumers"),
-        ((Consumer(MemorySource(log_of())),), 1, "restart_when_stalled=1: must be True"),
+        ((), {}, r"consumers=\(\): must be at least one consumer"),
+        (("x",), {}, "consumers='x': must be consumers"),
+        ((ANY,), {"restart_when_stalled": 1}, "restart_when_stalled=1: must be True"),
+        ((ANY,), {"registry": "x"}, "registry='x': must be a CollectorRegistry"),
     ],
 )
 def test_bad_arguments_are_refused(
-    consumers: tuple[Any, ...],
-    restart: Any,
-    message: str,
+    consumers: tuple[Any, ...], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        probes(*consumers, restart_when_stalled=restart)
+        probes(*consumers, **options)
 
 
 @pytest.mark.parametrize(

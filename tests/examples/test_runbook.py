@@ -139,6 +139,6 @@ async def test_the_page_names_metrics_that_exist(fake_clock: FakeClock) -> None:
         await batcher.add(2)
         exposed = generate_latest(registry).decode()
     named = re.findall(r"`(batcher_\w+)(?:\{(\w+)\})?`", (DOCS / "how-to/operate.md").read_text())
-    assert len(named) == 18
+    assert len(named) == 21
     for metric, label in named:
         assert re.search(rf'^{metric}(_bucket)?\{{.*{label}="', exposed, re.MULTILINE), metric

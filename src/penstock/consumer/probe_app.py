@@ -60,6 +60,8 @@ def probes(
     for consumer in consumers:
         if not isinstance(consumer, Operated):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise bad("consumers", consumer, "must be consumers")
+    if registry is not None and not callable(getattr(registry, "collect", None)):
+        raise bad("registry", registry, "must be a CollectorRegistry of prometheus_client, or None")
     restart = flag("restart_when_stalled", restart_when_stalled)
     return Probes(consumers, restart_when_stalled=restart, registry=registry)
 
