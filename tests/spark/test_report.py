@@ -22,6 +22,7 @@ from penstock.spark import (
     foreach_batch,
     write_dataframe,
 )
+from penstock.spark.pipeline import PipelineReport
 from penstock.spark.progress.bars import BarLayer, bars, short
 from penstock.spark.progress.course import MOST, Course, rates
 from penstock.spark.progress.page import covered
@@ -108,6 +109,24 @@ def test_a_report_prints_its_units() -> None:
     assert [line.split()[0] for line in units] == ["0", "1"]
     many = str(SparkWriteReport(tuple(map(unit, range(30)))))
     assert many.endswith("and 10 more")
+
+
+def test_rows_of_a_skipped_write_are_duplicates_and_not_delivered(tmp_path: Path) -> None:
+    """In the report of a write, of a stream and of a pipeline, as in their tables."""
+    again = SparkWriteReport(
+        (
+            UnitReport(0, rows=10, duplicate=10, skipped=True),
+            UnitReport(1, rows=5, delivered=4, duplicate=1),
+        )
+    )
+    assert (again.delivered, again.duplicate) == (4, 11)
+    counts = "15 rows: 4 delivered, 11 duplicate, 0 dead letters, 0 retries"
+    assert str(again).startswith(counts)
+    history = StreamReport()
+    history.add(7, again)
+    assert str(history).endswith(f"{counts}, in 2 tasks")
+    assert str(PipelineReport(name="p").after(again)) == f"p: {counts}, in 1 write"
+    assert re.search(r"duplicate\W[^0-9]*11\b", page_of(again, tmp_path))
 
 
 def test_a_notebook_shows_outcomes_units_and_the_first_dead_rows() -> None:

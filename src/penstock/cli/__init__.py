@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from ..letters.text import printable, without_secrets
+from .._core.extras import missing
 from .dlq.arguments import dlq_options
 from .dlq.commands import dlq
 from .exits import BAD_USE, INTERRUPTED
+from .parser import DSN, Parser
 from .pg.arguments import pg_options
 from .pg.commands import pg
 from .queue.arguments import queue_options
@@ -58,6 +59,7 @@ _TUNE = (
     "Write made-up items to your sink in batches of several sizes, find the knee of its "
     "throughput if there is one, and recommend limits."
 )
+_TUNE_EXAMPLE = "penstock tune app:sink --items app:make_item --rate 5000 --latency 50ms --yes"
 _DEMO_HELP = "write a year of flights into a PostgreSQL server that is killed half-way"
 _DEMO = (
     "Write 336,776 real flights, with some spoiled ones among them, through a full stack "
@@ -70,7 +72,10 @@ _DEMO = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: the process's own); return the exit code."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else [*arguments]
+    if given[:1] == ["help"]:
+        given = [*(word for word in given[1:] if word not in {"-h", "--help"}), "--help"]
+    options = _parser().parse(given)
     try:
         if options.command == "dlq":
             return dlq(options)
@@ -94,11 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         extra = _extra(options, package)
         if extra is None:  # a module of the user, or a bug in Penstock
             raise
-        print(
-            f"penstock {options.command} needs the package {package}: pip install "
-            f'"penstock[{extra}]"',
-            file=sys.stderr,
-        )
+        print(missing(package, extra, f"penstock {options.command}"), file=sys.stderr)
         return BAD_USE
     except KeyboardInterrupt:  # before any work that needs a clean shutdown
         return INTERRUPTED
@@ -111,25 +112,27 @@ def _extra(options: argparse.Namespace, package: str) -> str | None:
     return _EXTRAS[options.command].get(package)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that hides passwords in its messages, which may quote a misplaced DSN."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(printable(without_secrets(message)))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="penstock", description="Batching with every item accounted for.")
+def _parser() -> Parser:
+    parser = Parser(
+        prog="penstock",
+        description="Batching with every item accounted for.",
+        example="penstock queue lag --help",
+    )
     version = sys.modules[__name__.partition(".")[0]].__version__  # of the code that runs
     parser.add_argument("--version", action="version", version=f"penstock {version}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
-    dlq_options(commands.add_parser("dlq", help=_DLQ_HELP, description=_DLQ), _count())
-    tune_options(commands.add_parser("tune", help=_TUNE_HELP, description=_TUNE), _count())
-    pg_options(commands.add_parser("pg", help=_PG_HELP, description=_PG))
-    stream_options(commands.add_parser("stream", help=_STREAM_HELP, description=_STREAM), _count)
-    queue_options(commands.add_parser("queue", help=_QUEUE_HELP, description=_QUEUE), _count)
-    _pipeline_options(commands.add_parser("pipeline", help=_PIPELINE_HELP, description=_PIPELINE))
+    add = parser.accept_commands("command")
+    _demo_options(add("demo", _DEMO_HELP, "penstock demo --rows 20000 --no-kafka", _DEMO))
+    dlq_options(add("dlq", _DLQ_HELP, "penstock dlq list dead.jsonl", _DLQ), _count())
+    tune_options(add("tune", _TUNE_HELP, _TUNE_EXAMPLE, _TUNE), _count())
+    pg_options(add("pg", _PG_HELP, f"penstock pg install {DSN}", _PG))
+    stream_options(add("stream", _STREAM_HELP, f"penstock stream lag {DSN}", _STREAM), _count)
+    queue_options(add("queue", _QUEUE_HELP, f"penstock queue lag {DSN}", _QUEUE), _count)
+    _pipeline_options(
+        add("pipeline", _PIPELINE_HELP, "penstock pipeline run sales.toml", _PIPELINE)
+    )
+    add("help", "print the help of a command", "penstock help queue create").add_argument(
+        "words", nargs="*", metavar="COMMAND", help="the command; default: the list of commands"
+    )
     return parser
 
 
@@ -202,15 +205,15 @@ def _scene_options(parser: argparse.ArgumentParser) -> None:
     scene.add_argument("--no-spark", action="store_true", help="skip that scene")
 
 
-def _pipeline_options(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True)
+def _pipeline_options(parser: Parser) -> None:
+    add = parser.accept_commands("action")
     helps = {
         "run": "run a pipeline to its end",
         "validate": "report every error of a pipeline",
         "explain": "print a pipeline's steps",
     }
     for action, text in helps.items():
-        command = actions.add_parser(action, help=text, description=f"{text.capitalize()}.")
+        command = add(action, text, f"penstock pipeline {action} sales.toml")
         command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
         if action == "run":
             command.add_argument(

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from .._core.extras import missing
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
 from ..retry import Retry
@@ -29,7 +30,7 @@ SUBJECT = "flights"
 def unavailable_reason() -> str | None:
     """The reason why the scene cannot run, as far as it is known without starting NATS."""
     if importlib.util.find_spec("nats") is None:
-        return 'nats-py is not installed: pip install "penstock[demo]"'
+        return str(missing("nats", "demo", "the scene"))
     return None
 
 

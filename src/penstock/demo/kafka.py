@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
+from .._core.extras import missing
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
 from ..retry import Retry
@@ -27,7 +28,7 @@ _SETTINGS = {"group.min.session.timeout.ms": "1000"}
 def unavailable_reason() -> str | None:
     """The reason why the scene cannot run, as far as it is known without starting Kafka."""
     if importlib.util.find_spec("aiokafka") is None:
-        return 'aiokafka is not installed: pip install "penstock[demo]"'
+        return str(missing("aiokafka", "demo", "the scene"))
     return None
 
 

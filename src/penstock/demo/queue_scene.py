@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from .._core.clock import LOOP_CLOCK
+from .._core.extras import missing
 from ..queues import QueueAdmin
 from ..streams import install_streams
 from .consumers import Consumers
@@ -55,7 +56,7 @@ STALLED_SECONDS = 30.0
 def unavailable_reason() -> str | None:
     """The reason why the scene cannot run."""
     if importlib.util.find_spec("psutil") is None:
-        return 'psutil is not installed: pip install "penstock[demo]"'
+        return str(missing("psutil", "demo", "the scene"))
     return None
 
 

@@ -22,6 +22,7 @@ import asyncpg
 import psutil
 
 from .._core.clock import LOOP_CLOCK
+from .._core.extras import missing
 from ..spark.driver.session import cancel, has_java
 from ..spark.pipeline import Destination, Layer, Pipeline, Source, SparkSettings, Step, Write
 from .flights import FlightFile
@@ -90,7 +91,7 @@ executor.
 def unavailable_reason() -> str | None:
     """The reason why the scene cannot run; `None` if it can."""
     if importlib.util.find_spec("pyspark") is None:
-        return 'PySpark is not installed: pip install "penstock[demo-spark]"'
+        return str(missing("pyspark", "demo-spark", "the scene"))
     return None if has_java() else "Spark needs Java: no `java` on the PATH, no JAVA_HOME"
 
 

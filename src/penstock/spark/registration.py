@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -10,7 +15,7 @@ from pyspark import AccumulatorParam
 from pyspark.sql.session import SparkSession
 
 from .._core import checks
-from .._core.errors import PenstockError
+from .._core.errors import PenstockError, PenstockWarning
 from .._core.function_sink import as_sink
 from .options.sinks import WriteSettings
 from .task.lines import read_report
@@ -101,7 +106,7 @@ def register(
     keep the rows of a key in order.
 
     Raises `ConfigError` for a bad argument or a PySpark older than 4.0, and `NotPicklableError` for
-    a sink that cannot be pickled.
+    a sink that cannot be pickled. Warns if a local session runs a Python without Penstock.
     """
     if importlib.util.find_spec("pyspark.sql.datasource") is None:
         raise checks.bad(
@@ -124,6 +129,8 @@ def register(
         max_dead_letters=checks.count("max_dead_letters", max_dead_letters, least=0),
         check=check,
     )
+    if isinstance(spark, SparkSession):
+        _warn_of_another_python(spark)
     sent = description(as_sink(sink))
     arrived = (
         spark.sparkContext.accumulator({}, _Lines()) if isinstance(spark, SparkSession) else None
@@ -135,6 +142,25 @@ def register(
     )
     spark.dataSource.register(made)
     return Registration(name, arrived)
+
+
+def _warn_of_another_python(spark: SparkSession) -> None:
+    """Warn if the Python processes of a local session cannot import Penstock.
+
+    Spark starts them with `python3` of the PATH unless PYSPARK_PYTHON is set. The data source is
+    pickled by reference to this package, so their own error would name neither.
+    """
+    python = shutil.which(spark.sparkContext.pythonExec)
+    is_local = spark.sparkContext.master.startswith("local")
+    if not is_local or python is None or Path(python).parent == Path(sys.executable).parent:
+        return
+    ended = subprocess.run([python, "-c", "import penstock"], capture_output=True, check=False)  # noqa: S603  # Spark runs it too
+    if ended.returncode:
+        told = (
+            f"Spark runs {python}, which cannot import penstock, and this program {sys.executable}; "
+            f"set the environment variable PYSPARK_PYTHON={sys.executable} before Spark starts"
+        )
+        warnings.warn(told, PenstockWarning, stacklevel=3)
 
 
 class _Lines(AccumulatorParam[dict[str, "list[Line]"]]):

@@ -107,7 +107,8 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
     assert (report.rows, report.delivered, report.skipped_units) == (6_000, 6_000, 0)
     assert sorted(unit.attempt for unit in report.units) == [0, 0, 1]
     again = write_dataframe(rows(spark, 6_000, partitions=2), sink(dsn), **options)
-    assert (again.rows, again.delivered, again.skipped_units) == (6_000, 6_000, len(again.units))
+    assert (again.rows, again.delivered, again.duplicate) == (6_000, 0, 6_000)
+    assert again.skipped_units == len(again.units)
     assert query(dsn, WHOLE) == [(6_000, 6_000)]
     assert query(dsn, INVERSIONS) == [(0,)]
     assert query(dsn, STAGES) == [(0,)]
@@ -135,7 +136,7 @@ def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(
     assert (report.rows, report.delivered, report.failed) == (1_000, 998, 2)
     assert query(dsn, WHOLE) == [(998, 998)]
     again = write_dataframe(rows(spark, 1_000, partitions=1), sink(dsn), mode="overwrite", **ATOMIC)
-    assert (again.rows, again.delivered, again.failed, again.skipped_units) == (1_000, 998, 2, 1)
+    assert (again.rows, again.duplicate, again.failed, again.skipped_units) == (1_000, 998, 2, 1)
     assert query(dsn, WHOLE) == [(998, 998)]
     assert query(dsn, STAGES) == [(0,)]
 

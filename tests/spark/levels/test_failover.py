@@ -97,7 +97,7 @@ def test_a_job_over_a_failover_runs_again_and_every_row_is_there(
 
     with caplog.at_level(logging.WARNING, "penstock.spark"):
         report = write_units(run)
-    assert (report.rows, report.delivered, report.skipped_units) == (200, 200, 1)
+    assert (report.delivered, report.duplicate, report.skipped_units) == (100, 100, 1)
     assert query(server.dsn, "SELECT id, key FROM events ORDER BY id") == [
         (number, number // 100) for number in range(200)
     ]

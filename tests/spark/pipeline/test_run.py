@@ -146,7 +146,8 @@ def test_a_write_of_the_same_version_is_made_once(
     assert first.last is not None
     assert again.last is not None
     assert (first.last.skipped_units, again.last.skipped_units) == (0, 4)
-    assert (again.rows, again.delivered, again.dead_letters) == (
+    assert again.delivered == 0
+    assert (again.rows, again.duplicate, again.dead_letters) == (
         first.rows,
         first.delivered,
         first.dead_letters,
@@ -170,7 +171,7 @@ def test_a_table_is_replaced_as_a_whole(spark: Any, tmp_path: Path, embedded_pos
         write=Write(view="even", sink="numbers", delivery="atomic", mode="overwrite", version=1),
     )
     first, again = (whole.run(spark, environment={"HERE": str(tmp_path)}) for _ in range(2))
-    assert (first.rows, first.delivered, again.delivered) == (5, 5, 5)
+    assert (first.rows, first.delivered, again.delivered, again.duplicate) == (5, 5, 0, 5)
     assert again.last is not None
     assert again.last.skipped_units == 1
     assert query(dsn, "SELECT id FROM numbers ORDER BY id") == [(0,), (2,), (4,), (6,), (8,)]

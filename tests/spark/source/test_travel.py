@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 import textwrap
 import threading
+import venv
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,7 +86,9 @@ def test_advice_comes_even_where_penstock_is_what_is_missing() -> None:
     )
     said = done.stderr.decode().splitlines()[-1]
     assert said.startswith("ModuleNotFoundError: the module penstock")
-    assert "Install the package" in said
+    assert f"whose Python is {sys.executable}. " in said
+    assert "set the environment variable PYSPARK_PYTHON " in said
+    assert "install the package" in said
     assert "addPyFile" in said
     assert "register_pickle_by_value" in said
 
@@ -103,7 +107,7 @@ def test_advice_comes_for_a_module_of_the_users(spark: Any, only_here: Any) -> N
     """P-T13: three fixes are offered, and the third one works."""
     with pytest.raises(
         Exception,
-        match=r"the module only_here is missing on an executor. Install .*addPyFile "
+        match=r"the module only_here is missing on an executor, whose Python is .*addPyFile "
         r".*register_pickle_by_value",
     ):
         write_dataframe(spark.range(1), only_here.write)
@@ -112,3 +116,51 @@ def test_advice_comes_for_a_module_of_the_users(spark: Any, only_here: Any) -> N
         assert write_dataframe(spark.range(3), only_here.write).delivered == 3
     finally:
         cloudpickle.unregister_pickle_by_value(only_here)
+
+
+ANOTHER_PYTHON = """
+import sys, warnings
+from pyspark.sql import SparkSession
+from penstock.sinks import FileSink
+from penstock.spark import register, write_dataframe
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+for name in ("host", "bindAddress"):
+    builder = builder.config(f"spark.driver.{name}", "127.0.0.1")
+spark = builder.getOrCreate()
+sink = FileSink(sys.argv[1], per_process=True)
+try:
+    write_dataframe(spark.range(1), sink)
+except Exception as error:
+    print(str(error).replace("\\n", " "))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    register(spark, "mine", sink)
+print(*[each.message for each in caught])
+spark.stop()
+"""
+
+
+@pytest.mark.long
+def test_the_wrong_python_of_a_local_session_is_named(tmp_path: Path) -> None:
+    """P-T13: an environment that is not activated, so that Spark runs the `python3` of the PATH."""
+    venv.create(tmp_path / "other", with_pip=False)
+    other = tmp_path / "other" / "bin"
+    environment = {**os.environ, "PATH": f"{other}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("PYSPARK_PYTHON", None)
+    done = subprocess.run(
+        [sys.executable, "-c", ANOTHER_PYTHON, str(tmp_path / "rows.jsonl")],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    failed, warned = done.stdout.splitlines()[-2:]
+    assert (
+        f"the module penstock is missing on an executor, whose Python is {other}/python3" in failed
+    )
+    assert "set the environment variable PYSPARK_PYTHON " in failed
+    assert warned.startswith(f"Spark runs {other}/python3, which cannot import penstock, ")
+    assert f"PYSPARK_PYTHON={sys.executable}" in warned

@@ -7,16 +7,27 @@ from typing import TYPE_CHECKING
 from ..._core.errors import ErrorClass
 from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection
 from ..named import UseError
+from ..parser import DSN
 from ..when import when
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from ..parser import Parser
 
-def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+_EXAMPLES = {
+    "list": "dead.jsonl --error-type NotNullViolationError",
+    "show": "dead.jsonl 7f3a",
+    "replay": f"{DSN} --to app:sink --limit 100",
+    "purge": f"{DSN} --state all --until 90d",
+    "init": DSN,
+}
+
+
+def dlq_options(parser: Parser, count: Callable[[str], int]) -> None:
     """Declare the sub-commands and their arguments."""
-    commands = parser.add_subparsers(dest="dlq_command", required=True)
+    add = parser.accept_commands("dlq_command")
     texts = {
         "list": "print one line per letter",
         "show": "print all fields of some letters, as JSON",
@@ -27,7 +38,7 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
         "did not create",
     }
     for name, text in texts.items():
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command = add(name, text, f"penstock dlq {name} {_EXAMPLES[name]}")
         command.add_argument(
             "store",
             help="path of a file written by FileSink; postgresql://...; or s3://..., gs://..., az://... "

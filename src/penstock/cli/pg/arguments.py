@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._clients.postgres.schema.opened import DEFAULT_SCHEMA
+from ..parser import DSN
 
 if TYPE_CHECKING:
-    import argparse
+    from ..parser import Parser
 
 _COMMANDS = {
     "install": (
@@ -15,6 +16,10 @@ _COMMANDS = {
     ),
     "upgrade": "upgrade the schema to the version of this release; messages and jobs stay",
     "check": "print the problems of the schema and the SQL that repairs them; change nothing",
+}
+_EXAMPLES = {
+    "install": " --append web --subscribe billing --enqueue web --work mailer",
+    "check": " --work mailer",
 }
 _RIGHTS = {
     "append": "may append messages, but neither read nor change them",
@@ -26,11 +31,11 @@ _RIGHTS = {
 }
 
 
-def pg_options(parser: argparse.ArgumentParser) -> None:
+def pg_options(parser: Parser) -> None:
     """Declare the sub-commands and their arguments."""
-    commands = parser.add_subparsers(dest="pg_command", required=True)
+    add = parser.accept_commands("pg_command")
     for name, text in _COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command = add(name, text, f"penstock pg {name} {DSN}{_EXAMPLES.get(name, '')}")
         command.add_argument(
             "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
         )

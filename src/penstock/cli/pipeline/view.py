@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...spark import SparkWriteReport
     from ...spark.pipeline import PipelineReport
 
-_COUNTS = ("writes", "rows", "delivered", "dead_letters", "failed", "retries")
+_COUNTS = ("writes", "rows", "delivered", "duplicate", "dead_letters", "failed", "retries")
 
 
 class RunView:

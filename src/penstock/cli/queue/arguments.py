@@ -10,10 +10,13 @@ from ...queues.admin import STATS_TO
 from ...queues.queue_queries import STATES
 from ...queues.ring import SLOTS
 from ...queues.settings import POISONS, QueueSettings
+from ..parser import DSN
 from ..when import age, when
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from ..parser import Parser
 
     Counts = Callable[..., Callable[[str], int]]
     Declare = Callable[[argparse.ArgumentParser, Counts], None]
@@ -25,21 +28,52 @@ class _Command(NamedTuple):
     name: str
     text: str
     positional: str = "QUEUE"
+    example: str = ""
+    """Its arguments after the DSN in the example."""
 
 
 _COMMANDS = (
-    _Command("create", "create a queue, or check that it exists with these settings"),
-    _Command("alter", "change settings of a queue; the others stay"),
-    _Command("list", "list the queues with their settings", ""),
+    _Command(
+        "create",
+        "create a queue, or check that it exists with these settings",
+        example="mails --max-attempts 3 --keep-dead 90d",
+    ),
+    _Command(
+        "alter", "change settings of a queue; the others stay", example="mails --max-depth 10000"
+    ),
+    _Command("list", "list the queues with their settings", "", "--json"),
     _Command("lag", "print the number of waiting jobs, and the age of the oldest", "QUEUE?"),
-    _Command("lanes", "list keys with work by state, and stopped jobs without a key"),
+    _Command(
+        "lanes",
+        "list keys with work by state, and stopped jobs without a key",
+        example="mails --state parked",
+    ),
     _Command("explain", "print why keys, slots and the whole queue wait"),
-    _Command("unblock", "continue a blocked or parked key, with its attempts kept", "QUEUE KEY?"),
-    _Command("park", "stop the delivery of a key's jobs", "QUEUE KEY?"),
-    _Command("unpark", "continue a parked or blocked key, with attempts from 0", "QUEUE KEY?"),
-    _Command("move", "assign slots to a consumer of a sticky queue", "QUEUE GROUP"),
-    _Command("redrive", "enqueue dead letters again"),
-    _Command("purge", "delete waiting jobs, kept handled jobs, or dead letters"),
+    _Command(
+        "unblock",
+        "continue a blocked or parked key, with its attempts kept",
+        "QUEUE KEY?",
+        "mails ann",
+    ),
+    _Command("park", "stop the delivery of a key's jobs", "QUEUE KEY?", "mails ann"),
+    _Command(
+        "unpark",
+        "continue a parked or blocked key, with attempts from 0",
+        "QUEUE KEY?",
+        "mails ann",
+    ),
+    _Command(
+        "move",
+        "assign slots to a consumer of a sticky queue",
+        "QUEUE GROUP",
+        "mails mailers 0-32767 mailer-1",
+    ),
+    _Command("redrive", "enqueue dead letters again", example="mails --key ann --limit 100"),
+    _Command(
+        "purge",
+        "delete waiting jobs, kept handled jobs, or dead letters",
+        example="mails dead --older-than 30d",
+    ),
     _Command("pause", "stop the delivery of a queue's jobs"),
     _Command("resume", "end a pause"),
     _Command("retain", "apply the retention settings of queues", "QUEUE?"),
@@ -53,12 +87,12 @@ _TOLD = {
 }
 
 
-def queue_options(parser: argparse.ArgumentParser, counts: Counts) -> None:
+def queue_options(parser: Parser, counts: Counts) -> None:
     """Declare the sub-commands and their arguments."""
-    commands = parser.add_subparsers(dest="queue_command", required=True)
+    add = parser.accept_commands("queue_command")
     for each in _COMMANDS:
-        text = each.text[0].upper() + each.text[1:] + "."
-        command = commands.add_parser(each.name, help=each.text, description=text)
+        example = f"penstock queue {each.name} {DSN} {each.example or 'mails'}"
+        command = add(each.name, each.text, example)
         command.add_argument(
             "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
         )

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 from ..._clients.postgres.schema.opened import DEFAULT_SCHEMA
 from ..._core.subscriptions import SLOTS
 from ...streams.admin import COUNT_TO
+from ..parser import DSN
 from ..when import when
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...streams.admin_arguments import ResetPoint
+    from ..parser import Parser
 
     Counts = Callable[..., Callable[[str], int]]
 
@@ -28,12 +30,22 @@ _COMMANDS = {
     "replay": "pass messages to a handler again, outside any subscription; stores nothing",
 }
 
+_EXAMPLES = {
+    "pause": "billing --slots 0-15",
+    "reset": "billing --to 2026-01-31T12:00",
+    "skip": "billing 4711 --reason poison",
+    "delete": "--older-than 90d",
+    "replay": "app:handle --category order --from 4000",
+}
+"""The arguments after the DSN in the example of each command; default: a subscription."""
 
-def stream_options(parser: argparse.ArgumentParser, counts: Counts) -> None:
+
+def stream_options(parser: Parser, counts: Counts) -> None:
     """Declare the sub-commands and their arguments."""
-    commands = parser.add_subparsers(dest="stream_command", required=True)
+    add = parser.accept_commands("stream_command")
     for name, text in _COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        example = f"penstock stream {name} {DSN} {_EXAMPLES.get(name, 'billing')}"
+        command = add(name, text, example)
         command.add_argument(
             "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
         )

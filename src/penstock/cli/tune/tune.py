@@ -15,6 +15,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import PenstockError
+from ..._core.extras import missing
 from ..._core.opening import opened
 from ..._core.sink import capabilities_of
 from ..confirm import confirmed
@@ -119,7 +120,7 @@ def _check_plot(target: Path) -> None:
     if not target.parent.is_dir():
         raise UseError(f"--plot {str(target)!r}: there is no folder {str(target.parent)!r}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UseError('--plot needs the package matplotlib: pip install "penstock[tune]"')
+        raise UseError(str(missing("matplotlib", "tune", "--plot")))
 
 
 def _check_workers(sink: Sink[Any], workers: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
+from ..._core.extras import missing
 from ..._core.order.scattered import scattered_by
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
@@ -181,7 +182,7 @@ class _Check:
             self.doubts.append(
                 Mistake(
                     ("steps",),
-                    'the SQL was not checked: pip install "penstock[pipeline]", or let Spark '
+                    f"the SQL was not checked: {missing('sqlglot', 'pipeline', 'that')}, or let Spark "
                     "check it (--spark)",
                 )
             )

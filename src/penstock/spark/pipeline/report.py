@@ -18,7 +18,9 @@ class PipelineReport:
     rows: int = 0
     """Number of rows read."""
     delivered: int = 0
-    """Number of rows at the destination, including those that it already had."""
+    """Number of rows that the run has put into the destination."""
+    duplicate: int = 0
+    """Number of rows that the destination already had, for example of a write that was skipped."""
     dead_letters: int = 0
     """Number of rows that failed for good, whether or not a dead-letter sink has them."""
     failed: int = 0
@@ -37,6 +39,7 @@ class PipelineReport:
             writes=self.writes + 1,
             rows=self.rows + report.rows,
             delivered=self.delivered + report.delivered,
+            duplicate=self.duplicate + report.duplicate,
             dead_letters=self.dead_letters + report.dead_letters,
             failed=self.failed + report.failed,
             retries=self.retries + report.retries,
@@ -45,8 +48,9 @@ class PipelineReport:
         )
 
     def __str__(self) -> str:
+        there = f", {self.duplicate:,} duplicate" if self.duplicate else ""
         counts = (
-            f"{self.rows:,} rows: {self.delivered:,} delivered, {self.dead_letters:,} "
+            f"{self.rows:,} rows: {self.delivered:,} delivered{there}, {self.dead_letters:,} "
             f"dead letters, {self.retries:,} retries"
         )
         return f"{self.name}: {counts}, in {self.writes:,} write{'s' if self.writes != 1 else ''}"

@@ -76,8 +76,13 @@ class WriteCounts:
 
     @property
     def delivered(self) -> int:
-        """Number of rows at the destination, including those that it already had."""
-        return sum(unit.delivered + unit.duplicate for unit in self.units)
+        """Number of rows that this write has put into the destination."""
+        return sum(unit.delivered for unit in self.units)
+
+    @property
+    def duplicate(self) -> int:
+        """Number of rows that the destination already had, among them those of skipped units."""
+        return sum(unit.duplicate for unit in self.units)
 
     @property
     def dead_letters(self) -> int:
@@ -130,8 +135,9 @@ class WriteCounts:
     def summary(self) -> str:
         """The totals in one line."""
         rate = f", {self.rows / self.elapsed:,.0f} rows/s" if self.elapsed else ""
+        there = f", {self.duplicate:,} duplicate" if self.duplicate else ""
         text = (
-            f"{self.rows:,} rows: {self.delivered:,} delivered, {self.dead_letters:,} dead "
+            f"{self.rows:,} rows: {self.delivered:,} delivered{there}, {self.dead_letters:,} dead "
             f"letters, {self.retries:,} retries"
         )
         behind = f", {self.stopped:,} behind a failed row" if self.stopped else ""

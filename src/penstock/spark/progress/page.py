@@ -222,8 +222,10 @@ def _told(report: WriteCounts) -> list[tuple[str, str]]:
         ("seconds", f"{report.elapsed:,.1f}"),
         ("rows per second", rate),
     ]
+    if report.duplicate:
+        told.insert(2, ("duplicate", f"{report.duplicate:,}"))
     if report.stopped:
-        told.insert(3, ("behind a failed row", f"{report.stopped:,}"))
+        told.insert(-3, ("behind a failed row", f"{report.stopped:,}"))
     if report.superseded:
         told.append(("superseded", f"{report.superseded:,}"))
     if report.skipped_units:

@@ -2,14 +2,16 @@
 
 1. A sink is sent as its description, by cloudpickle. If a part of it cannot be pickled, the error
    names the path to it: the attribute, the element, the variable that a function closes over.
-2. Unpickling imports modules. If an executor lacks a module, the error names the remedy. The
-   function that raises it is pickled by value, so it works even if Penstock itself is missing.
+2. Unpickling imports modules. If an executor lacks a module, the error names its interpreter and
+   the remedies. The function that raises it is pickled by value, so it works even if Penstock itself
+   is missing.
 """
 
 from __future__ import annotations
 
 import inspect
 import pickle
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _ADVICE = (
-    "the module {module} is missing on an executor. Install the package that has it "
-    "on the executors; or send the file with "
+    "the module {module} is missing on an executor, whose Python is {python}. If the driver has "
+    "another one, set the environment variable PYSPARK_PYTHON to its path before Spark starts. "
+    "Otherwise install the package that has it on the executors; or send the file with "
     "spark.sparkContext.addPyFile (on Spark Connect: spark.addArtifacts(..., "
     "pyfile=True)); or, for a module of your own, call "
     "pyspark.cloudpickle.register_pickle_by_value(module) before the write"
@@ -47,7 +50,8 @@ def _loader() -> Callable[[bytes], Any]:
         try:
             return pickle.loads(data)  # noqa: S301  # created by the driver of this job
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(_ADVICE.format(module=error.name), name=error.name) from error
+            told = _ADVICE.format(module=error.name, python=sys.executable)
+            raise ModuleNotFoundError(told, name=error.name) from error
 
     return load
 

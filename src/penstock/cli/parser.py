@@ -1,0 +1,91 @@
+"""The parser of the command line: commands with examples, and suggestions for near-misses.
+
+1. Without a command, the help is printed on standard error, and the exit code is that of bad use: 2.
+2. An unknown command, option or value also exits with 2. The error suggests the nearest one, and
+   lists the commands if it is a command.
+3. The help of each command ends in an example, which is a complete command line.
+4. A message may quote a misplaced DSN, so it is printed without secrets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..letters.text import printable, without_secrets
+from .exits import BAD_USE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+DSN = "postgresql://app@db/shop"
+"""The database of the examples."""
+_COMMAND = "COMMAND"
+_NO_CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: (?P<value>'.*'|\".*\") \(")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help ends in an example."""
+
+    def __init__(self, *, example: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.example = example
+        self.commands: dict[str, Parser] = {}
+        """The parsers of the commands, by name."""
+        self._texts: dict[str, str] = {}
+        self.set_defaults(parser=self)
+
+    def accept_commands(self, dest: str) -> Callable[..., Parser]:
+        """Accept a command, stored as `dest`; return a function that adds one.
+
+        Its arguments are the name, a line for the list of commands, an example, and a description
+        (default: the line).
+        """
+        group = self.add_subparsers(dest=dest, title="commands", metavar=_COMMAND)
+
+        def add(name: str, text: str, example: str, description: str = "") -> Parser:
+            described = description or f"{text[0].upper()}{text[1:]}."
+            made = group.add_parser(name, help=text, description=described, example=example)
+            self.commands[name], self._texts[name] = made, text
+            return made
+
+        return add
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse a whole command line. Exits for help, bad use and a missing command."""
+        options, unknown = self.parse_known_args(arguments)
+        chosen: Parser = options.parser
+        if unknown:
+            known = re.findall(r"--[\w-]+", chosen.format_help())
+            chosen.error(f"unrecognized arguments: {' '.join(unknown)}{_near(unknown[0], known)}")
+        if chosen.commands:
+            chosen.print_help(sys.stderr)
+            sys.exit(BAD_USE)
+        return options
+
+    def format_help(self) -> str:
+        """Return the help, with the example."""
+        return f"{super().format_help()}\nexample:\n  {self.example}\n"
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2, after printing the usage and the error."""
+        found = _NO_CHOICE.match(message)
+        if found is not None and found["name"] == _COMMAND:
+            value = found["value"][1:-1]
+            message = f"there is no command {value!r}{_near(value, self.commands)}"
+        elif found is not None:
+            choices = re.findall(r"[\w.-]+", message[found.end() :].removeprefix("choose from"))
+            message += _near(found["value"][1:-1], choices)
+        shown = printable(without_secrets(message))
+        if found is not None and found["name"] == _COMMAND:
+            lines = [f"  {name:12}{text}" for name, text in self._texts.items()]
+            shown = "\n".join([shown, "", "commands:", *lines])
+        super().error(shown)
+
+
+def _near(value: str, known: Iterable[str]) -> str:
+    near = get_close_matches(value, [*known], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
