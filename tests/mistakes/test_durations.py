@@ -140,7 +140,7 @@ def _register(patience: int) -> None:
 
 
 def _admin(name: str) -> Callable[[int], Any]:
-    return lambda n: QueueAdmin(DSN).create("mails", **{name: n})
+    return lambda n: QueueAdmin(DSN).create("mails", **cast("Any", {name: n}))
 
 
 CALLS: dict[str, Callable[[int], Any]] = {
