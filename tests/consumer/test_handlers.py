@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consuming import PROMPT, consume, records
 
-from penstock import ConfigError
+from penstock import Batcher, ConfigError, flow
 from penstock._core.errors import StoppedError
 from penstock._core.source import Record
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.handlers import as_batch_handler, as_handler
-from penstock.consumer.results import Ack, Skip
+from penstock.consumer.results import Ack, Nak, Skip, Terminate
 from penstock.consumer.run_end import TaskCancelled
 from penstock.consumer.stepping import with_steps
 from penstock.consumer.steps import decode
 from penstock.consumer.workers import Slot, result_of_cut
+from penstock.sinks import MemorySink, SQLiteEffects
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from penstock._core.source import SourceRecord
     from penstock.consumer.message import Message
@@ -522,3 +524,54 @@ async def test_a_stopped_destination_makes_no_poison(fake_clock: FakeClock) -> N
 
     ran = await consume(fake_clock, records(("a", b"1")), handle)
     assert (ran.report.counts.acked, ran.report.counts.naks) == (1, 9)
+
+
+def raises_a_result(_: object) -> None:
+    result: Any = Nak()
+    raise result
+
+
+async def raises_a_class(_: object) -> None:
+    result: Any = Terminate
+    raise result
+
+
+def _pipe(source: MemorySource, transform: Any, **options: Any) -> Any:
+    return flow.pipe(source, Batcher(MemorySink[Any]()), transform, **options).run()
+
+
+RAISING: dict[str, Callable[..., Any]] = {
+    "run": lambda source, wrong, _, **options: Consumer(source, **options).receive(wrong),
+    "run_batch": lambda source, wrong, _, **options: Consumer(source, **options).receive_batch(
+        wrong
+    ),
+    "a step": lambda source, wrong, _, **options: Consumer(
+        source, steps=[wrong], **options
+    ).receive(fine),
+    "a step of a batch": lambda source, wrong, _, **options: Consumer(
+        source, steps=[wrong], **options
+    ).receive_batch(fine),
+    "flow.pipe": lambda source, wrong, _, **options: _pipe(source, wrong, **options),
+    "flow.transaction": lambda source, _, folder, **options: flow.transaction(
+        source, SQLiteEffects(folder / "state.db"), raises_a_result, **options
+    ).run(),
+}
+
+
+@pytest.mark.parametrize("kind", RAISING)
+@pytest.mark.parametrize("wrong", [raises_a_result, raises_a_class])
+async def test_a_result_that_is_raised_is_poison_that_says_to_return_it(
+    kind: str,
+    wrong: Callable[[Any], object],
+    tmp_path: Path,
+    fake_clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Python itself only says that it is no exception."""
+    letters: MemorySink[Any] = MemorySink()
+    source = MemorySource(MemoryLog(records(("ann", 1))), ends=True)
+    await RAISING[kind](source, wrong, tmp_path, dead_letters=letters, drain=1.0)
+    (letter,) = letters.items
+    assert "return a result, such as Nak()" in letter.message
+    assert letter.error_type == "ResultTypeError"
+    assert letter.attempts == 1

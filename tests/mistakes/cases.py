@@ -189,6 +189,7 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Consumer: an unknown limit of a batch handler", "await Consumer(source).receive_batch(handle, batch_size=500)"),
         Mistake("Consumer: an invalid result", "async def book(message):\n    return True\n\nawait Consumer(source).receive(book)", "log"),
         Mistake("Consumer: a class instead of a result", "async def book(message):\n    return Ack\n\nawait Consumer(source).receive(book)", "log"),
+        Mistake("Consumer: a result that is raised", "async def book(message):\n    raise Nak()\n\nawait Consumer(source).receive(book)", "log"),
         Mistake("Consumer: an error as the delay", 'Nak(ValueError("no such user"))'),
         Mistake("Consumer: text instead of a boolean", 'MemorySource(log, ends="false")'),
         Mistake("Consumer: a number instead of a backoff", "from penstock.consumer import FullJitter\n\nFullJitter(backoff=0.5)"),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._core.causes import caused
 from .._core.errors import PermanentError
-from .._core.told import text_of
+from .._core.told import for_log, text_of
 from .forms import json_form
 
 if TYPE_CHECKING:
@@ -90,11 +91,10 @@ def encoded(
 
     `all_of` encodes all items at once; if it raises, `each` finds the faulty items.
     """
-    try:
+    with suppress(Exception):
         records = all_of(*columns)
-    except Exception:
-        return _one_by_one(each, zip(*columns, strict=True))
-    return Records(range(len(records)), records, {})
+        return Records(range(len(records)), records, {})
+    return _one_by_one(each, zip(*columns, strict=True))
 
 
 def encoded_items(encode: Encode | None, items: Sequence[Any], *, lines: bool) -> Records:
@@ -120,7 +120,8 @@ def _one_by_one(encode: Callable[..., bytes | str], rows: Iterable[tuple[Any, ..
         try:
             record = _bytes(encode(*row))
         except Exception as error:
-            errors[index] = item_error("cannot be encoded", error)
+            field = _field_at_fault(row[0]) if encode is to_json else ""
+            errors[index] = item_error(f"cannot be encoded{field}", error)
         else:
             indices.append(index)
             records.append(record)
@@ -129,9 +130,19 @@ def _one_by_one(encode: Callable[..., bytes | str], rows: Iterable[tuple[Any, ..
 
 def item_error(what: str, cause: Exception) -> PermanentError:
     """Return the error of one item. Its message may quote the item, its log summary does not."""
-    name = type(cause).__name__
-    made = PermanentError(f"the item {what}: {name}: {text_of(cause)}")
-    return caused(made, cause, summary=f"the item {what} ({name})")
+    made = PermanentError(f"the item {what}: {type(cause).__name__}: {text_of(cause)}")
+    return caused(made, cause, summary=f"the item {what} ({for_log(cause)})")
+
+
+def _field_at_fault(item: object) -> str:
+    """Name the first field of a mapping whose value has no form in JSON; empty if there is none."""
+    if isinstance(item, Mapping):
+        for name, value in cast("Mapping[object, object]", item).items():
+            try:
+                _JSON.encode(value)
+            except Exception:
+                return f" (field {name!r})" if isinstance(name, str) and name.isidentifier() else ""
+    return ""
 
 
 def _bytes(record: object) -> bytes:

@@ -11,7 +11,8 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core.batch import RowBatch
-from .postgres.errors import for_item
+from .._core.errors import PermanentError
+from .encoding import item_error
 
 if TYPE_CHECKING:
     from .._core.batch import Batch
@@ -68,8 +69,10 @@ class RowMaker:
         for index, item in enumerate(items):
             try:
                 row = self._checked(self._row_of(item) if self._row is None else self._row(item))
+            except PermanentError as error:
+                errors[index] = error
             except Exception as error:
-                errors[index] = for_item(error)
+                errors[index] = item_error("cannot become a row", error)
             else:
                 indices.append(index)
                 rows.append(row)
@@ -80,21 +83,28 @@ class RowMaker:
             return cast("Row", item)
         if isinstance(item, Mapping):
             named = cast("Mapping[str, Any]", item)
-            missing = [column for column in self._columns if column not in named]
-            if missing:
-                raise KeyError("the item has no " + ", ".join(map(repr, missing)))
+            self._check_fields([column for column in self._columns if column not in named])
             return [named[column] for column in self._columns]
-        if self._attributes is None:
-            raise TypeError(f"{type(item).__name__}: expected a sequence or a mapping")
+        if self._attributes is None or isinstance(item, (str, bytes, type(None))):
+            raise self._no_row(f"it is a {type(item).__name__}, and no mapping or sequence")
+        self._check_fields([column for column in self._columns if not hasattr(item, column)])
         found = self._attributes(item)
         return found if len(self._columns) > 1 else (found,)
 
+    def _check_fields(self, missing: Sequence[str]) -> None:
+        if missing:
+            raise self._no_row(f"it has no {', '.join(map(repr, missing))}")
+
     def _checked(self, row: object) -> Row:
         if isinstance(row, (str, bytes)) or not isinstance(row, Sequence):
-            raise TypeError(
-                f"{type(row).__name__}: a row is a sequence of {len(self._columns)} values"
-            )
+            raise self._no_row(f"row= returned a {type(row).__name__}, and no sequence")
         found = cast("Row", row)
         if len(found) != len(self._columns):
-            raise ValueError(f"{len(found)} values for {len(self._columns)} columns")
+            given = "it has" if self._row is None else "row= returned"
+            raise self._no_row(f"{given} {len(found)} values for {len(self._columns)} columns")
         return found
+
+    @staticmethod
+    def _no_row(fault: str) -> PermanentError:
+        """The error of an item, in words without its values, which may be logged."""
+        return PermanentError(f"the item cannot become a row: {fault}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from .._core import checks
+from .._core.causes import caused
 from .._core.errors import PermanentError, TimedOutError
 
 if TYPE_CHECKING:
@@ -133,3 +134,18 @@ def no_result(returned: object) -> ResultTypeError:
     told = f"the class {returned.__name__}" if isinstance(returned, type) else f"a {kind}"
     rule = "return None, Ack(), Nak(), ToDeadLetter(), Terminate() or Manual()"
     return ResultTypeError(f"a handler returned {told}; {rule}")
+
+
+_NO_EXCEPTION = "exceptions must derive from BaseException"
+"""Python's message for `raise` with any other object, such as a result."""
+
+
+def of_raised(error: BaseException) -> BaseException:
+    """Return the error of a handler that raised; the same one unless it tried to raise a result."""
+    if type(error) is not TypeError or str(error) != _NO_EXCEPTION:
+        return error
+    told = (
+        "the function raised an object that is no exception; return a result, such as Nak() or "
+        "ToDeadLetter(), and do not raise it"
+    )
+    return caused(ResultTypeError(told), error)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
-from .results import Ack, Nak
+from .results import Ack, Nak, of_raised
 from .stepping import refused
 from .workers import Handling, Slot, is_closed, result_of_cut
 
@@ -95,7 +95,7 @@ class MessageWorker(Slot):
                     raise
                 result = Nak(error=error)
             except BaseException as error:  # it goes to logs and dead letters
-                result = Nak(error=error)
+                result = Nak(error=of_raised(error))
                 workers.end_on_exit(error)
             self.running = None
             if is_cancelling():  # by a cut, or by the handler itself

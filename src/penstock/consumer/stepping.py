@@ -30,6 +30,7 @@ from .results import (
     Terminate,
     ToDeadLetter,
     UndecodableError,
+    of_raised,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
         try:
             result = refused(message) or await before(steps, message)
         except Exception as error:  # a failed try of this message only
-            result = Nak(error=error)
+            result = Nak(error=of_raised(error))
         if result is None:
             sifted.shown.append(message)
         else:

@@ -27,7 +27,7 @@ from .._core.errors import (
 from .._core.send import send
 from .._core.sink import classifier_of
 from .._core.told import for_log, text_of
-from ..consumer.results import ACK, Ack, Nak, Terminate, ToDeadLetter, no_result
+from ..consumer.results import ACK, Ack, Nak, Terminate, ToDeadLetter, no_result, of_raised
 from .transacting import PartitionCommits, Refused
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class PartitionEffects(PartitionCommits):
         """Return the result for a message whose handler has raised this error."""
         if isinstance(error, _NotHandled):
             return error.result
+        error = of_raised(error)
         kind = _TOLD_AS.get(classified(error, classifier_of(self._sink)))
         if kind is None or classified(error) is not ErrorClass.UNLISTED:
             return Nak(error=error)

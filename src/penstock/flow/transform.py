@@ -28,7 +28,15 @@ from .._core.runtime.cuts import is_cut
 from .._core.runtime.exits import Exit
 from .._core.say import say
 from .._core.told import for_log
-from ..consumer.results import Ack, Manual, Nak, ResultTypeError, Terminate, ToDeadLetter
+from ..consumer.results import (
+    Ack,
+    Manual,
+    Nak,
+    ResultTypeError,
+    Terminate,
+    ToDeadLetter,
+    of_raised,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,6 +141,7 @@ class Transformer:
                     return await _rows(self._transform(message))
                 except (Exception, asyncio.CancelledError) as raised:
                     error = raised
+            error = of_raised(error)
             if is_cut():
                 raise error
             kind = classified(error)

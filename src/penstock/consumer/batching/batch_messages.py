@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..results import Nak
+from ..results import Nak, of_raised
 from ..stepping import Sifted, sift
 from ..workers import Handling, Slot, is_closed, result_of_cut
 
@@ -129,7 +129,7 @@ class BatchWorker(Slot):
                 raise
             error = raised
         except BaseException as raised:  # a failed try; it goes to logs and dead letters
-            error = raised
+            error = of_raised(raised)
             shared.workers.end_on_exit(raised)
         self.running = None
         is_cancelled = task.cancelling() > 0  # by a cut, or by the handler itself
