@@ -34,14 +34,14 @@ STACKS: list[tuple[str, list[penstock.Decorator[int]]]] = [
     ("a bare function", []),
     ("with Retry", [retry]),
     ("with Timeout inside", [timeout, retry]),
-    ("with DeadLetter outside", [timeout, retry, penstock.DeadLetter(letters, take_unknown=True)]),
+    ("with DeadLetter outside", [timeout, retry, penstock.DeadLetter(letters, take=("permanent", "unknown"))]),
     (
         "with CircuitBreaker too",
         [
             timeout,
             penstock.CircuitBreaker(consecutive=2, open_for=0.2),
             retry,
-            penstock.DeadLetter(letters, take_unknown=True),
+            penstock.DeadLetter(letters, take=("permanent", "unknown")),
         ],
     ),
 ]

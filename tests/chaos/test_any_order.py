@@ -67,6 +67,11 @@ class Layer:
                 return Isolate()
 
 
+def _with_one_dead_letter(stacked: list[Layer]) -> list[Layer]:
+    first = next((layer for layer in stacked if layer.kind == "dead letter"), None)
+    return [layer for layer in stacked if layer.kind != "dead letter" or layer is first]
+
+
 layers = st.lists(
     st.builds(
         Layer,
@@ -76,7 +81,8 @@ layers = st.lists(
         st.integers(1, 3),
     ),
     max_size=6,
-)
+).map(_with_one_dead_letter)
+"""A second `DeadLetter` would take the same classes of errors, which is refused."""
 
 
 class Letters:

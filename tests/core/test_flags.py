@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.surface import PUBLIC, signature
 
-from penstock import ConfigError, DeadLetter, Metrics, Retry, Tracing
+from penstock import ConfigError, Metrics, Retry, Tracing
 from penstock.consumer import FullJitter
 from penstock.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
 from penstock.queues import JobAdmin, LaneAdmin, QueueAdmin, QueueSettings, RangeAdmin, StoredQueue
@@ -59,7 +59,6 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     ),
     "ClickHouseSink.deduplicate": lambda on: ClickHouseSink("http://h", table="t", deduplicate=on),
     "ConsumerTracing.as_child": lambda on: ConsumerTracing(as_child=on),
-    "DeadLetter.take_unknown": lambda on: DeadLetter(write, take_unknown=on),
     "FakeClock.autojump": lambda on: FakeClock(autojump=on),
     "FileSink.per_process": lambda on: FileSink("events.ndjson", per_process=on),
     "FileSource.ends": lambda on: FileSource("events.ndjson", ends=on),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import tenacity
@@ -123,15 +123,27 @@ class Truth:
         return None
 
 
+CLASSES = ["permanent", "exhausted", "transient", "given_up", "unknown"]
+
+
 def decorators(rng: random.Random, target: Truth) -> list[Any]:
+    free = rng.sample(CLASSES, len(CLASSES))
+    """The classes that no dead letters take yet."""
+
+    def dead_letters() -> Any:
+        taken = [free.pop() for _ in range(rng.randint(1, len(free)))] if free else []
+        if not taken:
+            return Isolate()
+        return DeadLetter(target, record=lambda record: record.item, take=cast("Any", taken))
+
     pool: list[Callable[[], Any]] = [
         lambda: Timeout(rng.choice([0.5, 2.0, 6.0])),
         lambda: Retry(
-            attempts=rng.randint(1, 4), backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0]))
+            attempts=rng.randint(1, 4),
+            backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0])),
+            give_up_after=rng.choice([None, 2.0]),
         ),
-        lambda: DeadLetter(
-            target, record=lambda record: record.item, take_unknown=rng.random() < 0.3
-        ),
+        dead_letters,
         lambda: CircuitBreaker(
             None,
             consecutive=rng.randint(1, 3),

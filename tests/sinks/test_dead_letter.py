@@ -20,17 +20,13 @@ from penstock import (
     Outcome,
     PermanentError,
     Retry,
-    StoppedError,
-    ThrottledError,
-    Timeout,
     TransientError,
-    UnavailableError,
     UnknownOutcomeError,
     stack,
 )
 from penstock._core.errors import ErrorClass
 from penstock.sinks import MemorySink
-from penstock.testing import DedupSink, ScriptedSink, fail, hang, ok, partial
+from penstock.testing import DedupSink, ScriptedSink, fail, ok, partial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,43 +83,6 @@ async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -
     assert {*b.as_json()} == {*DeadLetterRecord.COLUMNS}
 
 
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (PermanentError("p"), "dead_lettered"),
-        (TransientError("t"), "dead_lettered"),
-        (KeyError("nobody knows"), "dead_lettered"),
-        (UnavailableError("down"), "rejected"),
-        (ThrottledError("slow"), "rejected"),
-        (UnknownOutcomeError("cut"), "unknown"),
-        (StoppedError("stop"), "unsent"),
-    ],
-)
-async def test_which_errors_are_taken(
-    fake_clock: FakeClock, error: Exception, outcome: str
-) -> None:
-    """design 3.4: only errors that are the item's own fault, or whose attempts are used up."""
-    letters: MemorySink[Any] = MemorySink()
-    assert await outcomes(stack(ScriptedSink(default=fail(error)), DeadLetter(letters)), "a") == [
-        outcome
-    ]
-    assert len(letters.items) == (outcome == "dead_lettered")
-
-
-async def test_unknown_items_are_taken_on_request_and_marked(fake_clock: FakeClock) -> None:
-    """decisions 0.3, exhausted unknown."""
-    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
-    sink: Any = stack(
-        ScriptedSink(default=hang()),
-        Timeout(1.0),
-        Retry(attempts=2, backoff=FIXED),
-        DeadLetter(letters, take_unknown=True),
-    )
-    assert await outcomes(sink, "a") == ["dead_lettered"]
-    (record,) = letters.items
-    assert (record.maybe_delivered, record.error_class, record.attempts) == (True, "unknown", 2)
-
-
 async def test_a_record_that_cannot_be_written_is_loud_and_leaves_the_item_rejected(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,11 +136,12 @@ async def test_a_target_that_is_a_stack_or_the_same_sink(fake_clock: FakeClock) 
     server: DedupSink[Any] = DedupSink(
         [partial({1: PermanentError("bad")}), fail(TransientError("t"))]
     )
-    sink: Any = stack(server, DeadLetter(stack(server, Retry(backoff=FIXED))))
+    target: Any = stack(server, Retry(backoff=FIXED))
+    sink: Any = stack(server, DeadLetter(target, record=lambda letter: f"repaired {letter.item}"))
     assert await outcomes(sink, "ab") == ["delivered", "dead_lettered"]
     first, refused, again = server.calls
     assert refused.write_key == again.write_key != first.write_key
-    assert [getattr(item, "item", item) for item in server.applied] == ["a", "b"]
+    assert server.applied == ["a", "repaired b"]
 
 
 async def test_the_flush_timeout_counts_anew_for_the_target(fake_clock: FakeClock) -> None:
@@ -311,16 +271,19 @@ async def test_a_key_without_a_text_makes_its_letter(fake_clock: FakeClock) -> N
     ]
 
 
+class Classifying(ScriptedSink[Any]):
+    """Its classifier raises for an error without a text."""
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        return ErrorClass.PERMANENT if "bad" in str(error) else None
+
+
 async def test_a_classifier_that_raises_for_one_error_hurts_no_neighbour(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def classify(error: BaseException) -> ErrorClass | None:
-        return ErrorClass.PERMANENT if "bad" in str(error) else None
-
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     sink: Any = stack(
-        ScriptedSink([partial({0: PermanentError("bad a"), 1: Unshown()})]),
-        DeadLetter(letters, classify=classify),
+        Classifying([partial({0: PermanentError("bad a"), 1: Unshown()})]), DeadLetter(letters)
     )
     assert await outcomes(sink, "ab") == ["dead_lettered", "dead_lettered"]
     assert [letter.error_class for letter in letters.items] == ["permanent", "unlisted"]
@@ -368,27 +331,6 @@ async def test_the_reason_for_stopping_holds_no_values_of_items(fake_clock: Fake
 
 
 LOST_ANSWER = UnknownOutcomeError("the answer to COMMIT was lost")
-
-
-@pytest.mark.parametrize(
-    "then", [PermanentError("no"), TransientError("deadlock"), KeyError("nobody knows")]
-)
-@pytest.mark.parametrize("take_unknown", [False, True])
-async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
-    fake_clock: FakeClock, then: Exception, *, take_unknown: bool
-) -> None:
-    """design 3.4: however its last attempt ended, the item may be in the destination."""
-    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
-    inner: ScriptedSink[str] = ScriptedSink([fail(LOST_ANSWER)], default=partial({0: then}))
-    sink: Any = stack(
-        inner, Retry(attempts=2, backoff=FIXED), DeadLetter(letters, take_unknown=take_unknown)
-    )
-    if take_unknown:
-        assert await outcomes(sink, "ab") == ["dead_lettered", "delivered"]
-        assert [letter.maybe_delivered for letter in letters.items] == [True]
-    else:
-        assert await outcomes(sink, "ab") == ["unknown", "delivered"]
-        assert letters.items == []
 
 
 @pytest.mark.filterwarnings("ignore:a DeadLetter inside a Retry")

@@ -38,6 +38,10 @@ class FunctionSink(Openable, Generic[T]):
         self._function = function
         self._is_async = is_async(function)
 
+    @property
+    def _callee(self) -> object:
+        return self._function
+
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         """Call the function with the batch."""
         call = self._function
@@ -63,6 +67,13 @@ def as_sink(sink: SinkLike[T], name: str = "sink") -> Sink[T]:
     if callable(getattr(given, "write", None)):
         return cast("Sink[T]", sink)
     return FunctionSink(cast("SinkFunction[T]", sink))
+
+
+def is_same_sink(one: object, other: object) -> bool:
+    """Return whether both are one sink, or sinks of one function."""
+    if isinstance(one, FunctionSink) and isinstance(other, FunctionSink):
+        return one._callee == other._callee  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return one is other
 
 
 def _why_not(sink: object) -> str | None:

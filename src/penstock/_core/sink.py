@@ -117,6 +117,11 @@ class RefusesUnits(Protocol):
 class TakesDeadLetters(Protocol):
     """A decorator that writes dead letters."""
 
+    @property
+    def takes_transient(self) -> bool:
+        """Whether it takes items that have failed once, and might succeed in a retry outside."""
+        ...
+
     def dead_letters_around(self, sink: Sink[Any]) -> Sink[Any]:
         """Return the same dead letters around another sink, open while this one is."""
         ...
@@ -172,6 +177,14 @@ def inner_of(sink: object) -> object | None:
 def branches_of(sink: object) -> Sequence[object]:
     """Return the sinks of a combinator; empty for any other sink."""
     return cast("Sequence[object]", getattr(sink, "inners", ()))
+
+
+def chain(sink: object) -> Iterator[object]:
+    """Yield a sink and the sinks that it wraps, outermost first, without branches."""
+    link: object | None = sink
+    while link is not None:
+        yield link
+        link = inner_of(link)
 
 
 def walk(sink: object) -> Iterator[object]:

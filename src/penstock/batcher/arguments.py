@@ -14,7 +14,15 @@ from .._core.keywords import unknown_argument
 from .._core.known_names import right_name
 from .._core.observer import Observer
 from .._core.order.parking import MOST_PARKED, POLICIES
-from .._core.sink import RefusesKeys, capabilities_of, dead_letters_in, stretch_limits, walk
+from .._core.sink import (
+    RefusesKeys,
+    TakesDeadLetters,
+    capabilities_of,
+    chain,
+    dead_letters_in,
+    stretch_limits,
+    walk,
+)
 from .._core.told import repr_of
 from .adaptive.adaptive import Adaptive
 from .limits import Limits
@@ -218,4 +226,7 @@ def _dead_letters_around(
     letters = dead_letters_in(sink)
     if letters is None:
         raise checks.bad(name, value, "needs a DeadLetter(...) in the stack")
+    if value == "park" and sum(isinstance(part, TakesDeadLetters) for part in chain(sink)) > 1:
+        rule = "needs a single DeadLetter in the stack, whose store has a key's letters in order"
+        raise checks.bad(name, value, rule)
     return letters.dead_letters_around(as_sink(refuse))

@@ -80,7 +80,11 @@ def make_pipe(place: Place, name: str) -> Pipe:
             Timeout(TRY_SECONDS),
             CircuitBreaker(open_for=BREAKER_SECONDS),
             Retry(),
-            DeadLetter(_letters(place), record=_letter_of_row, take_unknown=True),
+            DeadLetter(
+                _letters(place),
+                record=_letter_of_row,
+                take=("permanent", "exhausted", "transient", "given_up", "unknown"),
+            ),
         ),
         key=tailnum_of,
         limits=Limits(max_items=BATCH, max_delay=0.1, workers=WORKERS),

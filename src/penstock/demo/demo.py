@@ -207,7 +207,9 @@ class Demo:
             Retry(),
             # after the kill, a spoiled flight may have an unknown attempt before its refusal
             DeadLetter(
-                stack(letters, Timeout(TRY_SECONDS), Retry()), record=_letter, take_unknown=True
+                stack(letters, Timeout(TRY_SECONDS), Retry()),
+                record=_letter,
+                take=("permanent", "exhausted", "transient", "given_up", "unknown"),
             ),
         )
         limits = Limits(max_items=self._options.batch_size, workers=workers)

@@ -51,7 +51,9 @@ class DeadLetterRecord(MakesForm, Generic[T]):
     error_type: str
     """The name of the exception's class."""
     error_class: str
-    """`permanent`, `transient` (attempts exhausted), `unlisted` or `unknown`."""
+    """The class of the error: `permanent`, `transient`, `deadlock`, `unlisted`, `unknown`, or of an
+    outage that was given up: `unavailable`, `refused` or `throttle`.
+    """
     message: str
     attempts: int
     """Number of failed attempts."""

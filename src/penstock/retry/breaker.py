@@ -79,8 +79,8 @@ class CircuitBreaker(SinkDecorator):
         longest_open: upper limit of that time, in seconds; default 60.
         probes: calls admitted as probes; this number of successes closes the circuit. Default 1.
         when_open: `"wait"` holds batches back, without their flush slots, until a call is admitted;
-            `"raise"` fails them at once with `CircuitOpenError`, which a `Retry` outside does not
-            count as an attempt. Default `"wait"`.
+            `"raise"` gives them up at once with `CircuitOpenError`, which a `Retry` outside waits
+            for without counting an attempt, and a `DeadLetter` outside takes. Default `"wait"`.
         classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
             the exception; called before the sink's own.
         on_state: called with the new and the old `CircuitState` at each change, on the loop; must

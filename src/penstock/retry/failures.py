@@ -139,7 +139,7 @@ def _back_off(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     due = max(now + retry.backoff(series.deadlocks or series.tries, failed.first), not_before)
     series.times.schedule(due, not_before=not_before)
     if series.times.is_too_late(due):
-        series.give_up(failed.errors)
+        series.give_up(failed.errors, "exhausted")
 
 
 def _unavailable(retry: BatchRetry, failed: FailedTry, now: float) -> None:
@@ -149,7 +149,7 @@ def _unavailable(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     probes = state.outage(retry.batch)
     end = retry.give_up_at(state.since)
     if now >= end or (refuses and not retry.batch.delivery.waits_for_repair):
-        series.give_up(failed.errors)
+        series.give_up(failed.errors, "given_up" if now >= end else None)
         return
     if not probes:
         return
@@ -178,7 +178,7 @@ def _items_refused(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     series.refused_items(now)
     end = retry.give_up_at(series.refused_since)
     if now >= end or not delivery.waits_for_repair:
-        series.give_up(failed.errors)
+        series.give_up(failed.errors, "given_up" if now >= end else None)
         return
     pause = retry.probe_pause(series.refusals, failed.first)
     not_before = min(now + retry.asked(failed.distinct), end)
@@ -190,7 +190,7 @@ def _throttled(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     _trouble(retry, failed, ErrorClass.THROTTLE, now)
     end = retry.give_up_at(retry.state.since)
     if now >= end:
-        series.give_up(failed.errors)
+        series.give_up(failed.errors, "given_up")
         return
     pause = retry.settings.backoff.throttled(series.throttles)
     if pause is None:

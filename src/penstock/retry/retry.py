@@ -42,13 +42,14 @@ class Retry(SinkDecorator):
         budget: a `RetryBudget`, shared by all batches and possibly by other retries; an empty
             budget counts as an outage. Default: no limit.
         give_up_after: seconds of an outage, or of uninterrupted throttling, after which a series
-            ends. Default: no limit.
+            ends and its items are given up: a `DeadLetter` outside takes them, otherwise they are
+            `rejected`. Default: no limit.
         resend_unknown: whether a try with an unknown outcome is repeated (`True`, the default: at
             least once) or not (`False`: at most once).
         unlisted_attempts: tries for an exception that no classifier knows; default 3.
         on_refused: the reaction to a destination that refuses every write (`RefusedError`: a login,
             a permission, a missing table, a full disk). `"wait"` (default) treats it as an outage.
-            `"dead_letter"` fails the items with permanent errors.
+            `"dead_letter"` gives the items up at once.
         max_retry_after: the longest `Retry-After` that is followed, in seconds. Default 300.
         rng: the source of randomness of the default backoff.
 
@@ -140,10 +141,11 @@ class Retry(SinkDecorator):
         for part in walk(sink):
             if isinstance(part, RefusesRetry):
                 raise checks.bad("Retry around", part, part.refuses_retry)
-        if self.settings.policy.attempts > 1 and dead_letters_in(sink) is not None:
+        letters = dead_letters_in(sink)
+        if self.settings.policy.attempts > 1 and letters is not None and letters.takes_transient:
             checks.warn(
                 "a DeadLetter inside a Retry takes each item after one failure, and leaves none to "
-                "retry; write stack(sink, Retry(), DeadLetter(target))"
+                "retry; write stack(sink, Retry(), DeadLetter(target)), or take=('permanent',)"
             )
         return RetrySink(sink, self.settings)
 

@@ -65,13 +65,16 @@ class RetrySink(WrappingSink[T]):
         """Return the class from the retry's own classifier, else from the wrapped sink's. A breaker
         or dead-letter sink outside the retry sees the same classes.
         """
-        answer = first_answer(error, self._settings.classify, super().classify)
-        if (
-            self._settings.gives_up_refused
-            and classified(error, lambda _: answer) is ErrorClass.REFUSED
-        ):
+        if self._is_given_up(error):
             return ErrorClass.PERMANENT
-        return answer
+        return first_answer(error, self._settings.classify, super().classify)
+
+    def _is_given_up(self, error: BaseException) -> bool:
+        """Return whether `on_refused="dead_letter"` gives this error up."""
+        return (
+            self._settings.gives_up_refused
+            and classified(error, self._settings.classify, super().classify) is ErrorClass.REFUSED
+        )
 
     def _class_of(self, error: BaseException) -> ErrorClass:
         return classified(error, self.classify)
@@ -114,6 +117,8 @@ class RetrySink(WrappingSink[T]):
                 else:
                     self._act(retry, await self._try(retry, last=is_time_up), last=is_time_up)
         finally:
+            if series.ends:
+                delivery.end_retries(series.ends)
             if state.leave(batch):
                 delivery.reported(state.of_items, None)
         return WriteResult.failed(batch, series.final) if series.final else None
@@ -157,6 +162,7 @@ class RetrySink(WrappingSink[T]):
         by_index = errors if is_whole else {part[i]: error for i, error in errors.items()}
         groups = by_error(by_index)
         kinds = {id(error): self._class_of(error) for error, _ in groups}
+        retry.series.record_end((e for e, _ in groups if self._is_given_up(e)), "given_up")
         if retry.batch.delivery.withdrawn:  # items behind a withdrawn item stay
             errors = {i: e for i, e in errors.items() if not isinstance(e, WithdrawnError)}
         unknown = [error for error, _ in groups if kinds[id(error)] is ErrorClass.UNKNOWN]

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._core.causes import caused
+from .._core.causes import caused, distinct
 from .._core.error_groups import by_error
 from .._core.errors import (
     ErrorClass,
@@ -39,12 +39,15 @@ from .times import TryTimes
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from .._core.delivery.tries import RetryEnd
     from .._core.error_groups import ErrorGroup
     from .._core.retry_policy import RetryPolicy
 
 HALVED_FROM = 3
 """Number of deadlocks in a row from which the batch is halved."""
 _DEADLOCK = frozenset({ErrorClass.DEADLOCK})
+_EXHAUSTIBLE = frozenset({ErrorClass.TRANSIENT, ErrorClass.DEADLOCK, ErrorClass.UNLISTED})
+"""Classes whose attempts are limited, and that leave unapplied items when these are used up."""
 _NEVER_AGAIN = (ResultMismatch, StoredRowDiffers)
 """Errors of unknown outcomes that another try cannot resolve."""
 NO_LEADERS: Mapping[int, int] = {}
@@ -80,6 +83,8 @@ class RetrySeries:
         """Items that need another try, in the batch's order."""
         self.final: dict[int, BaseException] = {}
         """Items that have left the series with an error."""
+        self.ends: list[tuple[BaseException, RetryEnd]] = []
+        """The errors of exhausted attempts, and those that the caller asked to give up."""
         self.tries = 0
         """Tries that counted for at least one item."""
         self.throttles = 0
@@ -191,6 +196,8 @@ class RetrySeries:
         """The error with which these items leave the series; `None` if they stay."""
         error, kind = cohort.error, cohort.kind
         is_over = isinstance(error, _NEVER_AGAIN) or self._policy.is_over(kind, cohort.attempts)
+        if is_over and kind in _EXHAUSTIBLE:
+            self.record_end((error,), "exhausted")
         if is_over or (last and kind is ErrorClass.UNKNOWN):
             return error
         return stopped(error) if last else None
@@ -263,13 +270,19 @@ class RetrySeries:
     def _without(self, indices: Sequence[int]) -> list[int]:
         return sorted(set(self.pending).difference(indices))
 
-    def give_up(self, errors: Mapping[int, BaseException]) -> None:
+    def record_end(self, errors: Iterable[BaseException], end: RetryEnd) -> None:
+        """Record why items leave with these errors."""
+        self.ends.extend((error, end) for error in errors)
+
+    def give_up(self, errors: Mapping[int, BaseException], end: RetryEnd | None) -> None:
         """End the series: each item leaves with its error, or with another item's error if the last
         attempt did not send it.
         """
         others = next(iter(errors.values()))
-        for index in self.pending:
-            self.final[index] = errors.get(index, others)
+        left = {index: errors.get(index, others) for index in self.pending}
+        if end is not None:
+            self.record_end(distinct(left.values()), end)
+        self.final.update(left)
         self.pending = ()
 
     def stop(self, why: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..clock import Signal
     from ..outcome import Outcome
     from .host import Details
+    from .tries import RetryEnd
 
     Settled = Callable[[Sequence[int], Outcome, Details], None]
 
@@ -68,6 +69,12 @@ class Branch(Delivery):
             self.late += len(indices)
         else:
             super().settle(indices, outcome, details)
+
+    def end_retries(self, ends: Sequence[tuple[BaseException, RetryEnd]]) -> None:
+        self._parent.end_retries(ends)  # the errors also leave the branch
+
+    def retry_end(self, error: BaseException) -> RetryEnd | None:
+        return self._parent.retry_end(error)
 
     @property
     def is_hurried(self) -> bool:

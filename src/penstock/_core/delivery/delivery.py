@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..clock import Clock, Signal
     from ..errors import ResultMismatch
     from .host import Books, Branches, Details, Slots
-    from .tries import Tries
+    from .tries import RetryEnd, Tries
 
 GRACE = 0.1
 """Seconds from a write's cancellation to the verdicts of its items if it does not end."""
@@ -178,6 +178,14 @@ class Delivery(HoldsOutcomes):
 
     def doubt(self, indices: Iterable[int]) -> None:
         self.states.doubt(indices)
+
+    def end_retries(self, ends: Sequence[tuple[BaseException, RetryEnd]]) -> None:
+        """Record the errors with which items have left a retry, for dead letters outside of it."""
+        self._known_failures().end_retries(ends)
+
+    def retry_end(self, error: BaseException) -> RetryEnd | None:
+        """Return why retries have ended with this error; `None` if none have."""
+        return None if self._failures is None else self._failures.retry_end(error)
 
     def recall(self, index: int, tries: Tries) -> None:
         """Continue the count of earlier attempts, so that a dead letter shows all of them."""

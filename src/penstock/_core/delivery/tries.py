@@ -9,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import repeat
 from operator import is_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+RetryEnd = Literal["exhausted", "given_up"]
+"""Why retries have ended without success: their attempts or their time were used up, or the caller
+asked to give up an outage (`give_up_after=`, `on_refused="dead_letter"`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +33,16 @@ class Tries:
 
 
 class Failures:
-    """Errors and attempts of a delivery's failed items, by index."""
+    """Errors and attempts of a delivery's failed items, by index; the ends of retries, by error."""
 
-    __slots__ = ("errors", "tries")
+    __slots__ = ("_retry_ends", "errors", "tries")
 
     def __init__(self) -> None:
         self.errors: dict[int, BaseException] = {}
         """The error of each item's last write."""
         self.tries: dict[int, Tries] = {}
+        self._retry_ends: dict[int, tuple[BaseException, RetryEnd]] = {}
+        """By the id of an error, which is kept alive by its entry."""
 
     def forget_errors(self, indices: Iterable[int]) -> None:
         if self.errors:
@@ -60,3 +67,12 @@ class Failures:
         own = self.tries.get(index)
         if tries is not None and (own is None or tries.count > own.count):
             self.tries[index] = tries
+
+    def end_retries(self, ends: Iterable[tuple[BaseException, RetryEnd]]) -> None:
+        """Record the errors with which items have left a retry, and why."""
+        self._retry_ends.update({id(error): (error, end) for error, end in ends})
+
+    def retry_end(self, error: BaseException) -> RetryEnd | None:
+        """Return why retries have ended with this error; `None` if none have."""
+        known = self._retry_ends.get(id(error))
+        return None if known is None else known[1]
