@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from ..letters.text import printable, without_secrets
+from .._core.text import hide
+from ..letters.text import printable
 from .dlq.arguments import dlq_options
 from .dlq.commands import dlq
 from .exits import BAD_USE, INTERRUPTED
@@ -115,7 +116,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that hides passwords in its messages, which may quote a misplaced DSN."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(without_secrets(message)))
+        super().error(printable(hide(message)))
 
 
 def _parser() -> argparse.ArgumentParser:
