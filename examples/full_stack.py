@@ -34,7 +34,10 @@ STACKS: list[tuple[str, list[penstock.Decorator[int]]]] = [
     ("a bare function", []),
     ("with Retry", [retry]),
     ("with Timeout inside", [timeout, retry]),
-    ("with DeadLetter outside", [timeout, retry, penstock.DeadLetter(letters, take=("permanent", "unknown"))]),
+    (
+        "with DeadLetter outside",
+        [timeout, retry, penstock.DeadLetter(letters, take=("permanent", "unknown"))],
+    ),
     (
         "with CircuitBreaker too",
         [

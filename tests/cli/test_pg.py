@@ -130,8 +130,8 @@ def test_a_wrong_database_role_or_server_is_told_without_secrets(
         _with(log.dsn, path="/nowhere"): "create the database",
         dsn: "let the role log in",
         f"postgresql://u:{SECRET}@127.0.0.1:1/x": "no connection to",
-        f"postgresql://u:{SECRET}@host:x:y/x": "port must be a number",
-        f"mysql://u:{SECRET}@host/x": "must begin with postgresql://",
+        f"postgresql://u:{SECRET}@host:x:y/x": "a port is a number",
+        f"mysql://u:{SECRET}@host/x": 'must be "postgresql://',
     }
     for given, told in wrong.items():
         pg(command, given, code=2)

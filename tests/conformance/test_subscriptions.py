@@ -9,6 +9,7 @@ import pytest
 from tests.sources.subscriptions.frozen import MovedClock
 from tests.streams.log_help import Log, installed
 
+from penstock.postgres import PostgresAccess
 from penstock.sources.subscriptions import (
     MemorySubscriptions,
     PostgresAdvisoryLocks,
@@ -127,9 +128,8 @@ class TestPostgresAdvisoryLocks(SubscriptionLocksConformance):
 
     def locks(self) -> PostgresAdvisoryLocks:
         name = f"locks {next(self.names)}"
-        return PostgresAdvisoryLocks(
-            self.log.dsn, connect_options={"server_settings": {"application_name": name}}
-        )
+        named = {"server_settings": {"application_name": name}}
+        return PostgresAdvisoryLocks(PostgresAccess(self.log.dsn, connect_options=named))
 
     async def lose(self, locks: SubscriptionLocks, names: Collection[str]) -> None:
         """End the first session."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import penstock
 from penstock import Batcher, Limits, Retry, flow, stack
 from penstock.consumer import ConsumerObserver
+from penstock.postgres import PostgresAccess
 from penstock.sinks.postgres import PostgresSink
 from penstock.sources import TopicPartition
 from penstock.sources.kafka import KafkaSource
@@ -101,7 +102,9 @@ async def main(options: Options) -> None:
         rebalance_timeout=10.0,
     )
     named = {"server_settings": {"application_name": options.table}}
-    sink = PostgresSink(options.dsn, table=options.table, columns=COLUMNS, connect_options=named)
+    sink = PostgresSink(
+        PostgresAccess(options.dsn, connect_options=named), table=options.table, columns=COLUMNS
+    )
     batcher = Batcher(
         stack(sink, Retry()),
         key=key_of,

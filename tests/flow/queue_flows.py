@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from penstock import Message
+    from penstock.postgres import PostgresAccess
 
     Hook = Callable[[Message], Awaitable[object]]
 
@@ -59,7 +60,7 @@ TWICE = "SELECT count(*) - count(DISTINCT place) FROM {schema}.effect"
 class FlowQueue(Queue):
     """A queue `q` beside a table `effect`."""
 
-    def source(self, dsn: str = "", **options: Any) -> PostgresQueueSource:
+    def source(self, dsn: str | PostgresAccess = "", **options: Any) -> PostgresQueueSource:
         """A source that ends when the queue is empty, unless the options say otherwise."""
         given: dict[str, Any] = {
             "schema": self.log.schema,
@@ -70,7 +71,7 @@ class FlowQueue(Queue):
         }
         return PostgresQueueSource(dsn or self.log.dsn, queue="q", **given)
 
-    def sink(self, dsn: str = "", **options: Any) -> PostgresSink:
+    def sink(self, dsn: str | PostgresAccess = "", **options: Any) -> PostgresSink:
         """A sink that writes rows into the table."""
         given: dict[str, Any] = {
             "table": "effect",

@@ -535,7 +535,7 @@ def test_bad_arguments_are_refused() -> None:
     ]
     for options in wrong:
         with pytest.raises(ConfigError, match=next(iter(options))):
-            PostgresEffects(**options)
+            PostgresEffects("postgresql://h/d", **options)
     assert "p" not in repr(PostgresEffects("postgresql://u:p@h/d")).partition("(")[2]
 
 

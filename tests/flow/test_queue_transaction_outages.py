@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock import Message
+    from penstock.postgres import PostgresAccess
     from penstock.testing import EmbeddedPostgres
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.parametrize("kind", KINDS)]
@@ -36,7 +37,7 @@ FOR EACH ROW EXECUTE FUNCTION {schema}.hang()
 """Makes a COMMIT wait while another session holds the advisory lock 4711."""
 
 
-def sink(made: FlowQueue, kind: Kind, dsn: str, **options: Any) -> Any:
+def sink(made: FlowQueue, kind: Kind, dsn: str | PostgresAccess, **options: Any) -> Any:
     """A destination reached through this connection."""
     return made.sink(dsn, **options) if kind == "rows" else PostgresEffects(dsn, **options)
 
@@ -182,8 +183,8 @@ async def test_a_commit_that_is_under_way_is_waited_for(
         await made.enqueue("k", "a", "b")
         await made.con.execute(HANGS.format(schema=made.log.sql))
         await made.con.execute("SELECT pg_advisory_lock(4711)")
-        into = sink(made, kind, dsn, close_timeout=LONG if asks == "sink" else 0.2, **named("sink"))
-        source = made.source(ends=False, **named("source"))
+        into = sink(made, kind, named(dsn, "sink"), close_timeout=LONG if asks == "sink" else 0.2)
+        source = made.source(named(made.log.dsn, "source"), ends=False)
         async with running(made.flow(kind, sink=into, source=source)):
             await made.until_waits("advisory")
             await proxy.close()
@@ -193,9 +194,9 @@ async def test_a_commit_that_is_under_way_is_waited_for(
         await made.assert_exact()
 
 
-def named(name: str) -> dict[str, Any]:
-    """Options for connections with this application name."""
-    return {"connect_options": {"server_settings": {"application_name": name}}}
+def named(dsn: str, name: str) -> PostgresAccess:
+    """Connections with this application name."""
+    return PostgresAccess(dsn, connect_options={"server_settings": {"application_name": name}})
 
 
 async def test_connections_that_are_cut_at_every_statement_cost_no_job(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import penstock
 from penstock import flow
+from penstock.postgres import PostgresAccess
 from penstock.sinks.postgres import PostgresSink
 from penstock.sources.kafka import KafkaSource
 
@@ -59,11 +60,13 @@ async def main(options: Options) -> None:
         rebalance_timeout=10.0,
     )
     sink = PostgresSink(
-        options.dsn,
+        PostgresAccess(
+            options.dsn,
+            connect_options={"server_settings": {"application_name": options.table}},
+        ),
         table=options.table,
         columns=COLUMNS,
         positions=options.positions,
-        connect_options={"server_settings": {"application_name": options.table}},
     )
 
     def bury(batch: Batch[Any]) -> None:

@@ -26,7 +26,17 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 SHARED = frozenset({"_clients", "letters"})
 LEAVES = frozenset(
-    {"batcher", "retry", "sinks", "telemetry", "consumer", "sources", "streams", "queues"}
+    {
+        "batcher",
+        "retry",
+        "sinks",
+        "telemetry",
+        "consumer",
+        "sources",
+        "streams",
+        "queues",
+        "postgres",
+    }
 )
 JOINERS = frozenset({"flow", "spark"})
 LIBRARY = SHARED | LEAVES | JOINERS | {"_cache", "_core", "_maven"}
@@ -36,7 +46,7 @@ BELOW: Mapping[str, frozenset[str]] = {
     "_cache": frozenset(),
     "_maven": frozenset({"_cache", "_core"}),
     **dict.fromkeys(SHARED | LEAVES, frozenset({"_core"})),
-    "letters": frozenset({"_clients", "_core"}),
+    **dict.fromkeys(("letters", "postgres"), frozenset({"_clients", "_core"})),
     **dict.fromkeys(("sinks", "consumer", "sources", "streams", "queues"), SHARED | {"_core"}),
     "flow": SHARED | LEAVES | {"_core"},
     "spark": SHARED | LEAVES | {"_core", "_maven"},

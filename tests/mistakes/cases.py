@@ -142,6 +142,9 @@ TOPICS: dict[str, list[Mistake]] = {
     "Destinations": [
         Mistake("PostgreSQL: no scheme", 'PostgresSink("db.example.com/sales", table="orders", columns=("id",))'),
         Mistake("PostgreSQL: a URL of SQLAlchemy", 'PostgresSink("postgresql+asyncpg://app@db/sales", table="orders", columns=("id",))'),
+        Mistake("PostgreSQL: a variable that is not set", 'import os\n\nPostgresSink(os.environ.get("ORDERS_DSN"), table="orders", columns=("id",))'),
+        Mistake("PostgreSQL: an @ in the password", 'PostgresSink("postgresql://app:s3cr@t@db/sales", table="orders", columns=("id",))'),
+        Mistake("PostgreSQL: the size of the pool in the DSN", 'PostgresSink("postgresql://app@db/sales?pool_size=5", table="orders", columns=("id",))'),
         Mistake("PostgreSQL: no table", "PostgresSink(DSN)"),
         Mistake("PostgreSQL: arguments without names", 'PostgresSink(DSN, "orders", ["id"])'),
         Mistake("PostgreSQL: columns as text", 'PostgresSink(DSN, table="orders", columns="id, amount")'),

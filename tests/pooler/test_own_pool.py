@@ -15,6 +15,7 @@ from tests.pooler.crowd import crowd
 from tests.sinks.postgres_help import batch_of, database, role, until_blocked, whole, written
 
 from penstock import Batcher, ConfigError, Limits, NotPicklableError, RefusedError, send
+from penstock.postgres import PostgresAccess
 from penstock.sinks import PostgresSink
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ async def test_a_pool_that_cannot_serve_is_told(
     ("options", "name"),
     [
         ({"close_pool": 1}, "close_pool"),
-        ({"close_pool": False, "pool": None}, "close_pool"),
+        ({"close_pool": False, "pool": None, "dsn": "postgresql://db"}, "close_pool"),
         ({"pool": "postgresql://there"}, "pool"),
         ({"prepared_statements": "off"}, "prepared_statements"),
         ({"prepared_statements": 1}, "prepared_statements"),
@@ -190,7 +191,9 @@ async def test_a_pool_that_cannot_serve_is_told(
             {
                 "prepared_statements": True,
                 "pool": None,
-                "connect_options": {"statement_cache_size": 0},
+                "dsn": PostgresAccess(
+                    "postgresql://db", connect_options={"statement_cache_size": 0}
+                ),
             },
             "prepared_statements",
         ),

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from penstock import RefusedError, RowBatch, send
+from penstock.postgres import PostgresAccess
 from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.plan.table import TableColumn
 
@@ -33,9 +34,17 @@ class Database:
         self.con = con
 
     def sink(
-        self, columns: Sequence[str] = ("id", "word"), *, dsn: str | None = None, **options: Any
+        self,
+        columns: Sequence[str] = ("id", "word"),
+        *,
+        dsn: str | PostgresAccess | None = None,
+        connect_options: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> PostgresSink:
-        return PostgresSink(dsn or self.dsn, table=self.table, columns=columns, **options)
+        given = dsn or self.dsn
+        if connect_options is not None:
+            given = PostgresAccess(str(given), connect_options=connect_options)
+        return PostgresSink(given, table=self.table, columns=columns, **options)
 
     async def rows(self, order: str = "1, 2") -> list[tuple[Any, ...]]:
         return [

@@ -27,6 +27,7 @@ from penstock._clients.postgres.errors import copy_row, for_item
 from penstock._clients.postgres.names import quoted
 from penstock._clients.row_maker import RowMaker
 from penstock._core.told import for_log
+from penstock.postgres import PostgresAccess
 from penstock.sinks.postgres import PostgresSink, classify_postgres
 
 DSN = "postgresql://someone:hush%20hush@db.example:5433/sales"
@@ -39,7 +40,7 @@ P, T, U, H, R = (
 )
 
 
-def to_events(dsn: str | None = None, **options: Any) -> PostgresSink:
+def to_events(dsn: str | PostgresAccess | None = None, **options: Any) -> PostgresSink:
     usual: dict[str, Any] = {"table": "events", "columns": ("user_id", "action", "ts")}
     return PostgresSink(dsn, **{**usual, **options})
 
@@ -226,12 +227,9 @@ def test_a_quoted_name_cannot_end_early(name: str) -> None:
         ({"pool_size": 0}, "pool_size"),
         ({"close_timeout": 0}, "close_timeout"),
         ({"statement_timeout": -1}, "statement_timeout"),
-        ({"connect_options": [("ssl", True)]}, "connect_options"),
-        ({"connect_options": {"max_size": 3}}, "connect_options"),
-        ({"connect_options": {"loop": None}}, "connect_options"),
         ({"pool": object()}, "pool"),
         ({"pool": lambda: None, "dsn": DSN}, "dsn"),
-        ({"pool": lambda: None, "connect_options": {}}, "connect_options"),
+        ({"pool": lambda: None, "dsn": PostgresAccess(DSN)}, "dsn"),
         ({"dsn": "mysql://someone:hush@there"}, "dsn"),
         ({"dsn": "postgresql://someone:hush@there:port/x"}, "dsn"),
         ({"dsn": 5}, "dsn"),
@@ -239,7 +237,7 @@ def test_a_quoted_name_cannot_end_early(name: str) -> None:
 )
 def test_a_bad_argument_is_named_at_construction(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name}=") as caught:
-        to_events(**arguments)
+        to_events(**({} if "pool" in arguments else {"dsn": DSN}) | arguments)
     assert "hush" not in str(caught.value)
 
 
@@ -264,8 +262,16 @@ def test_a_sink_without_a_destination_is_told_what_to_write(
     [
         (to_events(DSN), "db.example:5433/sales"),
         (to_events("postgresql://u:hush@/x?host=/run/pg"), "/run/pg/x"),
-        (to_events(connect_options={"host": "h", "database": "d", "password": "hush"}), "h/d"),
-        (to_events(), "default host/default database"),
+        (
+            to_events(
+                PostgresAccess(
+                    "postgresql://",
+                    connect_options={"host": "h", "database": "d", "password": "hush"},
+                )
+            ),
+            "h/d",
+        ),
+        (to_events("postgresql://"), "default host/default database"),
         (to_events(pool=dict), "a pool"),
     ],
 )
@@ -286,9 +292,8 @@ def _cloudpickled(thing: object) -> bytes:
 
 def test_a_description_survives_pickling() -> None:
     """B-T45: closed, with every argument."""
-    sink = PostgresSink(
-        DSN, table="t", columns=("a", "b"), on_conflict="ignore", connect_options={"ssl": make_pool}
-    )
+    access = PostgresAccess(DSN, connect_options={"ssl": make_pool})
+    sink = PostgresSink(access, table="t", columns=("a", "b"), on_conflict="ignore")
     again = pickle.loads(pickle.dumps(sink))
     assert repr(again) == repr(sink)
     assert not again.is_open
@@ -299,7 +304,8 @@ def test_a_description_survives_pickling() -> None:
 
 
 def test_a_context_that_cannot_travel_is_named() -> None:
-    sink = to_events(DSN, connect_options={"ssl": ssl.create_default_context()})
+    options = {"ssl": ssl.create_default_context()}
+    sink = to_events(PostgresAccess(DSN, connect_options=options))
     with pytest.raises(NotPicklableError, match="connect_options"):
         pickle.dumps(sink)
 

@@ -15,6 +15,7 @@ from tests.sinks.postgres_help import batch_of, database, outcomes, written
 
 from penstock import ArrowBatch, Outcome, PermanentError, send
 from penstock._core import told
+from penstock.postgres import PostgresAccess
 from penstock.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ async def test_a_codec_of_the_users_encodes_by_itself(
     again because of a bad row; `doc` keeps asyncpg's own codec.
     """
     dsn = embedded_postgres.dsn
-    options: dict[str, Any] = {"dsn": dsn, "connect_options": {"init": hook}}
+    options: dict[str, Any] = {"dsn": PostgresAccess(dsn, connect_options={"init": hook})}
     if by_pool:
         options = {"pool": lambda: asyncpg.create_pool(dsn, init=hook, min_size=0)}
     async with database(dsn, "id int PRIMARY KEY, word jsonb, doc json") as db:

@@ -17,6 +17,7 @@ import trustme
 from tests.sinks.postgres_help import database, written
 
 from penstock import ConfigError, UnavailableError
+from penstock.postgres import PostgresAccess
 from penstock.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def given(dsn: str, folder: Path, authority: str, how: str) -> dict[str, Any]:
     """Two ways to pass the options: a context from a function, or files named in the DSN."""
     if how == "dsn":
         return {"dsn": f"{dsn}?sslmode=verify-full&sslrootcert={folder / authority}"}
-    return {"dsn": dsn, "connect_options": {"ssl": functools.partial(context, folder, authority)}}
+    options = {"ssl": functools.partial(context, folder, authority)}
+    return {"dsn": PostgresAccess(dsn, connect_options=options)}
 
 
 @pytest.mark.parametrize("how", ["factory", "dsn"])

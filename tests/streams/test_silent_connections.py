@@ -128,7 +128,6 @@ async def _connections(dsn: str) -> AsyncIterator[Connections]:
         pool=None,
         close_pool=None,
         size=None,
-        options=None,
         timeout=None,
         prepared="auto",
         answer_timeout=SOON,

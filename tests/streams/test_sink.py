@@ -30,6 +30,7 @@ from penstock import (
     VersionConflict,
     send,
 )
+from penstock.postgres import PostgresAccess
 from penstock.sinks import PostgresStreamSink
 from penstock.streams import NO_STREAM, Appended, NewMessage, StreamLog
 
@@ -345,7 +346,7 @@ async def test_a_server_that_does_not_answer_is_unavailable(real_clock: LoopCloc
 def test_bad_arguments_are_named(options: dict[str, Any], why: str) -> None:
     given: dict[str, Any] = {"stream": "stream", "type": "type", **options}
     with pytest.raises(ConfigError) as caught:
-        PostgresStreamSink(given.pop("dsn", None), **given)
+        PostgresStreamSink(given.pop("dsn", "postgresql://nowhere"), **given)
     assert why in str(caught.value)
     assert "secret" not in str(caught.value)
 
@@ -356,14 +357,16 @@ def test_a_sink_is_a_description_that_travels() -> None:
     assert repr(copy) == repr(made) == "PostgresStreamSink(h/x, schema='penstock')"
     assert copy.capabilities == made.capabilities
     assert made.capabilities.idempotent
-    assert not PostgresStreamSink(stream="s", type="t").capabilities.idempotent
+    assert not PostgresStreamSink(
+        "postgresql://nowhere", stream="s", type="t"
+    ).capabilities.idempotent
     assert made.classify(ConnectionRefusedError()) is ErrorClass.UNAVAILABLE
 
 
 def test_an_option_that_cannot_travel_is_named() -> None:
-    made = PostgresStreamSink(
-        stream="s", type="t", connect_options={"ssl": ssl.create_default_context()}
-    )
+    options = {"ssl": ssl.create_default_context()}
+    access = PostgresAccess("postgresql://db", connect_options=options)
+    made = PostgresStreamSink(access, stream="s", type="t")
     with pytest.raises(NotPicklableError, match="connect_options"):
         pickle.dumps(made)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .clock import LOOP_CLOCK
 from .errors import ConfigError, PenstockWarning
-from .text import repr_of
+from .text import hide_in_repr, repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +35,6 @@ LONGEST_VALUE = 200
 """Maximum length of a value in a message, in characters."""
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"]+")
 _OURS = ("penstock", "pyspark_penstock")
 
 
@@ -45,10 +44,10 @@ def bad(name: str, value: object, rule: str) -> ConfigError:
 
 
 def shown(value: object) -> str:
-    """Return the `repr` of an argument, shortened, without memory addresses and without the rest of
-    a URL after its scheme, which may hold a password.
+    """Return the `repr` of an argument, shortened, without memory addresses and without anything that
+    may hold a password: see `hide_in_repr`.
     """
-    told = _URL.sub(r"\1...", _ADDRESS.sub("", repr_of(value)))
+    told = hide_in_repr(_ADDRESS.sub("", repr_of(value)))
     half = LONGEST_VALUE // 2
     return told if len(told) <= LONGEST_VALUE else f"{told[:half]}...{told[-half:]}"
 

@@ -47,7 +47,6 @@ _ELSEWHERE = {
     "schema": "schema_name",
     "conflict_columns": "unique_columns conflict_target index_elements primary_key keys unique_key",
     "pool_size": "max_size max_connections connections maxsize",
-    "connect_options": "ssl min_size command_timeout server_settings user password port",
     "row": "encode serializer transform to_row mapper",
     "encode": "serializer encoder serialize value_serializer dumps default",
     "path": "file filename file_name file_path",
@@ -81,6 +80,8 @@ _ELSEWHERE = {
 """
 
 _INSTEAD = {
+    "dsn=PostgresAccess(dsn, connect_options={...})": "connect_options ssl min_size command_timeout "
+    "server_settings user password port",
     'body="json"': "json",
     'on_conflict="update"': "upsert replace overwrite",
     'auth="Bearer ..."': "token bearer bearer_token",

@@ -15,7 +15,8 @@ import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..letters.text import printable, without_secrets
+from .._core.text import hide
+from ..letters.text import printable
 from .exits import BAD_USE
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         elif found is not None:
             choices = re.findall(r"[\w.-]+", message[found.end() :].removeprefix("choose from"))
             message += _near(found["value"][1:-1], choices)
-        shown = printable(without_secrets(message))
+        shown = printable(hide(message))
         if found is not None and found["name"] == _COMMAND:
             lines = [f"  {name:12}{text}" for name, text in self._texts.items()]
             shown = "\n".join([shown, "", "commands:", *lines])

@@ -7,17 +7,15 @@ so an open transaction on a second connection holds the lock.
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
+from .._clients.postgres.access import access_of, connect
 from .._clients.postgres.answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive
 from .._clients.postgres.statements import is_pooled
 from .._core import told
-from .._core.errors import UnavailableError
+from .._core.errors import SinkError, UnavailableError
 from .store import StoreError
-from .text import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -26,26 +24,20 @@ if TYPE_CHECKING:
     import asyncpg
     from asyncpg.pool import PoolConnectionProxy
 
+    from .._clients.postgres.access import PostgresAccess
+
 CLOSE_TIMEOUT = 5.0
-_PLAIN_DSN = re.compile(
-    r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?"
-)
-"""A DSN that can be split safely. In any other DSN, a part of the password may look like a host."""
 _LOCK = (
     "SELECT pg_try_advisory_{}lock(hashtext('penstock dlq'), to_regclass($1::text)::oid::int) "
     "AS held"
 )
-_DSN_RULE = (
-    "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, the port a number, and characters "
-    "such as @ : / # % in a password as %40 and so on"
-)
 
 
 class LetterConnection:
-    """One connection. Methods raise `StoreError`."""
+    """One connection. Methods raise `StoreError`. A DSN that cannot be read raises `ConfigError`."""
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str | PostgresAccess) -> None:
+        self._access = access_of(dsn)
         self._connection: PoolConnectionProxy[Any] | None = None
         self._is_pooled = False
         self._holder: PoolConnectionProxy[Any] | None = None
@@ -61,11 +53,9 @@ class LetterConnection:
         import asyncpg  # an optional dependency
 
         try:
-            made = await asyncpg.connect(self._dsn, statement_cache_size=0)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            made = await connect(self._access)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SinkError) as error:
             raise StoreError(f"no connection to {self.place}: {self.text_of(error)}") from None
-        except (ValueError, TypeError, LookupError):  # its text may contain any part of the DSN
-            raise StoreError(f"the DSN of {self.place} cannot be read: {_DSN_RULE}") from None
         keep_alive(made)
         return AnsweredConnection.of(made, ANSWER_TIMEOUT, self.place)
 
@@ -123,31 +113,9 @@ class LetterConnection:
 
     @property
     def place(self) -> str:
-        """The server's address, without any possible part of the password."""
-        found = _PLAIN_DSN.fullmatch(self._dsn)
-        if found is None:
-            return "PostgreSQL"
-        port = (
-            "" if found["user"] is None else found["port"] or ""
-        )  # in USER:NUMBER it may be a password
-        return f"{found['hosts'] or 'the default host'}{port}{found['database'] or ''}"
+        """The server and the database."""
+        return self._access.place
 
     def text_of(self, error: BaseException) -> str:
-        """Return an error's text without item values and without the DSN's secrets."""
-        text = told.for_log(error).partition(": ")[2] or type(error).__name__
-        for part in _suspects(self._dsn):
-            text = text.replace(part, "***")
-        return without_secrets(text)
-
-
-def _suspects(dsn: str) -> list[str]:
-    """Return the parts of a DSN that may contain a password or a piece of one, longest first."""
-    rest = dsn.partition(":")[2].lstrip("/").partition(":")[2]
-    if _PLAIN_DSN.fullmatch(dsn):
-        rest = rest.partition("@")[0] + "?" + dsn.partition("?")[2]
-    found = {
-        part
-        for part in (*re.split(r"[:/@?#&=]", rest), *re.split(r"[:/@?#&=]", unquote(rest)))
-        if len(part) > 2
-    }
-    return sorted(found, key=len, reverse=True)
+        """Return an error's text without item values."""
+        return told.for_log(error).partition(": ")[2] or type(error).__name__

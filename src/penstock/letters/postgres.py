@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
+    from .._clients.postgres.access import PostgresAccess
     from .letter import Letter, Selection
     from .store import Ending
 
@@ -48,7 +49,7 @@ WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
 class PostgresStore:
     """A table of dead letters."""
 
-    def __init__(self, dsn: str, table: str, schema: str | None) -> None:
+    def __init__(self, dsn: str | PostgresAccess, table: str, schema: str | None) -> None:
         self._table = qualified(schema, table)
         self._connection = LetterConnection(dsn)
         self._missing: frozenset[str] = frozenset()

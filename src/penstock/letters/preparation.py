@@ -14,6 +14,8 @@ from .table import FoundColumn, additions, creation, differences
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .._clients.postgres.access import PostgresAccess
+
 _FIND = """
 SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name, c.relkind::text
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)
@@ -49,7 +51,9 @@ class Prepared:
     """The missing columns."""
 
 
-async def prepare(dsn: str, table: str, schema: str | None, *, dry_run: bool = False) -> Prepared:
+async def prepare(
+    dsn: str | PostgresAccess, table: str, schema: str | None, *, dry_run: bool = False
+) -> Prepared:
     """Create the table of dead letters, or add the columns that an earlier release did not create.
 
     Letters and other columns are kept. Concurrent calls wait for each other, and the changes are

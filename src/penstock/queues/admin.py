@@ -40,14 +40,14 @@ from .settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from contextlib import AsyncExitStack
     from datetime import timedelta
     from typing import Unpack
 
     from asyncpg import Pool
 
-    from .._clients.postgres.access import PoolFactory, Prepared
+    from .._clients.postgres.access import PoolFactory, PostgresAccess, Prepared
     from .queue_stats import QueueStats, StoredQueue
     from .schema_access import SchemaStatements
     from .settings import Poison, QueueChanges, SlotFunction
@@ -86,13 +86,12 @@ class QueueAdmin(Openable):
     `keys`, `jobs` and `routing` return objects that operate the keys, jobs and ranges of a queue.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown. The role needs the privilege to operate queues. Only the owner
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown. The role needs the privilege to operate queues. Only the owner
             of the schema can `drop`, or change `slot_function`, `ordering_required` or `sticky`.
         schema: the schema, created by `penstock pg install`; default `"penstock"`.
         pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
         close_pool: whether closing closes that pool; default: only if a function created it.
-        connect_options: any options of `asyncpg.create_pool`.
         statement_timeout: timeout in seconds of a statement on the server; default: the server's
             setting.
         prepared_statements: as for `PostgresSink`.
@@ -111,12 +110,11 @@ class QueueAdmin(Openable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         schema: str = DEFAULT_SCHEMA,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
@@ -129,7 +127,6 @@ class QueueAdmin(Openable):
             pool=pool,
             close_pool=close_pool,
             size=1,
-            options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
             answer_timeout=answer_timeout,

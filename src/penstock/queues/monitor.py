@@ -24,13 +24,13 @@ from .queue_queries import QueueQueries
 from .schema_access import SchemaAccess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
     from asyncpg import Pool
 
-    from .._clients.postgres.access import PoolFactory, Prepared
+    from .._clients.postgres.access import PoolFactory, PostgresAccess, Prepared
     from .._clients.postgres.connections import Connections
     from .._core.clock import Clock
     from .queue_stats import QueueStats, StoredQueue
@@ -51,8 +51,8 @@ class QueueMonitor(Openable):
     process or in its own.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown. The role needs the privilege to work on queues, or to operate
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown. The role needs the privilege to work on queues, or to operate
             them.
         schema: the schema of the queues; default `"penstock"`.
         name: the label of its metrics; default: the schema.
@@ -62,7 +62,6 @@ class QueueMonitor(Openable):
             scans up to this many entries of a few indexes for each queue.
         pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
         close_pool: whether closing closes that pool; default: only if a function created it.
-        connect_options: any options of `asyncpg.create_pool`.
         statement_timeout: timeout in seconds of a query on the server; default 5. Not with `pool`.
         prepared_statements: as for `PostgresSink`.
         close_timeout: timeout in seconds for closing the connection; default 5.
@@ -79,7 +78,7 @@ class QueueMonitor(Openable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         schema: str = DEFAULT_SCHEMA,
         name: str | None = None,
@@ -88,7 +87,6 @@ class QueueMonitor(Openable):
         count_to: int = 10_000,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
@@ -102,7 +100,6 @@ class QueueMonitor(Openable):
             pool=pool,
             close_pool=close_pool,
             size=1,
-            options=connect_options,
             timeout=5.0 if statement_timeout is None and pool is None else statement_timeout,
             prepared=prepared_statements,
             answer_timeout=answer_timeout,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Pool
 
-    from .._clients.postgres.access import PoolFactory, Prepared
+    from .._clients.postgres.access import PoolFactory, PostgresAccess, Prepared
     from .._clients.postgres.connections import Connections
     from .admin_arguments import ResetPoint
     from .log_queries import StoredSubscription
@@ -110,14 +110,13 @@ class SubscriptionAdmin(Openable):
     processes with other locks are not detected: stop them before a reset or a deletion.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown. The role needs the right to subscribe.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown. The role needs the right to subscribe.
         schema: the schema of the log; default `"penstock"`.
         lease: seconds for which a process counts as serving after it was last seen; the `lease` of
             the subscriptions, by default 30.
         pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
         close_pool: whether to close that pool; default: only if a function created it.
-        connect_options: options of `asyncpg.create_pool`.
         statement_timeout: time limit of a statement on the server, in seconds; default: the
             server's.
         prepared_statements: as for `PostgresSink`.
@@ -136,13 +135,12 @@ class SubscriptionAdmin(Openable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         schema: str = DEFAULT_SCHEMA,
         lease: float | timedelta = 30.0,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
@@ -155,7 +153,6 @@ class SubscriptionAdmin(Openable):
             pool=pool,
             close_pool=close_pool,
             size=1,
-            options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
             answer_timeout=answer_timeout,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Pool
 
-    from .._clients.postgres.access import PoolFactory
+    from .._clients.postgres.access import PoolFactory, PostgresAccess
     from .._clients.postgres.streams.append import AppendCall
     from .._clients.postgres.streams.message import Appended
     from .._clients.postgres.streams.notifier import StreamNotifier
@@ -116,7 +116,10 @@ class StreamLog:
 
     @asynccontextmanager
     async def notifier(
-        self, dsn: str | None = None, *, pool: Pool[Any] | PoolFactory | None = None
+        self,
+        dsn: str | PostgresAccess | None = None,
+        *,
+        pool: Pool[Any] | PoolFactory | None = None,
     ) -> AsyncGenerator[StreamNotifier]:
         """Notify readers of appended messages: call `appended()` of the notifier after a commit.
 
@@ -125,7 +128,7 @@ class StreamLog:
         many transactions, at most every 20 ms, on its own connection.
 
         Args:
-            dsn: where to connect; default: asyncpg's environment variables. Never shown.
+            dsn: where to connect, as for `PostgresSink`. Never shown.
             pool: an asyncpg pool of the application, or a function that creates one, instead of
                 `dsn`.
 
@@ -133,9 +136,7 @@ class StreamLog:
         and `UnavailableError` if no server answers. The exit sends a pending notification.
         """
         need_asyncpg()
-        access = Access.of(
-            dsn, pool=pool, close_pool=None, size=1, options=None, timeout=None, prepared="auto"
-        )
+        access = Access.of(dsn, pool=pool, close_pool=None, size=1, timeout=None, prepared="auto")
         connections = await Connections.to(access, CLOSE_TIMEOUT)
         try:
             async with notifying(connections, self._schema) as notifier:

@@ -24,13 +24,13 @@ from .log_poller import LogPoller
 from .log_stats import LogStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
     from asyncpg import Pool
 
-    from .._clients.postgres.access import PoolFactory, Prepared
+    from .._clients.postgres.access import PoolFactory, PostgresAccess, Prepared
     from .._core.clock import Clock
     from .log_stats import LogFigures
 
@@ -50,8 +50,8 @@ class StreamMonitor(Openable):
     process or in its own.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown. The role needs the right to subscribe, and membership in
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown. The role needs the right to subscribe, and membership in
             `pg_read_all_stats` to see the age of other roles' transactions.
         schema: the schema of the log; default `"penstock"`.
         name: the label of its metrics; default: the schema.
@@ -63,7 +63,6 @@ class StreamMonitor(Openable):
             the subscriptions, by default 30.
         pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
         close_pool: whether to close that pool; default: only if a function created it.
-        connect_options: options of `asyncpg.create_pool`.
         statement_timeout: time limit of a query on the server, in seconds; default 5. Not with
             `pool`.
         prepared_statements: as for `PostgresSink`.
@@ -81,7 +80,7 @@ class StreamMonitor(Openable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         schema: str = DEFAULT_SCHEMA,
         name: str | None = None,
@@ -91,7 +90,6 @@ class StreamMonitor(Openable):
         lease: float | timedelta = 30.0,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
@@ -105,7 +103,6 @@ class StreamMonitor(Openable):
             pool=pool,
             close_pool=close_pool,
             size=1,
-            options=connect_options,
             timeout=5.0 if statement_timeout is None and pool is None else statement_timeout,
             prepared=prepared_statements,
             answer_timeout=answer_timeout,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Pool
 
-    from .._clients.postgres.access import PoolFactory, Prepared
+    from .._clients.postgres.access import PoolFactory, PostgresAccess, Prepared
     from .._clients.postgres.connections import Connections
 
 _MAY_PARK = """
@@ -62,13 +62,12 @@ class PostgresParkStore(Openable):
     Works behind a pooler.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown. The role needs the right to subscribe.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown. The role needs the right to subscribe.
         schema: the schema of the log; default `"penstock"`.
         pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
         close_pool: whether to close that pool; default: only if a function created it.
         pool_size: number of connections; default 2.
-        connect_options: options of `asyncpg.create_pool`.
         statement_timeout: time limit of a statement on the server, in seconds; default: the
             server's.
         prepared_statements: as for `PostgresSink`.
@@ -88,13 +87,12 @@ class PostgresParkStore(Openable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         schema: str = DEFAULT_SCHEMA,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
@@ -107,7 +105,6 @@ class PostgresParkStore(Openable):
             pool=pool,
             close_pool=close_pool,
             size=2 if pool_size is None else pool_size,
-            options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
             answer_timeout=answer_timeout,

@@ -28,6 +28,7 @@ from penstock import (
 )
 from penstock._clients.postgres.queues.channel import queue_channel
 from penstock._clients.postgres.queues.slots import ring_slot
+from penstock.postgres import PostgresAccess
 from penstock.sinks import Enqueued, PostgresQueueSink
 
 if TYPE_CHECKING:
@@ -381,7 +382,7 @@ async def test_consumers_are_notified_of_new_jobs(log: Log, real_clock: LoopCloc
 def test_bad_arguments_are_named(options: dict[str, Any], why: str) -> None:
     given: dict[str, Any] = {"queue": "jobs", **options}
     with pytest.raises(ConfigError) as caught:
-        PostgresQueueSink(given.pop("dsn", None), **given)
+        PostgresQueueSink(given.pop("dsn", "postgresql://nowhere"), **given)
     assert why in str(caught.value)
     assert "secret" not in str(caught.value)
 
@@ -395,14 +396,15 @@ def test_a_sink_is_a_description_that_travels() -> None:
     assert made.capabilities.key_prefix_safe
     assert made.capabilities.max_concurrency == 10
     assert not made.capabilities.transactional
-    locked = PostgresQueueSink(queue="jobs", id="i", queueing_lock="l")
-    for other in (locked, PostgresQueueSink(queue="jobs")):
+    locked = PostgresQueueSink("postgresql://nowhere", queue="jobs", id="i", queueing_lock="l")
+    for other in (locked, PostgresQueueSink("postgresql://nowhere", queue="jobs")):
         assert not other.capabilities.idempotent
     assert made.classify(ConnectionRefusedError()) is ErrorClass.UNAVAILABLE
 
 
 def test_an_option_that_cannot_travel_is_named() -> None:
-    made = PostgresQueueSink(queue="j", connect_options={"ssl": ssl.create_default_context()})
+    options = {"ssl": ssl.create_default_context()}
+    made = PostgresQueueSink(PostgresAccess("postgresql://db", connect_options=options), queue="j")
     with pytest.raises(NotPicklableError, match="connect_options"):
         pickle.dumps(made)
 

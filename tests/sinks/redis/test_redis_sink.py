@@ -438,7 +438,7 @@ def function_of_two(_: object, __: object) -> str:
         ({}, "url=None: must be given, or client="),
         ({"url": "http://secret@h", "stream": "s"}, "url=...: must be a URL"),
         ({"url": "redis://", "stream": "s"}, "url=...: must be a URL"),
-        ({"url": "redis://h:port", "stream": "s"}, "url=...: must be a URL"),
+        ({"url": "redis://h:port", "stream": "s"}, "a port is a number"),
         ({"url": 5, "stream": "s"}, "url='int': must be a URL"),
         (
             {"url": "redis://h?retry_on_timeout=yes", "stream": "s"},

@@ -340,7 +340,7 @@ async def test_rows_beyond_the_packet_of_a_server(mariadb: MariaDbServer) -> Non
         ({"url": "mssql+pyodbc://u:secret@h/d"}, "must be PostgreSQL, MySQL, MariaDB or SQLite"),
         ({"url": "not a url"}, "must be an SQLAlchemy URL"),
         ({"url": "sqlite://"}, "must name a file"),
-        ({"url": 7}, "must be an SQLAlchemy URL, an engine, or a function"),
+        ({"url": 7}, "an engine, or a function that returns one"),
         ({"columns": "id"}, "must be a sequence of at least one column name"),
         ({"columns": ["id", "id"]}, "without repetitions"),
         ({"on_conflict": "replace"}, "must be one of"),

@@ -12,12 +12,13 @@ import pytest
 
 from penstock import ConfigError, Counts, RowBatch, StagesLost, Unit, send
 from penstock._core.staging import Begun, Epoch, Stage, staged
+from penstock.postgres import PostgresAccess
 from penstock.sinks import PostgresSink
 from penstock.testing import embedded_postgres as server_of_its_own
 from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock._core.clock import LoopClock
     from penstock.testing import EmbeddedPostgres
@@ -79,9 +80,13 @@ def epoch(version: int = 1, **changes: Any) -> Epoch:
 
 
 def sink_on(
-    server: EmbeddedPostgres, columns: Sequence[str] = ("id", "name"), **options: Any
+    server: EmbeddedPostgres,
+    columns: Sequence[str] = ("id", "name"),
+    connect_options: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> PostgresSink:
-    return PostgresSink(server.dsn, table="events", columns=columns, **options)
+    access = PostgresAccess(server.dsn, connect_options=connect_options or {})
+    return PostgresSink(access, table="events", columns=columns, **options)
 
 
 class Write:

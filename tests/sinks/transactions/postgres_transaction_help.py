@@ -12,6 +12,7 @@ from penstock import Unit
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from penstock.postgres import PostgresAccess
     from penstock.sinks import PostgresSink
 
 UNIT = Unit(application="orders", version=7, part=1, parts=4, rule="id")
@@ -25,7 +26,11 @@ class Place(Database):
         return f"{self.table}_ledger"
 
     def sink(
-        self, columns: Sequence[str] = ("id", "word"), *, dsn: str | None = None, **options: Any
+        self,
+        columns: Sequence[str] = ("id", "word"),
+        *,
+        dsn: str | PostgresAccess | None = None,
+        **options: Any,
     ) -> PostgresSink:
         return super().sink(columns, dsn=dsn, ledger=self.ledger, **options)
 

@@ -314,4 +314,4 @@ async def test_writes_side_by_side_take_turns(
 def test_a_bad_ledger_is_refused(name: str) -> None:
     arguments: dict[str, Any] = {"table": "t", "columns": ("id",), name: 0}
     with pytest.raises(ConfigError, match=f"{name}=0"):
-        PostgresSink(**arguments)
+        PostgresSink("postgresql://h/d", **arguments)

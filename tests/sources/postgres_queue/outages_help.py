@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock import Consumer
+from penstock.postgres import PostgresAccess
 from penstock.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Telling:
 class Watched(PostgresQueueSource):
     """A source that reports its troubles to the test."""
 
-    def __init__(self, dsn: str, **options: Any) -> None:
+    def __init__(self, dsn: str | PostgresAccess, **options: Any) -> None:
         super().__init__(dsn, **options)
         self.changed = asyncio.Condition()
         self.trouble: str | None = None
@@ -119,7 +120,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    log: Log, dsn: str = "", *, most: int = 1000, **options: Any
+    log: Log, dsn: str | PostgresAccess = "", *, most: int = 1000, **options: Any
 ) -> AsyncIterator[Running]:
     """A consumer of the queue `q`, with at most this many jobs inside."""
     given: dict[str, Any] = {"queue": "q", "schema": log.schema, "poll": 0.02, **options}

@@ -13,6 +13,7 @@ from tests.sources.postgres_queue.kills_help import LEASE, WITHIN, Queue, queue,
 from tests.sources.postgres_queue.outages_help import Running, running
 from tests.streams.log_help import Log, fresh_name, install_log
 
+from penstock.postgres import PostgresAccess
 from penstock.testing import embedded_postgres as start_postgres
 from penstock.testing.servers.require import there_or_skip
 
@@ -247,8 +248,9 @@ async def test_sessions_that_are_terminated_cost_no_job_and_no_order(log: Log) -
     """Q-T2, Q-T11: repeatedly, under load."""
     chance = random.Random(7)
     async with asyncio.timeout(WITHIN), queue(log) as made:
-        options = {"server_settings": {"application_name": "terminated"}}
-        async with running(log, lease=LEASE, connect_options=options) as here:
+        named = {"server_settings": {"application_name": "terminated"}}
+        access = PostgresAccess(log.dsn, connect_options=named)
+        async with running(log, access, lease=LEASE) as here:
             for _ in range(CUTS):
                 await made.produce(JOBS // CUTS, chance)
                 await made.handled(but=JOBS // CUTS // 2)

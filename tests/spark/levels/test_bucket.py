@@ -10,6 +10,7 @@ pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
 from penstock import Retry, Timeout, stack
+from penstock.postgres import PostgresAccess
 from penstock.sinks import PostgresSink
 from penstock.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
 
@@ -53,9 +54,12 @@ CUT_ONCE = """
 """
 
 
-def sink(dsn: str, **options: Any) -> Any:
+def sink(dsn: str, connect_options: Any = None, **options: Any) -> Any:
+    access = PostgresAccess(dsn, connect_options=connect_options or {})
     return stack(
-        PostgresSink(dsn, table="events", columns=("id", "key"), **options), Timeout(30.0), Retry()
+        PostgresSink(access, table="events", columns=("id", "key"), **options),
+        Timeout(30.0),
+        Retry(),
     )
 
 

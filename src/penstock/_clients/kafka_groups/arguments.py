@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from ..._core import checks
+from ..._core import addresses, checks
 from ..._core.errors import ConfigError
 from ..._core.options import Options
 
@@ -35,14 +35,16 @@ def milliseconds(seconds: float) -> int:
 def bootstrap_of(value: object) -> str:
     """Check the addresses; return them separated by commas. Raises `ConfigError`."""
     rule = 'must be "host:port", several of these separated by commas, or a list of them'
+    if value is None or value in ("", [], ()):
+        raise checks.bad("bootstrap", value, f"{rule}; {addresses.UNSET}")
     given = cast("object", value.split(",") if isinstance(value, str) else value)
-    if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
+    if not isinstance(given, Sequence) or isinstance(given, bytes):
         raise checks.bad("bootstrap", value, rule)
     listed = cast("Sequence[object]", given)
-    addresses = [each.strip() if isinstance(each, str) else "" for each in listed]
-    if not all(_ADDRESS.fullmatch(each) for each in addresses):
-        raise checks.bad("bootstrap", value, rule)
-    return ",".join(addresses)
+    given_addresses = [each.strip() if isinstance(each, str) else "" for each in listed]
+    if not all(_ADDRESS.fullmatch(each) for each in given_addresses):
+        raise ConfigError(f"bootstrap={addresses.shown(value)}: {rule}")
+    return ",".join(given_addresses)
 
 
 def name_of(name: str, value: object) -> str:

@@ -13,8 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import urlsplit
 
-from ..._core import checks
+from ..._core import addresses, checks
 from ..._core.errors import ConfigError
 from ..._core.extras import need
 from ..._core.options import Options
@@ -23,6 +24,7 @@ _SERVER = re.compile(
     r"(?:(?P<scheme>nats|tls|ws|wss)://)?(?:[^\s/@]*@)?"
     r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s,/:@\[\]]+)(?::(?P<port>\d{1,5}))?/?"
 )
+_SCHEMES = ("nats", "tls", "ws", "wss")
 _AGAIN = "a lost connection is restored without a time limit"
 _OWN = "Penstock reports the events of the connection"
 _OWNED = {
@@ -118,30 +120,30 @@ class NatsOptions:
 
 def _servers(value: object) -> tuple[str, ...]:
     rule = 'must be "nats://host:4222" or "host:4222", several of these separated by commas, or a list of them'
+    if value is None or value in ("", [], ()):
+        raise checks.bad("servers", value, f"{rule}; {addresses.UNSET}")
     given = cast("object", value.split(",") if isinstance(value, str) else value)
-    if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
-        raise checks.bad("servers", value, rule)
+    if not isinstance(given, Sequence) or isinstance(given, bytes):
+        raise checks.bad("servers", type(value).__name__, rule)
     listed = cast("Sequence[object]", given)
     servers = [each.strip() if isinstance(each, str) else "" for each in listed]
     schemes: set[bool] = set()
     for server in servers:
         found = _SERVER.fullmatch(server)
-        if found is None or int(found["port"] or 0) >= 1 << 16:
-            raise ConfigError(f"servers={_hidden(value)}: {rule}")
+        if found is None:
+            raise ConfigError(f"servers={addresses.shown(value)}: {rule}")
+        address = server if "://" in server else f"nats://{server}"
+        addresses.split("servers", address, _SCHEMES, rule)
         schemes.add(found["scheme"] in {"ws", "wss"})
     if len(schemes) > 1:
         raise ConfigError(
-            f"servers={_hidden(value)}: must be all of nats:// and tls://, or all of ws:// and wss://"
+            f"servers={addresses.shown(value)}: must be all of nats:// and tls://, or all of ws:// and wss://"
         )
     return tuple(servers)
 
 
 def _shown(server: str) -> str:
     """Return the address without the login."""
-    scheme, separator, rest = server.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
-
-
-def _hidden(value: object) -> str:
-    """Return an argument that may contain a login, in a form for messages."""
-    return "..." if "@" in checks.shown(value) else checks.shown(value)
+    parts = urlsplit(server if "://" in server else f"nats://{server}")
+    shown = addresses.place(parts)
+    return shown if "://" in server else shown.removeprefix("nats://")

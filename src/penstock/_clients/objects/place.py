@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from ..._core import addresses
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, PenstockError
 from ..._core.extras import need
@@ -51,15 +52,16 @@ class StoreGiven:
                 if options:
                     raise bad(name, [*options], "needs a URL: the function's store has its own")
             return cls(given, "the store of a function", Options(), Options())
-        if not isinstance(given, str):
-            raise bad("url", type(given).__name__, _RULE)
-        parts = urlsplit(given)
-        if parts.scheme in {"http", "https"}:
+        if isinstance(given, str) and given.startswith(("http://", "https://")):
             rule = "is an endpoint; write url='s3://bucket/folder' and config={'endpoint': '...'}"
-            raise bad("url", f"{parts.scheme}://...", rule)
-        if parts.scheme not in SCHEMES:
-            raise bad("url", f"{parts.scheme}://...", _RULE)
-        if parts.query or parts.fragment or "@" in parts.netloc:
+            raise bad("url", f"{given.partition(':')[0]}://...", rule)
+        own_at = is_folder_url(given)  # the path of a folder may hold an @
+        parts = (
+            urlsplit(given)
+            if own_at
+            else addresses.split("url", given, [each for each in SCHEMES if each != "file"], _RULE)
+        )
+        if parts.query or parts.fragment or "@" in parts.netloc or (parts.port and not own_at):
             raise bad(
                 "url", f"{parts.scheme}://...", "must have no user, query or fragment; see config="
             )
@@ -82,7 +84,7 @@ class StoreGiven:
     @property
     def is_folder(self) -> bool:
         """Whether the store is a local folder."""
-        return isinstance(self.given, str) and self.given.startswith("file:")
+        return is_folder_url(self.given)
 
     @property
     def folder(self) -> str:
@@ -124,6 +126,11 @@ class StoreGiven:
 
     def __repr__(self) -> str:
         return f"StoreGiven({self.place})"
+
+
+def is_folder_url(given: object) -> bool:
+    """Return whether it is the URL of a local folder."""
+    return isinstance(given, str) and given.startswith("file://")
 
 
 def obstore() -> Any:

@@ -1,32 +1,43 @@
-"""Connection options for PostgreSQL, checked before opening, and shown without secrets."""
+"""Connections to PostgreSQL: where and how to connect, and how many; checked before opening, and
+shown without secrets.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import quote
 
 from ..._core import checks
+from ..._core.addresses import UNSET
 from ..._core.checks import bad
+from ..._core.errors import ConfigError, RefusedError, SinkError
 from ..._core.extras import need
 from ..._core.options import Options
 from .answers import ANSWER_TIMEOUT
-from .dsn import check_dsn, place_of
+from .dsn import check_dsn, check_service, place_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from asyncpg import Pool
+    from asyncpg import Connection, Pool
 
 PoolFactory = Callable[[], object]
 """Creates an asyncpg pool, plain or async; called at each opening."""
+Password = Callable[[], str | Awaitable[str]]
 Prepared = Literal["auto"] | bool
 POOL_SIZE = 10
 STATEMENTS, LONGEST = 100, 15 * 1024
 """Defaults of asyncpg."""
 LOANS = 100
+_CHOOSING = ("PGSERVICE", "PGHOST", "PGDATABASE")
+"""Variables that choose a server or a database."""
 IDLE_SECONDS = 1.0
 
 
@@ -43,15 +54,131 @@ class StatementCache:
     longest: float
 
 
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class PostgresAccess:
+    """Where and how to connect to PostgreSQL; accepted wherever a class or function takes a DSN.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`. The driver takes missing parts from
+            libpq's environment variables, and finally its defaults. Never shown beyond host and
+            database.
+        password: the password, not percent-encoded, or a function, async or not, without
+            arguments, that returns it: it is called for each new connection, for passwords that
+            expire. Default: the DSN's.
+        connect_options: options of `asyncpg.create_pool`, such as `ssl`, `server_settings` or
+            `init`. `ssl` may also be a function that returns the `SSLContext`, which can be
+            pickled. Never shown.
+
+    Raises `ConfigError` for a DSN that is empty or cannot be read strictly, for an option in it that
+    belongs elsewhere, such as `?pool_size=5`, and for `connect_options` that the classes set.
+    """
+
+    dsn: str
+    password: str | Password | None = field(default=None, kw_only=True)
+    connect_options: Mapping[str, Any] = field(default_factory=Options, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_dsn(self.dsn)
+        options = _checked(self.connect_options)
+        if self.password is not None:
+            if "password" in options:
+                raise bad("password", "...", "is also in connect_options; leave one of them out")
+            if not callable(self.password) and not (
+                isinstance(cast("object", self.password), str) and self.password
+            ):
+                rule = f"must be text that is not empty, or a function that returns it; {UNSET}"
+                raise bad("password", "..." if self.password else self.password, rule)
+        object.__setattr__(self, "connect_options", options)
+
+    @classmethod
+    def from_environment(
+        cls,
+        *,
+        password: str | Password | None = None,
+        connect_options: Mapping[str, Any] | None = None,
+    ) -> PostgresAccess:
+        """Connect to where libpq's environment variables say.
+
+        They are PGSERVICE (with PGSERVICEFILE), PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD,
+        PGPASSFILE, PGSSLMODE and the other `PGSSL...` variables, read for each new connection;
+        PGSERVICE is read here. Arguments as of the class.
+
+        Raises `ConfigError` if none of PGSERVICE, PGHOST and PGDATABASE is set, or if there is no
+        such service: the driver would connect to the default server without a word.
+        """
+        if not any(os.environ.get(name) for name in _CHOOSING):
+            raise ConfigError(
+                f"none of the environment variables {', '.join(_CHOOSING)} is set: set the server "
+                "and the database, or pass a DSN"
+            )
+        service = os.environ.get("PGSERVICE")  # asyncpg reads it too late
+        if not service:
+            return cls("postgresql://", password=password, connect_options=connect_options or {})
+        dsn = f"postgresql://?service={quote(service, safe='')}"
+        return cls(dsn, password=password, connect_options=connect_options or {})
+
+    @property
+    def place(self) -> str:
+        """Host and database, for messages."""
+        return place_of(self.dsn, self.connect_options)
+
+    def __repr__(self) -> str:
+        return f"PostgresAccess({self.place})"
+
+
+def arguments_of(access: PostgresAccess) -> dict[str, Any]:
+    """Return the arguments of `asyncpg.create_pool`.
+
+    Raises `ConfigError` if the DSN names a service that does not exist.
+    """
+    check_service(access.dsn)
+    options = {"dsn": access.dsn, **access.connect_options}
+    if callable(options.get("ssl")):
+        options["ssl"] = options["ssl"]()
+    if callable(access.password):
+        options["password"] = partial(_asked, access.password, access.place)
+    elif access.password is not None:
+        options["password"] = access.password
+    return options
+
+
+async def connect(access: PostgresAccess) -> Connection[Any]:
+    """Open one connection, which prepares no statements. Raises errors of the client."""
+    import asyncpg  # an optional dependency
+
+    known = inspect.signature(asyncpg.connect).parameters
+    given = {name: value for name, value in arguments_of(access).items() if name in known}
+    made: Connection[Any] = await asyncpg.connect(**{**given, "statement_cache_size": 0})
+    return made
+
+
+async def _asked(password: Password, place: str) -> str:
+    """Ask for the password of a new connection. No item is the cause of a failure."""
+    try:
+        given = password()
+        found = await given if inspect.isawaitable(given) else given
+    except (SinkError, OSError, TimeoutError):
+        raise
+    except Exception as error:
+        repair = "repair the function given as password=, or the service that it calls"
+        told = f"no password for {place}: password() failed with {type(error).__name__}"
+        raise RefusedError(told, repair=repair) from error
+    if not isinstance(cast("object", found), str):
+        repair = "make the function given as password= return text"
+        told = f"no password for {place}: password() returned {type(found).__name__}"
+        raise RefusedError(told, repair=repair)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """How connections are created, and their number."""
 
-    dsn: str | None
+    given: PostgresAccess | None
+    """`None` for a pool."""
     pool: Pool[Any] | PoolFactory | None
     closes_pool: bool
     size: int
-    options: Options
     statement_timeout: float | None
     answer_timeout: float
     prepared: Prepared
@@ -59,12 +186,11 @@ class Access:
     @classmethod
     def of(
         cls,
-        dsn: str | None,
+        dsn: str | PostgresAccess | None,
         *,
         pool: Pool[Any] | PoolFactory | None,
         close_pool: bool | None,
         size: int | None,
-        options: Mapping[str, Any] | None,
         timeout: float | timedelta | None,
         prepared: Prepared,
         answer_timeout: float | timedelta = ANSWER_TIMEOUT,
@@ -75,27 +201,29 @@ class Access:
         Half of a `lease` is the most for an answer, so that another connection can extend it.
         """
         if pool is not None:
-            _check_pool(pool, dsn, options, timeout)
-        if dsn is not None:
-            check_dsn(dsn)
-        given = _checked(options)
+            _check_pool(pool, dsn, timeout)
+        given = None if pool is not None else access_of(dsn)
         return cls(
-            dsn=dsn,
+            given=given,
             pool=pool,
             closes_pool=_closes(pool, close_pool),
             size=_size(pool, size),
-            options=given,
             statement_timeout=checks.optional_seconds(
                 "statement_timeout", timeout, usual=checks.LONG_TIMEOUT
             ),
             answer_timeout=_answer_timeout(answer_timeout, lease),
-            prepared=_prepared(prepared, given),
+            prepared=_prepared(prepared, {} if given is None else given.connect_options),
         )
 
     @property
     def place(self) -> str:
         """Host and database for messages."""
-        return "a pool" if self.pool is not None else place_of(self.dsn, self.options)
+        return "a pool" if self.given is None else self.given.place
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of asyncpg."""
+        return Options() if self.given is None else self.given.connect_options
 
     @property
     def keeps_codecs(self) -> bool:
@@ -127,14 +255,17 @@ class Access:
         return float(min(IDLE_SECONDS, lifetime or IDLE_SECONDS))
 
     def pool_options(self) -> dict[str, Any]:
-        """Return the arguments of `asyncpg.create_pool` except the DSN."""
-        options: dict[str, Any] = {"min_size": 0, "max_size": self.size, **self.options}
-        if callable(options.get("ssl")):
-            options["ssl"] = options["ssl"]()
-        return options
+        """Return the arguments of `asyncpg.create_pool`. Raises `ConfigError`."""
+        given = {} if self.given is None else arguments_of(self.given)
+        return {"min_size": 0, "max_size": self.size, **given}
 
     def __repr__(self) -> str:
         return f"Access({self.place})"
+
+
+def access_of(dsn: object) -> PostgresAccess:
+    """Return the access of an argument that is a DSN or an access. Raises `ConfigError`."""
+    return dsn if isinstance(dsn, PostgresAccess) else PostgresAccess(cast("str", dsn))
 
 
 def is_pool(pool: object) -> bool:
@@ -143,11 +274,11 @@ def is_pool(pool: object) -> bool:
     return asyncpg is not None and isinstance(pool, asyncpg.Pool)
 
 
-def _check_pool(pool: object, dsn: str | None, options: object, timeout: object) -> None:
+def _check_pool(pool: object, dsn: object, timeout: object) -> None:
     if not (callable(pool) or is_pool(pool)):
         rule = "must be an asyncpg pool, or a function (async or not) that makes one"
         raise bad("pool", type(pool).__name__, rule)
-    for name, value in (("dsn", dsn), ("connect_options", options), ("statement_timeout", timeout)):
+    for name, value in (("dsn", dsn), ("statement_timeout", timeout)):
         if value is not None:
             raise bad(
                 name, "...", "must not be given beside pool=, whose function decides how to connect"
@@ -193,16 +324,16 @@ def _prepared(prepared: object, options: Mapping[str, Any]) -> Prepared:
     return False
 
 
-def _checked(options: Mapping[str, Any] | None) -> Options:
-    if options is not None and not isinstance(cast("object", options), Mapping):
+def _checked(options: Mapping[str, Any]) -> Options:
+    if not isinstance(cast("object", options), Mapping):
         raise bad(
             "connect_options", type(options).__name__, "must be a mapping of asyncpg's options"
         )
     for name, instead in (("dsn", "dsn"), ("max_size", "pool_size"), ("loop", None)):
-        if name in (options or {}):
+        if name in options:
             raise bad(
                 "connect_options",
                 name,
                 f"is given by {instead}=" if instead else "is the loop that opens the sink",
             )
-    return Options(options or {})
+    return Options(options)

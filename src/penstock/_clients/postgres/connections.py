@@ -360,7 +360,7 @@ async def _made(access: Access, statements: Statements) -> Pool[Any]:
     if access.pool is None:
         options: dict[str, Any] = {"reset": _nothing_to_reset, **access.pool_options()}
         connect = partial(statements.connect, connect_with=options.pop("connect", None))
-        made: Any = asyncpg.create_pool(access.dsn, connect=connect, **options)
+        made: Any = asyncpg.create_pool(connect=connect, **options)
     else:
         made = access.pool() if callable(access.pool) else access.pool
     if inspect.isawaitable(made) and not isinstance(made, asyncpg.Pool):

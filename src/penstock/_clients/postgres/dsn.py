@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import re
+from configparser import ConfigParser
+from configparser import Error as ParserError
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
+from ..._core import addresses
 from ..._core.checks import bad
+from ..._core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _JDBC = "jdbc:"
 SCHEMES = ("postgresql://", "postgres://")
+_RULE = (
+    'must be "postgresql://user:password@host:port/database", or '
+    "PostgresAccess.from_environment() for the variables PGHOST, PGDATABASE and others"
+)
 _RENAMED = {
     "user": "user",
     "password": "password",
@@ -23,6 +34,57 @@ _RENAMED = {
     "currentSchema": "search_path",
 }
 """Parameters of the JDBC driver, and their names in libpq's form."""
+_SECRETS = frozenset({"password", "sslpassword"})
+_KNOWN = frozenset(
+    [
+        "user",
+        "password",
+        "passfile",
+        "host",
+        "port",
+        "dbname",
+        "database",
+        "service",
+        "sslmode",
+        "sslcert",
+        "sslkey",
+        "sslrootcert",
+        "sslcrl",
+        "sslpassword",
+        "sslnegotiation",
+        "ssl_min_protocol_version",
+        "ssl_max_protocol_version",
+        "target_session_attrs",
+        "krbsrvname",
+        "gsslib",
+        "application_name",
+        "search_path",
+        "options",
+        "timezone",
+        "statement_timeout",
+        "lock_timeout",
+        "idle_in_transaction_session_timeout",
+        "client_encoding",
+    ]
+)
+"""Options that may follow a password. Another one is rather the rest of a password with `&`."""
+_POOL = "give it to the class as pool_size="
+_CLIENT = "give it in connect_options= of PostgresAccess, as "
+_NOT_READ = "leave it out, since asyncpg does not read it"
+_ELSEWHERE = {
+    **dict.fromkeys(("pool_size", "max_size", "max_overflow", "connection_limit"), _POOL),
+    **dict.fromkeys(("connect_timeout", "timeout", "pool_timeout"), f"{_CLIENT}'timeout'"),
+    "min_size": f"{_CLIENT}'min_size'",
+    "command_timeout": f"{_CLIENT}'command_timeout'",
+    "statement_cache_size": f"{_CLIENT}'statement_cache_size'",
+    "prepared_statements": "give it to the class as prepared_statements=",
+    "schema": "give it to the class as schema=",
+    "ssl": "write sslmode=require",
+    "pgbouncer": "leave it out, since poolers are recognized",
+    "hostaddr": "write the address as the host",
+    **dict.fromkeys(("channel_binding", "gssencmode", "require_auth"), _NOT_READ),
+}
+"""Options of pools, drivers and libpq that neither asyncpg nor a server knows."""
 
 
 def dsn_of(name: str, url: str) -> str:
@@ -30,59 +92,88 @@ def dsn_of(name: str, url: str) -> str:
     plain = url.removeprefix(_JDBC)
     if not plain.startswith(SCHEMES):
         raise bad(name, "...", "must begin with postgresql://, postgres:// or jdbc:postgresql://")
-    parts = urlsplit(plain)
-    try:
-        query = (
-            dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
-            if parts.query
-            else {}
-        )
-    except ValueError:
-        raise bad(
-            name, "...", "the part after ? must be parameters, such as name=value&name=value"
-        ) from None
     if not url.startswith(_JDBC):
+        check_dsn(plain, name)
         return plain
+    parts = addresses.split(name, plain, ("postgresql", "postgres"), _RULE, several=True)
+    query = dict(_query_of(name, plain, parts.query))
     strange = [parameter for parameter in query if parameter not in _RENAMED]
-    if strange:
+    if strange and not _SECRETS & set(query):
         rule = (
             f"has parameters that only the JDBC driver knows ({', '.join(strange)}); leave "
             f"them out. Known here: {', '.join(_RENAMED)}"
         )
         raise bad(name, "...", rule)
+    if strange:
+        raise addresses.unreadable(name, plain)
     renamed = urlencode({_RENAMED[parameter]: value for parameter, value in query.items()})
     return urlunsplit((*parts[:3], renamed, parts.fragment))
 
 
-def check_dsn(dsn: object) -> None:
-    """Raise `ConfigError` unless `dsn` can be a DSN of libpq's form; the error does not show it."""
-    rule = "must begin with postgresql:// or postgres://"
-    if not isinstance(dsn, str):
-        raise bad("dsn", type(dsn).__name__, rule)
-    if not dsn.startswith(SCHEMES):
-        scheme, is_url, _ = dsn.partition("://")
-        if is_url and scheme.partition("+")[0] in {"postgresql", "postgres"}:
-            rule = f"{scheme}:// is SQLAlchemy's form; write postgresql://"
-        raise bad("dsn", "...", rule)
+def check_dsn(dsn: object, name: str = "dsn") -> None:
+    """Raise `ConfigError` unless `dsn` is a DSN of libpq's form; the error does not show it."""
+    if isinstance(dsn, str):
+        driver = re.match(r"(?:postgresql|postgres)\+(asyncpg|psycopg2?|pg8000)://", dsn)
+        if driver is not None:
+            rule = f"{driver[0]} is SQLAlchemy's form; write postgresql://"
+            raise bad(name, "...", rule)
+    parts = addresses.split(name, dsn, ("postgresql", "postgres"), _RULE, several=True)
+    text = str(dsn)
+    if not text.startswith(SCHEMES) or parts.fragment or text.endswith("#"):
+        raise addresses.unreadable(name, text)
+    after_secret = False
+    for option, _ in _query_of(name, text, parts.query):
+        if after_secret and option not in _KNOWN:
+            raise addresses.unreadable(name, text)
+        if option in _ELSEWHERE:
+            raise ConfigError(
+                f"{name}='{parts.scheme}://...?{option}=...': {option!r} is no option of a "
+                f"connection to PostgreSQL; {_ELSEWHERE[option]}"
+            )
+        after_secret = after_secret or option in _SECRETS
+
+
+def _query_of(name: str, dsn: str, query: str) -> list[tuple[str, str]]:
     try:
-        urlsplit(dsn).port  # noqa: B018  # accessed only for its check
+        return parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
-        if "," not in dsn:  # asyncpg parses lists of hosts
-            raise bad("dsn", "...", "its port must be a number") from None
+        raise addresses.unreadable(name, dsn) from None
 
 
-def place_of(dsn: str | None, options: Mapping[str, Any]) -> str:
-    """Return host and database for messages, and no other part of the DSN or the options."""
-    parts = urlsplit(dsn or "")
-    query = parse_qs(parts.query)
+def place_of(dsn: str, options: Mapping[str, Any]) -> str:
+    """Return host and database of a checked DSN for messages, and no other part."""
+    parts = addresses.split("dsn", dsn, ("postgresql", "postgres"), _RULE, several=True)
+    query = dict(parse_qsl(parts.query))
     host = (
         options.get("host")
-        or parts.netloc.rpartition("@")[2]
-        or (query.get("host") or ["default host"])[0]
+        or addresses.hosts(parts)
+        or query.get("host")
+        or (f"service {query['service']}" if "service" in query else os.environ.get("PGHOST"))
+        or "default host"
     )
     database = (
         options.get("database")
         or unquote(parts.path.lstrip("/"))
-        or (query.get("dbname") or ["default database"])[0]
+        or query.get("dbname")
+        or query.get("database")
+        or ("" if "service" in query else os.environ.get("PGDATABASE"))
+        or "default database"
     )
     return f"{host}/{database}"
+
+
+def check_service(dsn: str) -> None:
+    """Raise `ConfigError` for a service that is not in libpq's file; asyncpg would ignore it."""
+    query = dict(parse_qsl(urlsplit(dsn).query))
+    if (name := query.get("service")) is None:
+        return
+    file = Path(os.environ.get("PGSERVICEFILE") or Path.home() / ".pg_service.conf")
+    services = ConfigParser()
+    try:
+        services.read(file)
+    except (OSError, ParserError, UnicodeDecodeError) as error:
+        told = f"the file of services, {file}, cannot be read ({type(error).__name__})"
+        raise ConfigError(f"dsn with service={name!r}: {told}") from None
+    if name not in services:
+        rule = f"there is no such service in {file}; PGSERVICEFILE names another file"
+        raise ConfigError(f"dsn with service={name!r}: {rule}")

@@ -61,7 +61,7 @@ _LOGIN = (
     "does not exist",  # a role or a database
 )
 _REPAIRS = {
-    "unsupported startup parameter": "leave the parameter out of the DSN and of connect_options "
+    "unsupported startup parameter": "leave the parameter out of the DSN and of its options "
     "(set it by ALTER ROLE ... SET, or in the pooler's connect_query), or name it in the "
     "pooler's ignore_startup_parameters if it may be ignored; statement_timeout= needs "
     'prepared_statements="auto" or False',

@@ -31,6 +31,8 @@ from .pooler import PREPARED, is_login, repair_of_pooler
 
 FOREIGN = "a pool of your own needs statement_cache_size=0"
 _REFUSED_HERE = frozenset({"28000", "28P01", "3D000", "42501"})
+_BAD_OPTION = frozenset({"42704", "22023", "55P02"})
+"""An unknown setting, a bad value, a setting that a session cannot have."""
 
 
 def refusal(error: Exception, what: str, repair: str) -> RefusedError:
@@ -55,6 +57,12 @@ def repair_of(error: Exception, place: str) -> str:
         return _repair_of_pooler(pooler, place)
     if not state:
         return f"correct the sink's connection options for {place} ({shown(error)})"
+    if is_bad_option(error):
+        return (
+            f"correct or leave out this option, which is in the DSN after ?, or in connect_options "
+            f"({message_of(error)}); {place} knows settings of the server only: options of the "
+            "client are in connect_options, and the number of connections is pool_size="
+        )
     if state[:2] == "28":
         return (
             f"let the role log in at {place}: its password, its LOGIN attribute, and "
@@ -87,6 +95,11 @@ def _repair_of_pooler(error: BaseException, place: str) -> str:
     return f"for the pooler at {place}: {repair_of_pooler(text) or f'see its log ({text})'}"
 
 
+def is_bad_option(error: Exception) -> bool:
+    """Return whether a login failed because of a setting that the server does not take."""
+    return sqlstate(error) in _BAD_OPTION and getattr(error, "severity_en", None) == "FATAL"
+
+
 def privilege(error: Exception) -> str:
     """Return the server's text for a missing privilege, but never text of a trigger."""
     return message_of(error) if classify_postgres(error) is ErrorClass.REFUSED else shown(error)
@@ -114,6 +127,7 @@ def for_opening(error: Exception, place: str) -> Exception:
     """Return the error for a failed opening: `ConfigError` for a permanent refusal."""
     if (
         sqlstate(error) in _REFUSED_HERE
+        or is_bad_option(error)
         or isinstance(error, ssl.SSLCertVerificationError)
         or (pooler_error(error) is not None and classify_postgres(error) is ErrorClass.REFUSED)
     ):

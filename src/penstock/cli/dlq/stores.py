@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from ..._clients.objects.place import SCHEMES
 from ..._clients.postgres.names import table_name
 from ..._core.checks import bad
+from ..._core.text import hide
 from ...letters.file import FileStore
 from ...letters.objects import ObjectStore
 from ...letters.postgres import PostgresStore
 from ...letters.store import StoreError
-from ...letters.text import without_secrets
 
 if TYPE_CHECKING:
     from ...letters.store import Store
@@ -52,9 +52,9 @@ def is_url_of_objects(name: str) -> bool:
 
 def path_of(name: str) -> Path:
     """Return the path of a file. Raises `StoreError`."""
-    if "://" in name or "\0" in name:
+    if hide(name) != name or "\0" in name:
         raise StoreError(
-            f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://, "
+            f"{hide(name)}: a store is the path of a file, or begins with postgresql://, "
             "or with s3://, gs://, az:// or file:// for objects"
         )
     return Path(name)

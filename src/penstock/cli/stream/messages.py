@@ -105,7 +105,6 @@ async def connected(stack: AsyncExitStack, options: argparse.Namespace) -> Conne
         pool=None,
         close_pool=None,
         size=1,
-        options=None,
         timeout=None,
         prepared="auto",
     )

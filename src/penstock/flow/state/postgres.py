@@ -21,13 +21,12 @@ from .store import KeptStore
 from .table import StateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
     from asyncpg import Pool
 
-    from ..._clients.postgres.access import PoolFactory
+    from ..._clients.postgres.access import PoolFactory, PostgresAccess
     from ..._core.source import TopicPartition, TransactionalSource
     from .changes import Stored
     from .codec import StateCodec
@@ -55,8 +54,8 @@ class PostgresState(PositionedState):
     source.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
         table: the literal name of the state table; created if it does not exist.
         schema: the schema of both tables; default: found by the search path.
         positions: the table of positions; created if it does not exist.
@@ -64,7 +63,7 @@ class PostgresState(PositionedState):
         max_pending: the most turns whose changes wait for their position. At this limit, no later
             event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys and encoded values.
-        pool: as for `PostgresSink`, as are `close_pool`, `connect_options`, `close_timeout`,
+        pool: as for `PostgresSink`, as are `close_pool`, `close_timeout`,
             `statement_timeout` and `prepared_statements`.
         pool_size: number of connections, which limits the partitions that are stored or restored
             concurrently; default 10.
@@ -82,7 +81,7 @@ class PostgresState(PositionedState):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         table: str,
         schema: str | None = None,
@@ -93,7 +92,6 @@ class PostgresState(PositionedState):
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
         answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         statement_timeout: float | timedelta | None = None,
@@ -105,7 +103,6 @@ class PostgresState(PositionedState):
             pool=pool,
             close_pool=close_pool,
             size=pool_size,
-            options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
             answer_timeout=answer_timeout,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from ..._core.checks import bad
+from ..http.config import split_url
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -83,14 +84,9 @@ def checked_settings(settings: object) -> dict[str, str]:
     return found
 
 
-def base_url(url: object) -> object:
+def base_url(url: object) -> str:
     """Check the server's URL; `endpoint` checks the rest of it. Raises `ConfigError`."""
-    if not isinstance(url, str):
-        return url
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise bad("url", "...", "its host or port cannot be read") from None
+    parts = split_url(url)
     if parts.query:
         raise bad("url", "...", "must have no query; see settings=, database= and auth=")
     return parts._replace(path=parts.path or "/").geturl()

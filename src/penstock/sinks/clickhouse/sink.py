@@ -119,7 +119,7 @@ class ClickHouseSink(HttpBase):
         kind = "application/vnd.apache.arrow.stream" if self._is_arrow else "application/json"
         super().__init__(
             endpoint(
-                base_url(url),  # type: ignore[arg-type]  # checked there
+                base_url(url),
                 own_headers={"content-type": kind},
                 compression=compression,
                 **options,

@@ -18,7 +18,7 @@ from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..._core.sink import Capabilities
 from ..http.client import HttpBase
-from ..http.config import HttpOptions, endpoint
+from ..http.config import HttpOptions, endpoint, split_url
 from ..http.errors import RecordRefused, for_status
 from ..http.write import RequestFormat
 from .action import OPERATIONS, VERSION_TYPES, ActionMaker, check_needs, join
@@ -110,7 +110,8 @@ class ElasticsearchSink(HttpBase):
             ),
             reads_answers=True,
         )
-        self._lookup_url = _url(url, "_mget", {})
+        host = urlsplit(self._endpoint.url).netloc  # without the login
+        self._lookup_url = urlsplit(_url(url, "_mget", {}))._replace(netloc=host).geturl()
         self._actions = ActionMaker(
             index=self._index,
             operation=self._operation,
@@ -245,16 +246,7 @@ def _checked_params(params: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _url(url: object, name: str, query: Mapping[str, str]) -> str:
-    if not isinstance(url, str):
-        raise bad(
-            "url",
-            type(url).__name__,
-            "must be an absolute URL that begins with http:// or https://",
-        )
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise bad("url", "...", "its host or port cannot be read") from None
+    parts = split_url(url)
     if parts.query:
         raise bad("url", "...", "must have no query; see params=")
     return parts._replace(

@@ -7,9 +7,9 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from ..._core import checks
+from ..._core import addresses, checks
 from ..._core.checks import bad
 from ..._core.extras import need
 from ..._core.options import Options
@@ -26,6 +26,7 @@ CONNECT_TIMEOUT = 5.0
 MAX_BYTES = 5_000_000
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Room for an error of 500 bytes for each of the 125,000 smallest actions in a bulk body of 5 MB."""
+_RULE = "must be an absolute URL that begins with http:// or https://"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
 
@@ -110,7 +111,7 @@ class Endpoint:
     @property
     def place(self) -> str:
         """Only scheme, host and path of the URL."""
-        return place_of(self.url)
+        return addresses.place(urlsplit(self.url))
 
     def client_options(self) -> dict[str, Any]:
         """The arguments of `httpx.AsyncClient`."""
@@ -183,32 +184,19 @@ def endpoint(
     )
 
 
-def place_of(url: str) -> str:
-    """Scheme, host and path of a URL."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
 def _checked_url(url: object) -> tuple[str, tuple[str, str] | None]:
-    rule = "must be an absolute URL that begins with http:// or https://"
-    if not isinstance(url, str):
-        raise bad("url", type(url).__name__, rule)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise bad("url", "...", "its host or port cannot be read") from None
-    if (
-        parts.scheme not in {"http", "https"}
-        or not parts.hostname
-        or port == 0
-        or re.search(r"[\x00-\x20\x7f]", url)
-    ):
-        raise bad("url", "...", rule)
-    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
+    parts = split_url(url)
+    if not parts.hostname or parts.port == 0 or re.search(r"[\x00-\x20\x7f]", str(url)):
+        raise bad("url", "...", _RULE)
+    bare = parts._replace(netloc=addresses.hosts(parts), fragment="").geturl()
     if parts.username is None:
         return bare, None
     return bare, (unquote(parts.username), unquote(parts.password or ""))
+
+
+def split_url(url: object) -> SplitResult:
+    """Split the URL of a server. Raises `ConfigError`."""
+    return addresses.split("url", url, ("http", "https"), _RULE)
 
 
 def _check_client(client: object, options: object, timeout: object) -> None:

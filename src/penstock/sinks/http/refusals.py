@@ -9,7 +9,10 @@ may concern a single body; `Retry` detects that by sending smaller parts of the 
 from __future__ import annotations
 
 from http import HTTPStatus
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
+
+from ..._core import addresses
+from ..._core.errors import ConfigError
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REFUSALS = frozenset({401, 403, 404, 405, 407, 410}) | REDIRECTS
@@ -57,8 +60,10 @@ def target_of(location: str | None) -> str | None:
     """A `Location` without userinfo, query and fragment; `None` if it cannot be read."""
     if location is None:
         return None
+    if "://" not in location:
+        path = urlsplit(f"//-{location}").path if location.startswith("/") else ""
+        return None if "@" in location else path or None
     try:
-        parts = urlsplit(location)
-    except ValueError:
+        return addresses.place(addresses.split("Location", location, ("http", "https"), ""))
+    except ConfigError:
         return None
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or None

@@ -24,14 +24,14 @@ from .transactions.position_owner import PositionOwner, PositionsInTable
 from .transactions.positions import IDLE_MOST, PositionTable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
     from asyncpg import Pool
     from asyncpg.pool import PoolConnectionProxy
 
-    from ..._clients.postgres.access import PoolFactory
+    from ..._clients.postgres.access import PoolFactory, PostgresAccess
     from ..._core.batch import Batch
     from ..._core.effects import Effect
     from ..._core.transaction import Unit
@@ -69,15 +69,14 @@ class PostgresEffects(PositionsInTable):
     effects elsewhere are repeated.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
         pool: an asyncpg pool of the application, or a function, async or not, that returns one,
             instead of `dsn`.
         close_pool: whether closing the destination closes that pool; default: only if a function
             returned it.
         pool_size: number of connections, and therefore of partitions in concurrent transactions;
             default 10.
-        connect_options: any options of `asyncpg.create_pool`.
         close_timeout: seconds for closing and for rolling back before a connection is terminated.
         answer_timeout: seconds for the answer to each statement of the library itself; then the
             connection is ended, which counts as an outage. Default 20.
@@ -101,12 +100,11 @@ class PostgresEffects(PositionsInTable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
         answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         statement_timeout: float | timedelta | None = None,
@@ -121,7 +119,6 @@ class PostgresEffects(PositionsInTable):
                 pool=pool,
                 close_pool=close_pool,
                 size=pool_size,
-                options=connect_options,
                 timeout=statement_timeout,
                 prepared=prepared_statements,
                 answer_timeout=answer_timeout,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Pool
 
-    from ..._clients.postgres.access import PoolFactory
+    from ..._clients.postgres.access import PoolFactory, PostgresAccess
     from ..._clients.row_maker import RowFunction
     from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
@@ -53,8 +53,8 @@ class PostgresSink(PositionsInTable):
     rows are left out after a failed one, if other rows conflicted with them.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
         table: the table's name, taken literally.
         columns: the columns in which a row's values are stored. A json or jsonb column accepts any
             object that is representable in JSON, such as a dictionary. Text is already JSON text,
@@ -97,8 +97,6 @@ class PostgresSink(PositionsInTable):
         pool_size: number of connections, and therefore of concurrent writes; default 10. With
             `pool`, the number of its connections that may be used at once; it must have as many. A
             batcher with more workers is refused.
-        connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that returns
-            the `SSLContext`.
         close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
             before it is terminated. Default 5.
         answer_timeout: seconds for the answer to each statement of the library itself; then the
@@ -136,7 +134,7 @@ class PostgresSink(PositionsInTable):
     @names_its_table
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         table: str,
         columns: Sequence[str],
@@ -153,7 +151,6 @@ class PostgresSink(PositionsInTable):
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
         answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         statement_timeout: float | timedelta | None = None,
@@ -181,7 +178,6 @@ class PostgresSink(PositionsInTable):
                 pool=pool,
                 close_pool=close_pool,
                 size=pool_size,
-                options=connect_options,
                 timeout=statement_timeout,
                 prepared=prepared_statements,
                 answer_timeout=answer_timeout,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from asyncpg import Pool
     from asyncpg.pool import PoolConnectionProxy
 
-    from ..._clients.postgres.access import PoolFactory
+    from ..._clients.postgres.access import PoolFactory, PostgresAccess
     from ..._clients.postgres.notifier import Notifier
     from ..._clients.postgres.queues.slots import SlotFunction
     from ..._core.batch import Batch
@@ -49,8 +49,8 @@ class PostgresQueueSink(Openable):
     from an item to the value.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
         queue: the queue's name. The queue must exist: `penstock queue create`.
         schema: the schema in which `penstock pg install` has created the queues.
         key: the job's key, text or a whole number below 2^128: the jobs of a key are handled one
@@ -76,8 +76,6 @@ class PostgresQueueSink(Openable):
         close_pool: whether closing the sink closes that pool; default: only if a function returned
             it.
         pool_size: number of connections, and therefore of concurrent writes; default 10.
-        connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that returns
-            the `SSLContext`.
         close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
             before it is terminated. Default 5.
         statement_timeout: time limit of one statement on the server, in seconds; default: the
@@ -96,7 +94,7 @@ class PostgresQueueSink(Openable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         queue: str,
         schema: str = DEFAULT_SCHEMA,
@@ -111,7 +109,6 @@ class PostgresQueueSink(Openable):
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Literal["auto"] | bool = "auto",
@@ -121,7 +118,6 @@ class PostgresQueueSink(Openable):
             pool=pool,
             close_pool=close_pool,
             size=pool_size,
-            options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
         )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Pool
 
-    from ..._clients.postgres.access import PoolFactory
+    from ..._clients.postgres.access import PoolFactory, PostgresAccess
     from ..._clients.postgres.streams.notifier import StreamNotifier
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
@@ -46,8 +46,8 @@ class PostgresStreamSink(Openable):
     `Appended`: position, version, id and time.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
         schema: the schema in which `penstock pg install` has created the log.
         stream: the field that contains the name of an item's stream, or a function from an item to
             it. Also use it as the batcher's `key=`, so that the messages of a stream are appended
@@ -71,8 +71,6 @@ class PostgresStreamSink(Openable):
         close_pool: whether closing the sink closes that pool; default: only if a function returned
             it.
         pool_size: number of connections, and therefore of concurrent writes; default 10.
-        connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that returns
-            the `SSLContext`.
         close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
             before it is terminated. Default 5.
         statement_timeout: time limit of one statement on the server, in seconds; default: the
@@ -89,7 +87,7 @@ class PostgresStreamSink(Openable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         schema: str = DEFAULT_SCHEMA,
         stream: str | Callable[[Any], str],
@@ -102,7 +100,6 @@ class PostgresStreamSink(Openable):
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Literal["auto"] | bool = "auto",
@@ -112,7 +109,6 @@ class PostgresStreamSink(Openable):
             pool=pool,
             close_pool=close_pool,
             size=pool_size,
-            options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
         )

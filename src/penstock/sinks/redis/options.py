@@ -12,18 +12,18 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
-from ..._core import checks
+from ..._core import addresses, checks
 from ..._core.errors import ConfigError
 from ..._core.extras import need
 from ..._core.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 POOL_SIZE = 10
 _SCHEMES = ("redis", "rediss", "unix")
+_RULE = 'must be a URL such as "redis://host:6379/0", "rediss://..." or "unix:///path"'
 _LIMIT = "use timeout="
 _RETRIES = "a retried command would store a second entry; use Retry()"
 _BY_URL = "it is part of the URL"
@@ -74,9 +74,10 @@ class RedisOptions:
     ) -> RedisOptions:
         """Validate the arguments. Raises `ConfigError`, and `MissingExtra` without redis-py."""
         need("redis", "redis", "RedisSink")
-        if (url is None) == (client is None):
-            rule = "must be given, or client=" if url is None else "cannot be combined with client="
-            raise checks.bad("url", None if url is None else "...", rule)
+        if url is None and client is None:
+            raise checks.bad("url", None, f"must be given, or client=; {addresses.UNSET}")
+        if url is not None and client is not None:
+            raise checks.bad("url", "...", "cannot be combined with client=")
         if client is not None:
             if not callable(cast("object", client)) or not checks.accepts(client, 0):
                 rule = "must be a function, async or not, that returns a client"
@@ -84,9 +85,10 @@ class RedisOptions:
             if client_options:
                 raise checks.bad("client_options", "...", "requires a URL: a client has its own")
         size = checks.optional_count("pool_size", pool_size)
+        place = "" if url is None else _checked_url(url)
         return cls(
-            url=None if url is None else _checked_url(url),
-            place="the client of a function" if url is None else _place(cast("str", url)),
+            url=cast("str | None", url),
+            place="the client of a function" if url is None else place,
             client=client,
             client_options=_checked_options(client_options),
             pool_size=size or (POOL_SIZE if client is None else None),
@@ -126,22 +128,22 @@ class RedisOptions:
 
 
 def _checked_url(url: object) -> str:
-    rule = 'must be a URL such as "redis://host:6379/0", "rediss://..." or "unix:///path"'
-    if not isinstance(url, str):
-        raise checks.bad("url", type(url).__name__, rule)
+    """Check the URL; return the form for messages."""
+    parts = addresses.split("url", url, _SCHEMES, _RULE)
+    if not (parts.hostname or parts.path):
+        raise ConfigError(f"url=...: {_RULE}")
     from redis.asyncio.connection import parse_url
 
     try:
-        parts = urlsplit(url)
-        if parts.scheme not in _SCHEMES or not (parts.hostname or parts.path):
-            raise ValueError("of another kind")
-        given = set(parse_url(url))
+        given = set(parse_url(cast("str", url)))
     except ValueError:  # its message may show the URL
-        raise ConfigError(f"url=...: {rule}") from None
+        raise ConfigError(f"url=...: {_RULE}") from None
     given -= {"host", "port", "path", "db", "username", "password", "connection_class"}
     for name in sorted(given):
+        if "password" in parts.query and name not in _options():
+            raise addresses.unreadable("url", cast("str", url))  # it may be a piece of the password
         _check_option("url", name)
-    return url
+    return addresses.place(parts)
 
 
 def _checked_options(options: Mapping[str, Any] | None) -> Options:
@@ -154,15 +156,13 @@ def _checked_options(options: Mapping[str, Any] | None) -> Options:
 
 
 def _check_option(argument: str, name: str) -> None:
-    from redis.asyncio import Redis
-
     if (why := _OWNED.get(name)) is not None:
         raise ConfigError(f"{argument} with {name}: is set by Penstock: {why}")
-    if name not in inspect.signature(Redis).parameters:
+    if name not in _options():
         raise ConfigError(f"{argument} with {name}: is not an option of redis.asyncio.Redis")
 
 
-def _place(url: str) -> str:
-    """The URL without user and query."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+def _options() -> Collection[str]:
+    from redis.asyncio import Redis
+
+    return inspect.signature(Redis).parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..._core.addresses import UNSET, split, unreadable
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, MissingExtra
 from ..._core.extras import need
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from .engine import SqlEngine
 
 POOL_SIZE = 10
+_RULE = 'must be an SQLAlchemy URL, such as "postgresql+asyncpg://user@host/database"'
 _OWNED = {
     "pool_size": "use pool_size=",
     "max_overflow": "use pool_size=",
     "isolation_level": "statements commit by themselves or in the sink's transactions",
 }
 
-
+_OTHERS = "an engine, or a function that returns one"
 CONNECT_WITHIN = 10
 """Seconds for connecting and the login, unless the URL or `connect_args` say otherwise."""
 LIMITS = {
@@ -67,21 +69,24 @@ class EngineGiven:
         for name in options or {}:
             if name in _OWNED:
                 raise ConfigError(f"engine_options[{name!r}]: is set by Penstock: {_OWNED[name]}")
+        if given is None or given == "":
+            raise bad("url", given, f"{_RULE}, {_OTHERS}; {UNSET}")
         if isinstance(given, str):
+            if "://" in given and not given.startswith("sqlite"):
+                split("url", given, (given.partition("://")[0].lower(),), _RULE)
             try:
                 given = sqlalchemy.make_url(given)
-            except sqlalchemy.exc.ArgumentError:
-                rule = (
-                    'must be an SQLAlchemy URL, such as "postgresql+asyncpg://user@host/database"'
-                )
-                raise ConfigError(f"url=...: {rule}") from None
+            except (sqlalchemy.exc.ArgumentError, ValueError):  # its text may show a password
+                if "://" not in given:
+                    raise ConfigError(f"url=...: {_RULE}") from None
+                raise unreadable("url", given) from None
         if isinstance(given, sqlalchemy.URL):
             name = given.get_backend_name()
             is_single = dialect_of(name).is_single_writer
             if name == "sqlite" and given.database in {None, "", ":memory:"}:
                 rule = "must name a file: each thread would have its own in-memory database"
                 raise bad("url", "sqlite://", rule)
-            place = given.render_as_string(hide_password=True)
+            place = _place(given)
             return cls(
                 given,
                 place,
@@ -94,9 +99,7 @@ class EngineGiven:
             raise bad("engine_options", [*options], "requires a URL: an engine has its own options")
         is_engine = isinstance(given, _engines())
         if not is_engine and not callable(given):
-            raise bad(
-                "url", given, "must be an SQLAlchemy URL, an engine, or a function that returns one"
-            )
+            raise bad("url", given, f"{_RULE}, {_OTHERS}")
         place = "an engine" if is_engine else "the engine of a function"
         return cls(given, place, size or POOL_SIZE, Options({}), close_timeout, prepares)
 
@@ -146,6 +149,12 @@ class EngineGiven:
 
     def __repr__(self) -> str:
         return f"EngineGiven({self.place})"
+
+
+def _place(url: Any) -> str:
+    """Return driver, host, port and database."""
+    port = "" if url.port is None else f":{url.port}"
+    return f"{url.drivername}://{url.host or ''}{port}/{url.database or ''}"
 
 
 def _sqlalchemy() -> Any:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Pool
 
-    from ..._clients.postgres.access import PoolFactory, Prepared
+    from ..._clients.postgres.access import PoolFactory, PostgresAccess, Prepared
     from ..._core.clock import Clock
     from ..._core.positions import UnitMove
     from ..._core.source import (
@@ -63,8 +63,8 @@ class PostgresQueueSource:
     which counts the attempts across processes.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
         queue: the name of an existing queue (`penstock queue create`).
         schema: the schema, created by `penstock pg install`; default `"penstock"`.
         group: the group of consumers that share the ranges of slots, in a queue with sticky
@@ -84,7 +84,6 @@ class PostgresQueueSource:
         pool: an asyncpg pool of the application, or a function that creates or returns one, instead
             of `dsn`. One of its connections listens for notifications if there are three or more.
         close_pool: whether closing closes that pool; default: only if a function created it.
-        connect_options: any options of `asyncpg.create_pool`.
         statement_timeout: timeout in seconds of a statement on the server; default: the server's
             setting.
         prepared_statements: as for `PostgresSink`.
@@ -105,7 +104,7 @@ class PostgresQueueSource:
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         queue: str,
         schema: str = "penstock",
@@ -118,7 +117,6 @@ class PostgresQueueSource:
         ends: bool = False,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
@@ -142,7 +140,6 @@ class PostgresQueueSource:
             pool=pool,
             close_pool=close_pool,
             size=None,
-            options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
             answer_timeout=answer_timeout,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Pool
 
-    from ..._clients.postgres.access import PoolFactory, Prepared
+    from ..._clients.postgres.access import PoolFactory, PostgresAccess, Prepared
     from ..._core.clock import Clock
     from ..._core.source import (
         ClaimHost,
@@ -59,8 +59,8 @@ class PostgresStreamSource:
     overlap, and no message of a rolled-back transaction is delivered.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
         subscription: a name shared by all processes that serve it together.
         schema: the schema of the log, created by `penstock pg install`; default `"penstock"`.
         category: read only streams of this category: the part of a name before the first `-`.
@@ -85,7 +85,6 @@ class PostgresStreamSource:
         pool: an asyncpg pool of the application, or a function that creates or returns one, instead
             of `dsn`. One of its connections listens for notifications if there are three or more.
         close_pool: whether closing closes that pool; default: only if a function created it.
-        connect_options: any options of `asyncpg.create_pool`.
         statement_timeout: timeout in seconds of a statement on the server; default: the server's
             setting.
         prepared_statements: as for `PostgresSink`.
@@ -113,7 +112,7 @@ class PostgresStreamSource:
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         subscription: str,
         schema: str = "penstock",
@@ -129,7 +128,6 @@ class PostgresStreamSource:
         ends: bool = False,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Prepared = "auto",
         close_timeout: float | timedelta = 5.0,
@@ -152,7 +150,6 @@ class PostgresStreamSource:
             pool=pool,
             close_pool=close_pool,
             size=None,
-            options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
             answer_timeout=answer_timeout,
@@ -169,7 +166,6 @@ class PostgresStreamSource:
                 lease=lease,
                 pool=pool,
                 close_pool=close_pool,
-                connect_options=connect_options,
                 close_timeout=close_timeout,
                 answer_timeout=answer_timeout,
                 statement_timeout=statement_timeout,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ... import sinks as destinations
+from ..._clients.postgres.access import PostgresAccess
 from ..._clients.postgres.dsn import dsn_of
 from ..._clients.postgres.names import table_name
 from ..._clients.tls import TlsFiles
@@ -161,8 +162,7 @@ class _Options:
         }
         prepared = _PREPARED[self.found.get("preparedStatements", "auto")]
         return {
-            "dsn": dsn_of(name, self.needed(name)),
-            "connect_options": login,
+            "dsn": PostgresAccess(dsn_of(name, self.needed(name)), connect_options=login),
             "prepared_statements": prepared,
         }
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...._core import checks
 from ...._core.causes import caused
-from ...._core.errors import PenstockError, UnavailableError
-from ..access import Access, need_asyncpg
+from ...._core.errors import ConfigError, PenstockError, UnavailableError
+from ..access import access_of, connect, need_asyncpg
 from ..answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive
 from ..errors import is_lost, shown, sqlstate
 from ..refusals import for_opening, refusal, repair_of
@@ -25,8 +25,7 @@ from .rights import checked_roles
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection
 
-    from asyncpg import Connection
-
+    from ..access import PostgresAccess
     from .opened import AnyConnection
     from .problems import SchemaProblem
 
@@ -37,7 +36,7 @@ _LOCKED = "55P03"
 
 
 async def install_streams(
-    dsn: str,
+    dsn: str | PostgresAccess,
     *,
     schema: str = DEFAULT_SCHEMA,
     append: str | Collection[str] = (),
@@ -54,8 +53,8 @@ async def install_streams(
     cancellation nothing is installed. Concurrent installations wait for each other.
 
     Args:
-        dsn: the database, as `postgresql://...`; the role needs CREATE on it, or an empty schema in
-            which it may create. It becomes the owner of the schema.
+        dsn: the database, as `postgresql://...` or a `PostgresAccess`; the role needs CREATE on
+            it, or an empty schema in which it may create. It becomes the owner of the schema.
         schema: the name of the schema; default `penstock`.
         append: roles that may append messages, but not read or change them.
         read: roles that may read messages.
@@ -91,7 +90,7 @@ async def install_streams(
 
 
 async def upgrade_streams(
-    dsn: str, *, schema: str = DEFAULT_SCHEMA, dry_run: bool = False
+    dsn: str | PostgresAccess, *, schema: str = DEFAULT_SCHEMA, dry_run: bool = False
 ) -> list[str]:
     """Upgrade the schema of streams and queues to this release's version; contents are kept.
 
@@ -100,7 +99,8 @@ async def upgrade_streams(
     the previous release continue to work.
 
     Args:
-        dsn: the database, as `postgresql://...`; the role must own the schema.
+        dsn: the database, as `postgresql://...` or a `PostgresAccess`; the role must own the
+            schema.
         schema: the name of the schema; default `penstock`.
         dry_run: execute nothing.
 
@@ -121,7 +121,7 @@ async def upgrade_streams(
 
 
 async def check_streams(
-    dsn: str,
+    dsn: str | PostgresAccess,
     *,
     schema: str = DEFAULT_SCHEMA,
     append: str | Collection[str] = (),
@@ -137,7 +137,7 @@ async def check_streams(
     objects that the role may not read are not checked, which a note reports.
 
     Args:
-        dsn: the database, as `postgresql://...`.
+        dsn: the database, as `postgresql://...` or a `PostgresAccess`.
         schema: the name of the schema; default `penstock`.
         append: roles that must be able to append, in addition to the roles of an installation.
         read: roles that must be able to read.
@@ -173,22 +173,16 @@ def _library() -> str:
 
 
 @asynccontextmanager
-async def _connected(dsn: str, seconds: float) -> AsyncGenerator[AnyConnection]:
+async def _connected(dsn: str | PostgresAccess, seconds: float) -> AsyncGenerator[AnyConnection]:
     """Connect; each statement is answered within these seconds."""
     need_asyncpg()
-    access = Access.of(
-        dsn,
-        pool=None,
-        close_pool=None,
-        size=None,
-        options=None,
-        timeout=None,
-        prepared=False,
-    )
+    access = access_of(dsn)
     import asyncpg  # an optional dependency
 
     try:
-        con: Connection[Any] = await asyncpg.connect(dsn, statement_cache_size=0)
+        con = await connect(access)
+    except ConfigError:
+        raise
     except Exception as error:
         raise for_opening(error, access.place)  # noqa: B904  # it has its cause
     keep_alive(con)

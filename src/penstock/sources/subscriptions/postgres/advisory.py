@@ -16,7 +16,7 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from ...._clients.postgres.access import Access, need_asyncpg
+from ...._clients.postgres.access import Access, PostgresAccess, need_asyncpg
 from ...._clients.postgres.answers import ANSWER_TIMEOUT
 from ...._clients.postgres.connections import Connections
 from ...._clients.postgres.errors import is_gone
@@ -32,7 +32,7 @@ from ...._core.runtime.closing import close_within
 from ...._core.threads import uncut
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -51,12 +51,12 @@ class PostgresAdvisoryLocks(Openable):
     frozen or disconnected, and late stores are refused.
 
     Args:
-        dsn: the server, as `postgresql://USER:PASSWORD@HOST/DATABASE`. Never shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
         schema: the schema of the log; the same name in another schema is a different lock. Default
             `"penstock"`.
         keep_every: seconds between two checks of the session, and the limit of the wait for each
             answer, which is 20 at most; default 5.
-        connect_options: any options of `asyncpg.create_pool`.
         close_timeout: timeout in seconds for ending a cancelled call and for closing; default 5.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
@@ -69,11 +69,10 @@ class PostgresAdvisoryLocks(Openable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         schema: str = DEFAULT_SCHEMA,
         keep_every: float | timedelta = 5.0,
-        connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
     ) -> None:
         need_asyncpg()
@@ -83,7 +82,6 @@ class PostgresAdvisoryLocks(Openable):
             pool=None,
             close_pool=None,
             size=1,
-            options=connect_options,
             timeout=None,
             prepared="auto",
             answer_timeout=min(self._keep_every, ANSWER_TIMEOUT),

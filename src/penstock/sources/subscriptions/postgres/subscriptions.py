@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from ...._clients.postgres.access import PoolFactory, Prepared
+    from ...._clients.postgres.access import PoolFactory, PostgresAccess, Prepared
     from ...._core.subscriptions import Move, Subscribed, SubscriptionStart
 
 logger = logging.getLogger("penstock.postgres")
@@ -44,7 +44,8 @@ class PostgresSubscriptions(Openable):
     of a subscription are counted, so that they can share its slots evenly. Works behind a pooler.
 
     Args:
-        dsn: the server, as `postgresql://USER:PASSWORD@HOST/DATABASE`. Never shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
         schema: the schema of the log, created by `penstock pg install`; default `"penstock"`.
         lease: seconds until a lock expires after it was taken or extended; default 30. The slots of
             a killed process are blocked for this long.
@@ -52,7 +53,6 @@ class PostgresSubscriptions(Openable):
             of `dsn`.
         close_pool: whether closing closes that pool; default: only if a function created it.
         pool_size: number of connections; default 2.
-        connect_options: any options of `asyncpg.create_pool`.
         close_timeout: timeout in seconds for releasing the locks and closing the connections;
             default 5.
         answer_timeout: seconds for the answer to each statement of the library itself; then the
@@ -72,14 +72,13 @@ class PostgresSubscriptions(Openable):
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | PostgresAccess | None = None,
         *,
         schema: str = DEFAULT_SCHEMA,
         lease: float | timedelta = LEASE,
         pool: asyncpg.Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
         answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         statement_timeout: float | timedelta | None = None,
@@ -91,7 +90,6 @@ class PostgresSubscriptions(Openable):
             pool=pool,
             close_pool=close_pool,
             size=_CONNECTIONS if pool_size is None else pool_size,
-            options=connect_options,
             timeout=statement_timeout,
             prepared=prepared_statements,
             answer_timeout=answer_timeout,
