@@ -550,7 +550,7 @@ RAISING: dict[str, Callable[..., Any]] = {
     ).receive(fine),
     "a step of a batch": lambda source, wrong, _, **options: Consumer(
         source, steps=[wrong], **options
-    ).receive_batch(fine),
+    ).receive_batch(cast("Any", fine)),
     "flow.pipe": lambda source, wrong, _, **options: _pipe(source, wrong, **options),
     "flow.transaction": lambda source, _, folder, **options: flow.transaction(
         source, SQLiteEffects(folder / "state.db"), raises_a_result, **options
