@@ -60,10 +60,18 @@ def probes(
     for consumer in consumers:
         if not isinstance(consumer, Operated):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise bad("consumers", consumer, "must be consumers")
-    if registry is not None and not callable(getattr(registry, "collect", None)):
+    if registry is not None and not _is_registry(registry):
         raise bad("registry", registry, "must be a CollectorRegistry of prometheus_client, or None")
     restart = flag("restart_when_stalled", restart_when_stalled)
     return Probes(consumers, restart_when_stalled=restart, registry=registry)
+
+
+def _is_registry(registry: object) -> bool:
+    if find_spec("prometheus_client") is None:
+        return False
+    from prometheus_client import CollectorRegistry
+
+    return isinstance(registry, CollectorRegistry)
 
 
 class Answer(NamedTuple):
