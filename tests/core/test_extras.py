@@ -207,7 +207,6 @@ def test_every_message_names_an_extra_that_provides_what_is_missing() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 for extras in re.findall(r"penstock\[([\w,-]+)\]", node.value):
                     named.setdefault(module, set()).update(extras.split(","))
-    assert len(named) > 10
     assert {extra for extras in named.values() for extra in extras} <= set(EXTRAS)
     wrong = [
         f"{module}: [{extra}]"

