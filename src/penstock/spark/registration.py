@@ -151,11 +151,7 @@ def _warn_of_another_python(spark: SparkSession) -> None:
     pickled by reference to this package, so their own error would name neither.
     """
     python = shutil.which(spark.sparkContext.pythonExec)
-<<<<<<< HEAD
-    is_local = (spark.sparkContext.master or "").startswith("local")
-=======
     is_local = str(spark.sparkContext.master).startswith("local")
->>>>>>> lf
     if not is_local or python is None or Path(python).parent == Path(sys.executable).parent:
         return
     ended = subprocess.run([python, "-c", "import penstock"], capture_output=True, check=False)  # noqa: S603  # Spark runs it too
