@@ -14,7 +14,7 @@ import pytest
 from consuming import PROMPT, consume, records
 from watch_help import running
 
-from penstock import RetryPolicy
+from penstock import Batcher, RetryPolicy, flow
 from penstock._core.errors import StoppedError
 from penstock._core.retry_policy import DoublingBackoff
 from penstock._core.source import SourceTraits
@@ -23,6 +23,7 @@ from penstock.consumer.handler_clock import HandlerClock
 from penstock.consumer.results import Ack, HandlerTimeout
 from penstock.consumer.wait_reason import WaitReason
 from penstock.consumer.workers import Slot
+from penstock.sinks import MemorySink
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
@@ -265,6 +266,43 @@ async def test_a_handler_that_blocks_the_loop_is_named_and_harms_no_other(
     assert len(warnings) == 1
     assert "blocked for 5 s" in warnings[0]
     assert "orders/0@0" in warnings[0]
+
+
+@pytest.mark.parametrize("kind", ["run", "run_batch", "flow.pipe"])
+async def test_a_handler_that_begins_and_ends_in_the_blocked_time_is_named_first(
+    kind: str, fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No sample finds it running."""
+    clock = Blockable(fake_clock)
+
+    def blocks(values: list[object]) -> None:
+        if b"blocks" in values:
+            clock.block(5.0)
+
+    async def handle(message: Message) -> None:
+        await clock.sleep(2.0 if message.offset == 0 else 1.0)
+        blocks([message.value])
+
+    async def handle_batch(messages: list[Message]) -> None:
+        await clock.sleep(1.0)
+        blocks([message.value for message in messages])
+
+    async def transform(message: Message) -> None:
+        await clock.sleep(1.0)
+        blocks([message.value])
+
+    log = MemoryLog(records(("a", b"other"), ("b", b"blocks")))
+    source = MemorySource(log, ends=True, clock=clock)
+    batcher = Batcher(MemorySink[object](), clock=clock)
+    await {
+        "run": lambda: Consumer(source, clock=clock).receive(handle),
+        "run_batch": lambda: Consumer(source, clock=clock).receive_batch(handle_batch, size=1),
+        "flow.pipe": lambda: flow.pipe(source, batcher, transform).run(),
+    }[kind]()
+    warnings = [text for text in caplog.messages if "was blocked for" in text]
+    assert len(warnings) == 1
+    named = warnings[0].partition("during the handling of ")[2].partition(". ")[0]
+    assert "orders/0@1" in named.split(", ")[: 1 if kind.startswith("run") else 2]
 
 
 async def test_many_messages_are_not_all_named(

@@ -28,6 +28,7 @@ def test_a_hang_lists_the_tasks_and_where_they_are_suspended() -> None:
     assert "in deadlock > " in message
     assert "in wait" in message
     assert "main" in message
+    assert len(caught.traceback) == 2, "the frames of the loop tell the reader nothing"
 
 
 def test_with_autojump_off_a_hang_lists_the_timers_and_their_times() -> None:

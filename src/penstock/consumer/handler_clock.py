@@ -106,11 +106,12 @@ class HandlerClock:
 
     def running(self) -> list[Message]:
         """Return the messages that were running at the last sample."""
-        return [message for turn in self._turns.values() for message in _messages(turn.running)]
+        return [message for turn in self._turns.values() for message in messages_of(turn.running)]
 
 
-def _messages(running: Message | list[Message]) -> list[Message]:
-    return running if isinstance(running, list) else [running]
+def messages_of(turn: Message | list[Message] | None) -> list[Message]:
+    """Return the messages of a turn; `None` is no turn."""
+    return [] if turn is None else turn if isinstance(turn, list) else [turn]
 
 
 def _tries(running: Message | list[Message]) -> int:

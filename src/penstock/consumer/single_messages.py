@@ -97,7 +97,7 @@ class MessageWorker(Slot):
             except BaseException as error:  # it goes to logs and dead letters
                 result = Nak(error=of_raised(error))
                 workers.end_on_exit(error)
-            self.running = None
+            self.running, self.ended = None, message
             if is_cancelling():  # by a cut, or by the handler itself
                 settler.settle(message, result_of_cut(self.take_cut(), result))
                 await self.settle_down()

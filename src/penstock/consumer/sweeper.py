@@ -5,7 +5,8 @@
 2. A handler that ignores its cancellation is reported once. It keeps its worker and its key until
    it ends.
 3. A sample that is late by more than `BLOCKED` seconds means that the event loop was blocked, most
-   likely by a handler. It is reported, and the time is not counted for any handler.
+   likely by a handler. It is reported with the handlers that have run since the last sample: those
+   that have ended in that time come first. The time is not counted for any handler.
 4. For a source with its own deadlines, the deadline of every held record is extended every
    `extend_every` seconds: queued, running, backing off, blocked, or fetched and waiting for room.
 """
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from .._core.say import say
 from .._core.told import for_log
-from .handler_clock import HandlerClock
+from .handler_clock import HandlerClock, messages_of
 from .quiet import GRACE, report_deaf
 from .results import HandlerTimeout
 from .standing import standings
@@ -41,8 +42,8 @@ MOST_NAMED = 5
 logger = logging.getLogger("penstock.consumer")
 
 _BLOCKED = (
-    "%s: the event loop was blocked for %.3g s; running before or after: %s. A handler that "
-    "blocks must be a plain function, which runs in a thread"
+    "%s: the event loop was blocked for %.3g s, during %s. Code that blocks must run in a thread: "
+    "as a handler that is a plain function, or by `await in_thread(...)`"
 )
 _NOT_EXTENDED = "%s: the source did not extend the deadline of %d records (%s)"
 
@@ -83,7 +84,10 @@ class Sweeper:
 
     def _sweep(self, now: float) -> float:
         """Take a sample and act on it; return the time of the next one."""
-        found = self._handlers.look(now, self._parts.workers.slots)
+        slots = self._parts.workers.slots
+        found = self._handlers.look(now, slots)
+        for slot in slots:
+            slot.ended = None
         for slot in found.overdue:
             slot.cut(HandlerTimeout(f"the handler exceeded its timeout of {self._timeout:g} s"))
         for slot in found.deaf:
@@ -92,11 +96,14 @@ class Sweeper:
         return min(now + self._period, now + soon, found.next_due)
 
     def _was_blocked(self, seconds: float) -> None:
-        running = {*self._handlers.running(), *self._parts.workers.running}
+        workers = self._parts.workers
+        ended = [message for slot in workers.slots for message in messages_of(slot.ended)]
+        turns = dict.fromkeys([*ended, *self._handlers.running(), *workers.running])
         self._handlers.skip(seconds)
-        named = sorted([message.coordinates for message in running])[:MOST_NAMED]
-        told = ", ".join(named) + (", ..." if len(running) > MOST_NAMED else "")
-        say(logger, logging.WARNING, _BLOCKED, self._name, seconds, told or "no handler")
+        named = [message.coordinates for message in turns][:MOST_NAMED]
+        told = ", ".join(named) + (", ..." if len(turns) > MOST_NAMED else "")
+        what = f"the handling of {told}" if told else "no handler: another task or a sink blocks it"
+        say(logger, logging.WARNING, _BLOCKED, self._name, seconds, what)
 
     def _held(self) -> Iterable[SourceRecord]:
         return (

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 class Slot:
     """A worker and its running messages; subclasses do the work."""
 
-    __slots__ = ("_cut_by", "is_deaf", "running", "task")
+    __slots__ = ("_cut_by", "ended", "is_deaf", "running", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.running: Message | list[Message] | None = None
+        self.ended: Message | list[Message] | None = None
+        """The last turn that has ended since the sweeper's last sample."""
         self.is_deaf = False
         """Whether the running handler was found to ignore its cancellation."""
         self._cut_by: BaseException | None = None

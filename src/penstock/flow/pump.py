@@ -201,6 +201,7 @@ class PumpWorker(Slot):
             if isinstance(error, GeneratorExit) and is_closed(task):
                 raise
             pump.workers.end_on_exit(error)
+        self.ended = self.running
         if made is not None and not task.cancelling():
             left = deque(zip(messages, made, strict=True))
             messages = await self._enter(left)

@@ -131,7 +131,7 @@ class BatchWorker(Slot):
         except BaseException as raised:  # a failed try; it goes to logs and dead letters
             error = of_raised(raised)
             shared.workers.end_on_exit(raised)
-        self.running = None
+        self.running, self.ended = None, batch
         is_cancelled = task.cancelling() > 0  # by a cut, or by the handler itself
         if is_cancelled:
             error = error_of_cut(self.take_cut(), returned, error)

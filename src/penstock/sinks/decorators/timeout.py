@@ -29,8 +29,9 @@ T = TypeVar("T")
 logger = logging.getLogger("penstock.timeout")
 
 _BLOCKED = (
-    "Timeout(%g): the event loop was blocked during a write, which could not be cut off; if the sink "
-    "blocks, write it as a plain `def` (it then runs in a thread), or `await in_thread(...)` in it"
+    "Timeout(%g): the event loop was blocked during a write of %r, which could not be cut off; if the "
+    "sink blocks, write it as a plain `def` (it then runs in a thread), or `await in_thread(...)` in "
+    "it"
 )
 
 
@@ -74,7 +75,7 @@ class _TimeoutSink(WrappingSink[T]):
             return self._verdicts(batch)
         if limit.is_missed and not self._has_told:
             self._has_told = True
-            say(logger, logging.WARNING, _BLOCKED, self.stretch_limit)
+            say(logger, logging.WARNING, _BLOCKED, self.stretch_limit, self.inner)
         return WriteResult.failed(batch, errors) if errors else None
 
     def _verdicts(self, batch: Batch[T]) -> WriteResult:

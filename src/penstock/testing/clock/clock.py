@@ -225,7 +225,7 @@ class FakeClock:
                 raise
             self._unwind([task])
             error = task.exception() if task.done() and not task.cancelled() else None
-            raise hang from error
+            raise hang.with_traceback(None) from error  # without the frames of the loop
 
     def _task(self, main: Coroutine[Any, Any, R], context: Context | None) -> asyncio.Task[R]:
         try:
