@@ -250,8 +250,8 @@ def test_a_row_that_is_lost_is_a_failure(
     ("dsn", "code", "told"),
     [
         ("postgresql://someone:sesame@127.0.0.1:1/nowhere", 1, "Connect call failed"),
-        ("sesame", 2, "must begin with postgresql://"),
-        ("postgresql://someone:sesame@127.0.0.1:port/nowhere", 2, "its port must be a number"),
+        ("sesame", 2, 'must be "postgresql://'),
+        ("postgresql://someone:sesame@127.0.0.1:port/nowhere", 2, "a port is a number"),
     ],
 )
 def test_a_database_that_is_not_there_is_told_without_its_password(

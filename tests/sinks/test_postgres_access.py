@@ -161,8 +161,9 @@ async def test_a_password_that_cannot_be_had_is_the_fault_of_no_item(
     ],
 )
 def test_a_bad_argument_is_named(arguments: dict[str, Any], told: str) -> None:
+    given: dict[str, Any] = {"dsn": "postgresql://h/d", **arguments}
     with pytest.raises(ConfigError, match=told):
-        PostgresAccess(**{"dsn": "postgresql://h/d", **arguments})
+        PostgresAccess(**given)
 
 
 @pytest.mark.parametrize("where", ["dsn", "connect_options"])

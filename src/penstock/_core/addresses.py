@@ -44,7 +44,7 @@ def split(
         raise ConfigError(f"{name}={type(address).__name__!r}: {rule}")
     scheme = address.partition("://")[0]
     if scheme.lower() not in schemes or "://" not in address:
-        raise ConfigError(f"{name}=...: {rule}")
+        raise ConfigError(f"{name}={_scheme(address)}: {rule}")
     try:
         parts = urlsplit(address)
     except ValueError:  # its text shows the address
@@ -78,6 +78,10 @@ def hosts(parts: SplitResult) -> str:
 
 def unreadable(name: str, address: str) -> ConfigError:
     """Return the error for an address that cannot be split; it shows the scheme at most."""
+    return ConfigError(f"{name}={_scheme(address)}: its host or port cannot be read: {ENCODING}")
+
+
+def _scheme(address: str) -> str:
+    """Return the form of an address in errors."""
     scheme = _SCHEME.match(address)
-    shown = f"'{scheme[0]}...'" if scheme else "..."
-    return ConfigError(f"{name}={shown}: its host or port cannot be read: {ENCODING}")
+    return f"'{scheme[0]}...'" if scheme else "..."

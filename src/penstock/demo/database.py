@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
+from .._clients.postgres.access import PostgresAccess
 from .._core.clock import LOOP_CLOCK
 from ..testing import EmbeddedPostgres, embedded_postgres
 
@@ -31,6 +32,9 @@ class Database:
     """A context that connects to `dsn`, or starts a server and removes it at its exit."""
 
     def __init__(self, dsn: str | None) -> None:
+        """Raises `ConfigError` for a DSN that cannot be read."""
+        if dsn is not None:
+            PostgresAccess(dsn)
         self.state = "starting" if dsn is None else "given, never killed"
         """The server's state, for display."""
         self._dsn = dsn

@@ -436,7 +436,7 @@ def function_of_two(_: object, __: object) -> str:
     ("arguments", "told"),
     [
         ({}, "url=None: must be given, or client="),
-        ({"url": "http://secret@h", "stream": "s"}, "url=...: must be a URL"),
+        ({"url": "http://secret@h", "stream": "s"}, "url='http://...': must be a URL"),
         ({"url": "redis://", "stream": "s"}, "url=...: must be a URL"),
         ({"url": "redis://h:port", "stream": "s"}, "a port is a number"),
         ({"url": 5, "stream": "s"}, "url='int': must be a URL"),

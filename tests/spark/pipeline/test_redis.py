@@ -46,7 +46,7 @@ def test_a_stream_is_checked_without_a_server(tmp_path: Path) -> None:
     assert str(caught.value).replace(str(file), "").splitlines() == [
         ":13: sinks.stream.stream_field: there is no column 'shopp'; did you mean 'shop'?",
         ":16: sinks.stream.maxlen: maxlen=0: must be a whole number of at least 1",
-        ":18: sinks.nowhere: url=None: must be given, or client=",
+        ":18: sinks.nowhere: url=None: must be given, or client=; is an environment variable not set?",
     ]
 
 

@@ -146,9 +146,10 @@ async def connect(access: PostgresAccess) -> Connection[Any]:
     """Open one connection, which prepares no statements. Raises errors of the client."""
     import asyncpg  # an optional dependency
 
-    known = inspect.signature(asyncpg.connect).parameters
+    make: Any = asyncpg.connect
+    known = inspect.signature(make).parameters
     given = {name: value for name, value in arguments_of(access).items() if name in known}
-    made: Connection[Any] = await asyncpg.connect(**{**given, "statement_cache_size": 0})
+    made: Connection[Any] = await make(**{**given, "statement_cache_size": 0})
     return made
 
 

@@ -96,16 +96,14 @@ def dsn_of(name: str, url: str) -> str:
         check_dsn(plain, name)
         return plain
     parts = addresses.split(name, plain, ("postgresql", "postgres"), _RULE, several=True)
-    query = dict(_query_of(name, plain, parts.query))
+    query = dict(_query_of(name, parts.query))
     strange = [parameter for parameter in query if parameter not in _RENAMED]
-    if strange and not _SECRETS & set(query):
+    if strange:
         rule = (
             f"has parameters that only the JDBC driver knows ({', '.join(strange)}); leave "
             f"them out. Known here: {', '.join(_RENAMED)}"
         )
         raise bad(name, "...", rule)
-    if strange:
-        raise addresses.unreadable(name, plain)
     renamed = urlencode({_RENAMED[parameter]: value for parameter, value in query.items()})
     return urlunsplit((*parts[:3], renamed, parts.fragment))
 
@@ -122,7 +120,7 @@ def check_dsn(dsn: object, name: str = "dsn") -> None:
     if not text.startswith(SCHEMES) or parts.fragment or text.endswith("#"):
         raise addresses.unreadable(name, text)
     after_secret = False
-    for option, _ in _query_of(name, text, parts.query):
+    for option, _ in _query_of(name, parts.query):
         if after_secret and option not in _KNOWN:
             raise addresses.unreadable(name, text)
         if option in _ELSEWHERE:
@@ -133,11 +131,12 @@ def check_dsn(dsn: object, name: str = "dsn") -> None:
         after_secret = after_secret or option in _SECRETS
 
 
-def _query_of(name: str, dsn: str, query: str) -> list[tuple[str, str]]:
+def _query_of(name: str, query: str) -> list[tuple[str, str]]:
     try:
         return parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
-        raise addresses.unreadable(name, dsn) from None
+        rule = "the part after ? must be parameters, such as name=value&name=value"
+        raise bad(name, "...", rule) from None
 
 
 def place_of(dsn: str, options: Mapping[str, Any]) -> str:

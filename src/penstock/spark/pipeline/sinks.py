@@ -94,8 +94,8 @@ _FIELDS: Mapping[str, Sequence[str]] = {
 """Arguments of the broker sinks that may name columns."""
 _CLASSES = {"kafka": "KafkaSink", "nats": "NatsSink", "redis": "RedisSink"}
 """Sinks whose modules need a client library."""
-_ANY: Mapping[str, object] = {"table": "?", "columns": ("?",)}
-"""Valid values in place of refused arguments that have no default."""
+_ANY: Mapping[str, object] = {"dsn": "postgresql://", "table": "?", "columns": ("?",)}
+"""Valid values in place of refused arguments that are needed."""
 _ARGUMENT = re.compile(r"\w+")
 
 
@@ -317,10 +317,10 @@ class SinkMaker:
             if name not in given or given[name] is _ANY.get(name):
                 return None
             parameter = signature(make).parameters.get(name)
-            if parameter is None or parameter.default is not Parameter.empty:
-                del given[name]
-            elif name in _ANY:
+            if name in _ANY:
                 given[name] = _ANY[name]
+            elif parameter is None or parameter.default is not Parameter.empty:
+                del given[name]
             else:
                 return None
 
