@@ -33,7 +33,7 @@ from penstock.cli.named import named_sink
 from penstock.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
 from penstock.letters.store import Unreadable
 from penstock.letters.table import creation
-from penstock.sinks import FileSink
+from penstock.sinks import FileSink, MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -439,7 +439,7 @@ def test_no_letter_overtakes_another_of_its_key_whatever_happens(*, prefix_safe:
                 twice=dice.random() < 0.5,
             )
             with suppress(Died):
-                await Replay(store, stack(sink, DeadLetter(sink)), rules).run(chosen, None)
+                await Replay(store, stack(sink, DeadLetter(MemorySink[Any]())), rules).run(chosen, None)
         first = [*dict.fromkeys(sink.seen)]
         assert sorted(first) == [*range(len(letters))], seed
         for lane in {letter.lane for letter in letters} - {None}:
