@@ -38,6 +38,10 @@ async def fine(message: Message) -> None:
     """Do nothing."""
 
 
+async def fine_batch(messages: list[Message]) -> None:
+    """Do nothing."""
+
+
 class Callable_:
     async def __call__(self, message: Message) -> None:
         """Do nothing."""
@@ -550,7 +554,7 @@ RAISING: dict[str, Callable[..., Any]] = {
     ).receive(fine),
     "a step of a batch": lambda source, wrong, _, **options: Consumer(
         source, steps=[wrong], **options
-    ).receive_batch(fine),
+    ).receive_batch(fine_batch),
     "flow.pipe": lambda source, wrong, _, **options: _pipe(source, wrong, **options),
     "flow.transaction": lambda source, _, folder, **options: flow.transaction(
         source, SQLiteEffects(folder / "state.db"), raises_a_result, **options
