@@ -439,7 +439,9 @@ def test_no_letter_overtakes_another_of_its_key_whatever_happens(*, prefix_safe:
                 twice=dice.random() < 0.5,
             )
             with suppress(Died):
-                await Replay(store, stack(sink, DeadLetter(MemorySink[Any]())), rules).run(chosen, None)
+                await Replay(store, stack(sink, DeadLetter(MemorySink[Any]())), rules).run(
+                    chosen, None
+                )
         first = [*dict.fromkeys(sink.seen)]
         assert sorted(first) == [*range(len(letters))], seed
         for lane in {letter.lane for letter in letters} - {None}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from consuming import PROMPT, consume, records
@@ -35,6 +35,10 @@ pytestmark = pytest.mark.usefixtures("fake_clock")
 
 
 async def fine(message: Message) -> None:
+    """Do nothing."""
+
+
+async def fine_batch(messages: list[Message]) -> None:
     """Do nothing."""
 
 
@@ -550,7 +554,7 @@ RAISING: dict[str, Callable[..., Any]] = {
     ).receive(fine),
     "a step of a batch": lambda source, wrong, _, **options: Consumer(
         source, steps=[wrong], **options
-    ).receive_batch(cast("Any", fine)),
+    ).receive_batch(fine_batch),
     "flow.pipe": lambda source, wrong, _, **options: _pipe(source, wrong, **options),
     "flow.transaction": lambda source, _, folder, **options: flow.transaction(
         source, SQLiteEffects(folder / "state.db"), raises_a_result, **options

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from consuming import PROMPT, consume, records
@@ -294,11 +294,12 @@ async def test_a_handler_that_begins_and_ends_in_the_blocked_time_is_named_first
     log = MemoryLog(records(("a", b"other"), ("b", b"blocks")))
     source = MemorySource(log, ends=True, clock=clock)
     batcher = Batcher(MemorySink[object](), clock=clock)
-    await {
+    ways: dict[str, Callable[[], Any]] = {
         "run": lambda: Consumer(source, clock=clock).receive(handle),
         "run_batch": lambda: Consumer(source, clock=clock).receive_batch(handle_batch, size=1),
         "flow.pipe": lambda: flow.pipe(source, batcher, transform).run(),
-    }[kind]()
+    }
+    await ways[kind]()
     warnings = [text for text in caplog.messages if "was blocked for" in text]
     assert len(warnings) == 1
     named = warnings[0].partition("during the handling of ")[2].partition(". ")[0]

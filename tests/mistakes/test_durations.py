@@ -222,7 +222,7 @@ NOT_CHECKED = {
 }
 """The durations without the warning, and why."""
 MADE_BY_US = {
-    "AddTimeout", "CircuitOpenError", "DestinationStats", "DrainReport", "HandlerEnd",
+    "AddTimeout", "CircuitOpenError", "DeliverTimeout", "DestinationStats", "DrainReport", "HandlerEnd",
     "HttpResponse", "HttpStatusError", "Lag", "LaneStats", "LedgerFull", "Observer.on_flushed",
     "Observer.on_retry", "OldestRecord", "OpenTelemetryObserver.on_flushed",
     "OpenTelemetryObserver.on_retry", "PipelineReport", "PrometheusObserver.on_flushed",
