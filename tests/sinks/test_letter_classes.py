@@ -308,7 +308,10 @@ CREATE TRIGGER checks BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {ta
 """
 
 
-@pytest.mark.parametrize("case", list(REAL))
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if "given up" in case else pytest.mark.long) for case in REAL],
+)
 async def test_letters_of_a_real_destination_are_rows_of_a_real_table(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, case: str
 ) -> None:
