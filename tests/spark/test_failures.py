@@ -262,3 +262,15 @@ def test_mistakes_are_told(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         write_dataframe(moves(spark), sink, **options)
+
+
+def test_parked_rows_need_a_single_store(spark: Any, sink: PostgresSink, tmp_path: Path) -> None:
+    stores = [FileSink(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    bad, later = (
+        DeadLetter(stores[0], take=("permanent",)),
+        DeadLetter(stores[1], take=("given_up",)),
+    )
+    with pytest.raises(ConfigError, match=r"on_key_failure='park': needs a single DeadLetter"):
+        write_dataframe(
+            moves(spark), stack(sink, bad, later), key="k", order_by="n", on_key_failure="park"
+        )

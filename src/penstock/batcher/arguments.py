@@ -13,16 +13,8 @@ from .._core.function_sink import as_sink
 from .._core.keywords import unknown_argument
 from .._core.known_names import right_name
 from .._core.observer import Observer
-from .._core.order.parking import MOST_PARKED, POLICIES
-from .._core.sink import (
-    RefusesKeys,
-    TakesDeadLetters,
-    capabilities_of,
-    chain,
-    dead_letters_in,
-    stretch_limits,
-    walk,
-)
+from .._core.order.parking import MOST_PARKED, POLICIES, check_store
+from .._core.sink import RefusesKeys, capabilities_of, dead_letters_in, stretch_limits, walk
 from .._core.told import repr_of
 from .adaptive.adaptive import Adaptive
 from .limits import Limits
@@ -217,6 +209,7 @@ def parked_dead_letters_of(sink: Sink[T]) -> Sink[T]:
         whose = "" if batch.tenant is None else f" of tenant {repr_of(batch.tenant)}"
         raise ParkedBehind(f"parked behind an earlier failed item of its key {key}{whose}")
 
+    check_store(sink)
     return _dead_letters_around(sink, refuse, "on_key_failure", "park")
 
 
@@ -226,7 +219,4 @@ def _dead_letters_around(
     letters = dead_letters_in(sink)
     if letters is None:
         raise checks.bad(name, value, "needs a DeadLetter(...) in the stack")
-    if value == "park" and sum(isinstance(part, TakesDeadLetters) for part in chain(sink)) > 1:
-        rule = "needs a single DeadLetter in the stack, whose store has a key's letters in order"
-        raise checks.bad(name, value, rule)
     return letters.dead_letters_around(as_sink(refuse))

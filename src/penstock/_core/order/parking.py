@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
+from .. import checks
+from ..sink import TakesDeadLetters, chain
+
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
@@ -25,6 +28,13 @@ if TYPE_CHECKING:
 OnKeyFailure = Literal["skip", "park", "pause", "fail"]
 POLICIES: tuple[OnKeyFailure, ...] = ("skip", "park", "pause", "fail")
 MOST_PARKED = 1000
+
+
+def check_store(sink: object) -> None:
+    """Check that the parked items of a stack have one store. Raises `ConfigError`."""
+    if sum(isinstance(part, TakesDeadLetters) for part in chain(sink)) > 1:
+        rule = "needs a single DeadLetter in the stack, whose store has a key's letters in order"
+        raise checks.bad("on_key_failure", "park", rule)
 
 
 class Parking:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from ..._core import checks
+from ..._core.order.parking import check_store
 from ..levels.atomic import write_atomically
 from ..levels.runs import Ran, write_units
 from ..progress.bar import watched
@@ -115,6 +116,8 @@ class WriteJob:
         """Raise `ConfigError` if `sink`, open or not, cannot write the columns."""
         check_types(sink, schema)
         check_order(sink, self.keys.columns)
+        if self.keys.on_key_failure == "park":
+            check_store(sink)
         if self.keys.latest_only:
             check_replaced(sink, self.keys.columns)
 
