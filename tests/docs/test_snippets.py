@@ -170,8 +170,8 @@ def test_write_to_sql(runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]
 
 
 def test_write_to_postgresql(runner: asyncio.Runner, database: str) -> None:
-    returned, trusted, pooled = snippets("how-to/write-to-postgresql.md")
-    given: dict[str, Any] = {"dsn": database}
+    returned, rotating, trusted, pooled = snippets("how-to/write-to-postgresql.md")
+    given: dict[str, Any] = {"dsn": database, "vault": object()}
 
     async def set_up() -> None:
         con = await asyncpg.connect(database)
@@ -186,6 +186,7 @@ def test_write_to_postgresql(runner: asyncio.Runner, database: str) -> None:
     returned.run(runner, given)
     assert given["receipt"].detail == {"id": 1}
     runner.run(given["batcher"].shutdown())
+    rotating.run(runner, given)
     trusted.run(runner, given)
     pooled.run(runner, given)
     runner.run(given["pool"].close())
