@@ -170,8 +170,8 @@ def test_write_to_sql(runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]
 
 
 def test_write_to_postgresql(runner: asyncio.Runner, database: str) -> None:
-    returned, rotated, trusted, pooled = snippets("how-to/write-to-postgresql.md")
-    given: dict[str, Any] = {"dsn": database}
+    returned, rotating, trusted, pooled = snippets("how-to/write-to-postgresql.md")
+    given: dict[str, Any] = {"dsn": database, "vault": object()}
 
     async def set_up() -> None:
         con = await asyncpg.connect(database)
@@ -186,7 +186,7 @@ def test_write_to_postgresql(runner: asyncio.Runner, database: str) -> None:
     returned.run(runner, given)
     assert given["receipt"].detail == {"id": 1}
     runner.run(given["batcher"].shutdown())
-    rotated.run(runner, {})
+    rotating.run(runner, given)
     trusted.run(runner, given)
     pooled.run(runner, given)
     runner.run(given["pool"].close())
@@ -240,7 +240,7 @@ def test_watch_with_prometheus(
     collects.run(runner, given)
     assert given["metrics"]() == b""
     rules.run(runner, given, **{"/etc/prometheus": str(tmp_path)})
-    assert (tmp_path / "penstock.yml").read_text().startswith("# Rules for batchers")
+    assert (tmp_path / "penstock.yml").read_text().startswith("# The health rules")
 
 
 def test_why_is_it_stuck(runner: asyncio.Runner) -> None:

@@ -134,7 +134,7 @@ def arguments_of(access: PostgresAccess) -> dict[str, Any]:
     check_service(access.dsn)
     options = {"dsn": access.dsn, **access.connect_options}
     if callable(options.get("ssl")):
-        options["ssl"] = options["ssl"]()
+        options["ssl"] = cast("Callable[[], object]", options["ssl"])()
     if callable(access.password):
         options["password"] = partial(_asked, access.password, access.place)
     elif access.password is not None:
