@@ -172,14 +172,8 @@ async def threaded(outcome: str) -> str:
     return await asyncio.to_thread(work)
 
 
-async def exited(outcome: str) -> str:
-    """The program ends with `sys.exit(0)`."""
-    await taken(outcome)
-    sys.exit(0)
-
-
 @pytest.mark.parametrize("outcome", ERRORS)
-@pytest.mark.parametrize("main", [left, taken, grouped, threaded, exited])
+@pytest.mark.parametrize("main", [left, taken, grouped, threaded])
 def test_a_run_fails_for_an_item_of_a_batcher_unless_its_outcome_is_expected(
     main: Callable[[str], Coroutine[Any, Any, str]], outcome: Any
 ) -> None:
@@ -192,24 +186,46 @@ def test_a_run_fails_for_an_item_of_a_batcher_unless_its_outcome_is_expected(
     others = tuple(name for name in ERRORS if name != outcome)
     with pytest.raises(type(caught.value)):
         penstock.run(main(outcome), accept=others)  # type: ignore[arg-type]
-    if main is exited:
-        with pytest.raises(SystemExit):
-            penstock.run(main(outcome), accept=(outcome,))
-    else:
-        assert penstock.run(main(outcome), accept=(outcome,)) == "done"
+    assert penstock.run(main(outcome), accept=(outcome,)) == "done"
 
 
-@pytest.mark.parametrize("code", [3, "text"])
-def test_the_programs_own_exit_code_and_error_come_first(code: Any) -> None:
-    async def main(error: BaseException) -> None:
+EXITS = """
+import sys
+import penstock
+
+async def refuse(batch):
+    raise penstock.PermanentError("no")
+
+async def main(code):
+    async with penstock.Batcher(refuse) as batcher:
+        await batcher.add(1)
+    sys.exit(code)
+
+for code, accept in ((0, ()), (None, ()), (3, ()), (0, ("rejected",))):
+    try:
+        penstock.run(main(code), accept=accept)
+    except penstock.ItemsFailed:
+        print("failed")
+    except SystemExit as asked:
+        print(asked.code)
+"""
+
+
+def test_an_exit_with_code_0_hides_nothing_and_another_code_is_the_programs() -> None:
+    """In a process of its own: CPython 3.11 miscounts its stack after exits from an event loop."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXITS], stdout=subprocess.PIPE, text=True, check=True, timeout=30
+    )
+    assert done.stdout.split() == ["failed", "failed", "3", "0"]
+
+
+def test_the_programs_own_error_comes_first() -> None:
+    async def main() -> None:
         await taken("rejected")
-        raise error
+        raise ZeroDivisionError
 
-    with pytest.raises(SystemExit) as caught:
-        penstock.run(main(SystemExit(code)))
-    assert caught.value.code == code
     with pytest.raises(ZeroDivisionError):
-        penstock.run(main(ZeroDivisionError()))
+        penstock.run(main())
 
 
 @pytest.mark.parametrize("accept", ["rejected", ("dropped",), (penstock.Outcome.REJECTED,), None])
@@ -270,7 +286,8 @@ def test_a_consumer_that_has_dead_lettered_an_event_answers_for_its_item() -> No
             consumer = Consumer(
                 records(),
                 name="forwards",
-                poison="block_and_dead_letter",
+                ordering="partition",
+                poison="skip",
                 dead_letters=letters,
                 retry=penstock.RetryPolicy(attempts=1),
             )
