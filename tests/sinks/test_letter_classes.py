@@ -271,18 +271,24 @@ async def test_an_open_circuit_that_raises_gives_up(
 
 
 @pytest.mark.filterwarnings("ignore:a DeadLetter inside a Retry")
-async def test_an_outage_that_nobody_gave_up_is_not_spilled(fake_clock: FakeClock) -> None:
-    """Not by a DeadLetter without a Retry, nor by one inside it; nor if an error object that was
-    given up once returns in another batch.
+async def test_an_outage_that_is_not_given_up_is_not_spilled(fake_clock: FakeClock) -> None:
+    """Neither by a DeadLetter inside a Retry, nor in a later batch whose error is the same object as
+    one that was given up.
     """
     down = UnavailableError("always the same object")
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
-    destination: ScriptedSink[str] = ScriptedSink([fail(down)] * 9, default=ok())
-    sink = stack(destination, DeadLetter(letters, take=cast("Any", CLASSES)), retry())
-    async with Batcher(sink, limits=Limits(max_items=1, max_delay=0.0)) as batcher:
-        await batcher.add("a")
-        await batcher.flush()
-    assert (destination.applied, letters.items) == (["a"], [])
+    every: Any = DeadLetter(letters, take=cast("Any", CLASSES))
+    inside = stack(Failing([fail(down)] * 9, default=ok()), every, retry())
+    given_up = stack(Failing(default=fail(down)), retry(give_up_after=10.0), every)
+    without = stack(Failing(default=fail(down)), every)
+    ends: list[str] = []
+    for sink in (inside, given_up, without):
+        async with Batcher(sink, limits=Limits(max_items=1, max_delay=0.0)) as batcher:
+            receipt = await batcher.submit("a")
+            await batcher.flush()
+        ends.append((await receipt.settled()).value)
+    assert ends == ["delivered", "dead_lettered", "rejected"]
+    assert len(letters.items) == 1
 
 
 # -- a real destination ----------------------------------------------------------------------------
