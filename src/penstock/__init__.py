@@ -183,6 +183,7 @@ else:
             "telemetry": ["Metrics", "Observed", "Tracing"],
         },
         elsewhere={
+            "postgres": ["PostgresAccess"],
             "consumer": ["HandlersByType", "MemoryParkStore", "Skip", "decode", "skip_seen"],
             "sources": ["Record", "TopicPartition"],
             "sources.memory": ["MemoryLog", "MemorySource"],

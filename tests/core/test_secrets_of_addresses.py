@@ -251,3 +251,13 @@ async def test_no_command_and_no_function_takes_an_empty_dsn(real_clock: object)
     for absent in (None, ""):
         with pytest.raises(ConfigError, match="environment variable"):
             await check_streams(absent)  # type: ignore[arg-type]  # what a variable may be
+
+
+@pytest.mark.parametrize(
+    "command", ["pg check", "queue lag", "stream lag", "dlq list", "demo --dsn"]
+)
+def test_a_command_with_an_empty_name_says_so(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), ""]) == 2
+    assert "is an environment variable not set?" in capsys.readouterr().err

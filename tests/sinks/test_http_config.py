@@ -92,9 +92,7 @@ def test_a_missing_extra_is_told(
         HttpSink(URL, compression=compression)
 
 
-@pytest.mark.parametrize(
-    "options", [{"no_such_option": "secret"}, {"proxy": "nonsense://us:secret@host"}]
-)
+@pytest.mark.parametrize("options", [{"no_such_option": "secret"}])
 async def test_an_option_that_the_client_refuses_is_told_when_it_is_opened(
     real_clock: LoopClock, options: dict[str, str]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..._clients.objects.place import SCHEMES
 from ..._clients.postgres.names import table_name
+from ..._core.addresses import UNSET
 from ..._core.checks import bad
 from ..._core.text import hide
 from ...letters.file import FileStore
@@ -52,6 +53,8 @@ def is_url_of_objects(name: str) -> bool:
 
 def path_of(name: str) -> Path:
     """Return the path of a file. Raises `StoreError`."""
+    if not name:
+        raise StoreError(f"the name of the store is empty; {UNSET}")
     if hide(name) != name or "\0" in name:
         raise StoreError(
             f"{hide(name)}: a store is the path of a file, or begins with postgresql://, "

@@ -27,6 +27,8 @@ MAX_BYTES = 5_000_000
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Room for an error of 500 bytes for each of the 125,000 smallest actions in a bulk body of 5 MB."""
 _RULE = "must be an absolute URL that begins with http:// or https://"
+_PROXIES = ("http", "https", "socks5", "socks5h")
+_PROXY_RULE = "must be a URL that begins with http://, https://, socks5:// or socks5h://"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
 
@@ -292,4 +294,6 @@ def _own_options(options: Mapping[str, Any] | None) -> Options:
     for name in options or {}:
         if name in ours:
             raise bad("client_options", name, ours[name])
+    if isinstance(proxy := (options or {}).get("proxy"), str):
+        addresses.split("client_options with proxy", proxy, _PROXIES, _PROXY_RULE)
     return Options(options or {})
