@@ -93,6 +93,10 @@ class Slot:
             if self.task is not None:
                 _take_back_all(self.task)
 
+    def sampled(self) -> None:
+        """Forget the turn that has ended before the sweeper's sample."""
+        self.ended = None
+
     def messages(self) -> list[Message]:
         """Return the messages that run in this worker."""
         running = self.running
