@@ -69,6 +69,10 @@ class Slot:
         """Whether the running handler has been cancelled and has not ended yet."""
         return self._cut_by is not None
 
+    def forget_ended(self) -> None:
+        """Release the last turn, with its messages."""
+        self.ended = None
+
     def turn_deaf(self) -> bool:
         """Record that the running handler ignores its cancellation; return whether this is new."""
         is_news = self.is_cut and not self.is_deaf
