@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from penstock import (
     Retry,
     RowBatch,
     Timeout,
-    flow,
     send,
     stack,
 )
@@ -40,7 +39,7 @@ from penstock.sources.postgres_stream import PostgresStreamSource
 from penstock.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
     from penstock import Sink
@@ -135,7 +134,7 @@ def at_once(enter: Callable[[], AbstractAsyncContextManager[object]], members: i
     """Enter the object in as many loops and threads at the same moment, and stay inside until all
     have tried; return their errors.
     """
-    begin, end = threading.Barrier(members), threading.Barrier(members)
+    begin, end = [threading.Barrier(members, timeout=60) for _ in range(2)]
 
     async def member() -> str:
         begin.wait()
@@ -157,30 +156,12 @@ def _source() -> MemorySource:
     return MemorySource(MemoryLog(partitions=[TopicPartition("orders", 0)]), ends=True)
 
 
-@asynccontextmanager
-async def _reading(pipe: flow.Pipe) -> AsyncGenerator[None]:
-    """Run the pipe in the context."""
-    run = asyncio.ensure_future(pipe.run())
-    ready = asyncio.ensure_future(pipe.wait_ready())
-    await asyncio.wait([run, ready], return_when=asyncio.FIRST_COMPLETED)
-    if run.done():
-        await asyncio.wait([ready])
-        ready.exception()
-        await run
-    try:
-        yield
-    finally:
-        pipe.stop()
-        await run
-
-
 BELONGS_TO_ONE_LOOP: dict[str, Callable[[], Callable[[], Any]]] = {
     "a sink": lambda: _same(Door()),
     "a stack": lambda: _same(stack(Door(), Timeout(1.0), Retry())),
     "a batcher": lambda: _same(Batcher(MemorySink[int]())),
     "a source": lambda: partial(_source().open, RecordingHost()),
     "a consumer": lambda: _same(Consumer(_source())),
-    "a pipe": lambda: partial(_reading, flow.pipe(_source(), Batcher(MemorySink[int]()))),
 }
 
 

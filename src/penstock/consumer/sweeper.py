@@ -87,7 +87,7 @@ class Sweeper:
         slots = self._parts.workers.slots
         found = self._handlers.look(now, slots)
         for slot in slots:
-            slot.sampled()
+            slot.forget_ended()
         for slot in found.overdue:
             slot.cut(HandlerTimeout(f"the handler exceeded its timeout of {self._timeout:g} s"))
         for slot in found.deaf:

@@ -69,6 +69,10 @@ class Slot:
         """Whether the running handler has been cancelled and has not ended yet."""
         return self._cut_by is not None
 
+    def forget_ended(self) -> None:
+        """Release the last turn, with its messages."""
+        self.ended = None
+
     def turn_deaf(self) -> bool:
         """Record that the running handler ignores its cancellation; return whether this is new."""
         is_news = self.is_cut and not self.is_deaf
@@ -92,10 +96,6 @@ class Slot:
         except asyncio.CancelledError:
             if self.task is not None:
                 _take_back_all(self.task)
-
-    def sampled(self) -> None:
-        """Forget the turn that has ended before the sweeper's sample."""
-        self.ended = None
 
     def messages(self) -> list[Message]:
         """Return the messages that run in this worker."""
