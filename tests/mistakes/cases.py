@@ -239,6 +239,11 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("A column that is not there", 'async with Batcher(PostgresSink(DSN, table="orders", columns=("id", "amout"))):\n    ...', tables=_ORDERS),
         Mistake("A conflict key without a unique index", 'async with Batcher(PostgresSink(DSN, table="orders", columns=("id", "amount"), on_conflict="update", conflict_columns=("amount",))):\n    ...', tables=_ORDERS),
         Mistake("A database that is not there", 'async with Batcher(PostgresSink(DSN + "_new", table="orders", columns=("id",))):\n    ...', tables=_ORDERS),
+        Mistake("A row that the table refuses", 'sink = PostgresSink(DSN, table="orders", columns=("id", "amount"))\nasync with Batcher(sink) as batcher:\n    await batcher.deliver((1, None))', tables=_ORDERS),
+        Mistake("A refused row that became a dead letter", 'sink = PostgresSink(DSN, table="orders", columns=("id", "amount"))\nasync with Batcher(stack(sink, DeadLetter(write))) as batcher:\n    await batcher.deliver((1, None))', tables=_ORDERS),
+        Mistake("A row that is too short", 'sink = PostgresSink(DSN, table="orders", columns=("id", "amount"))\nasync with Batcher(sink) as batcher:\n    await batcher.deliver((1,))', tables=_ORDERS),
+        Mistake("A row without a field", 'sink = PostgresSink(DSN, table="orders", columns=("id", "amount"))\nasync with Batcher(sink) as batcher:\n    await batcher.deliver({"id": 1})', tables=_ORDERS),
+        Mistake("Text instead of a row", 'sink = PostgresSink(DSN, table="orders", columns=("id", "amount"))\nasync with Batcher(sink) as batcher:\n    await batcher.deliver("12")', tables=_ORDERS),
         Mistake("A queue before `pg install`", 'from penstock.sources.postgres_queue import PostgresQueueSource\n\nawait Consumer(PostgresQueueSource(DSN, queue="mails")).receive(handle)', tables=_ORDERS),
     ],
     "Tests": [
