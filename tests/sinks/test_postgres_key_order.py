@@ -189,7 +189,7 @@ async def test_writers_of_common_keys_in_opposite_orders_do_not_deadlock(
         pytest.skip("sifting inserts new keys in the order of the batch")
     if mode == "ignore" and way == "returned":
         pytest.skip("existing rows return nothing")
-    options = {**WAYS.get(way, {}), "on_conflict": mode}
+    options: dict[str, Any] = {**WAYS.get(way, {}), "on_conflict": mode}
     shape = f"k {kind} PRIMARY KEY, v int CHECK (v >= 0)"
     async with database(server.dsn, shape) as db, AsyncExitStack() as stack:
         sinks = [

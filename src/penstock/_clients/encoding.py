@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.causes import caused
-from .._core.errors import PermanentError
+from .._core.errors import ConfigError, PermanentError
 from .._core.told import for_log, text_of
 from .forms import json_form
 
@@ -131,7 +131,8 @@ def _one_by_one(encode: Callable[..., bytes | str], rows: Iterable[tuple[Any, ..
 def item_error(what: str, cause: Exception) -> PermanentError:
     """Return the error of one item. Its message may quote the item, its log summary does not."""
     made = PermanentError(f"the item {what}: {type(cause).__name__}: {text_of(cause)}")
-    return caused(made, cause, summary=f"the item {what} ({for_log(cause)})")
+    told = type(cause).__name__ if isinstance(cause, ConfigError) else for_log(cause)
+    return caused(made, cause, summary=f"the item {what} ({told})")
 
 
 def _field_at_fault(item: object) -> str:

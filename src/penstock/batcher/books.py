@@ -74,7 +74,7 @@ class Bookkeeper(Generic[T]):
     ) -> None:
         """Book outcomes of a batch's items: they leave the ledger, and their receipts resolve."""
         sealed = flight.sealed
-        if sealed.receipts and not outcome.is_success:
+        if sealed.receipts and not outcome.is_safe:
             receipts = sealed.receipts
             self._ledger.note_returned(sum(_is_of_source(receipts.get(i)) for i in indices))
         kept = indices if outcome is Outcome.UNSENT else ()
@@ -162,7 +162,7 @@ class Bookkeeper(Generic[T]):
     def _end(
         self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
     ) -> None:
-        if not outcome.is_success:
+        if not outcome.is_safe:
             self._ledger.note_returned(sum(_is_of_source(item.receipt) for item in items))
         self._ledger.ended(len(items), outcome)
         self._resolve_each(items, outcome, cause)

@@ -310,6 +310,7 @@ async def test_a_role_that_may_make_no_stage_is_told_what_it_lacks(
         events(embedded_postgres) as con,
         role(Database(embedded_postgres.dsn, "events", con)) as writer,
     ):
+        await con.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {writer.name}")
         async with PostgresSink(writer.dsn, table="events", columns=("id", "name")) as sink:
             with pytest.raises(
                 ConfigError,

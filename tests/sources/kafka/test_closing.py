@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sources.kafka import kafka_help
 
-from penstock import ClosedError, LoopClock
+from penstock import ClosedError, ConfigError, LoopClock
 from penstock._clients.kafka.options import MemberOptions
 from penstock._clients.kafka.session import Session
 from penstock.sources import Position, TopicPartition
@@ -51,7 +51,7 @@ async def test_a_closed_source_opens_again_and_continues(
             [fetched] = await source.fetch([claim], 1) or []
             assert [record.offset for record in fetched.records] == [start]
             assert list(await source.commit({claim: Position(start + 1)})) == [claim]
-            with pytest.raises(ClosedError):
+            with pytest.raises(ConfigError, match="already open"):
                 await source.open(RecordingHost()).__aenter__()
             assert not claim.is_closed
         assert claim.is_closed

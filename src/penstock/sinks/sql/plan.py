@@ -110,8 +110,16 @@ class SqlPlan:
         )
 
     def explain(self, con: Connection) -> None:
-        """Let the server explain the statement for one row, which writes nothing."""
-        con.exec_driver_sql(f"EXPLAIN {self.insert(1)}", (None,) * len(self.quoted)).close()
+        """Let the server explain the statement for one row, which writes nothing.
+
+        It waits for a locked table for a second at most.
+        """
+        before = con.exec_driver_sql(self.dialect.lock_timeout).scalar_one()
+        con.exec_driver_sql(self.dialect.wait_for_locks.format(self.dialect.a_second))
+        try:
+            con.exec_driver_sql(f"EXPLAIN {self.insert(1)}", (None,) * len(self.quoted)).close()
+        finally:
+            con.exec_driver_sql(self.dialect.wait_for_locks.format(before))
 
     @property
     def compared_table(self) -> str:
