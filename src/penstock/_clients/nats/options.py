@@ -130,7 +130,9 @@ def _servers(value: object) -> tuple[str, ...]:
     schemes: set[bool] = set()
     for server in servers:
         found = _SERVER.fullmatch(server)
-        if found is None:
+        # a login without a scheme behind a comma: perhaps the rest of a password with a comma
+        is_doubtful = isinstance(value, str) and len(servers) > 1 and "@" in server
+        if found is None or (is_doubtful and "://" not in server):
             raise ConfigError(f"servers={addresses.shown(value)}: {rule}")
         address = server if "://" in server else f"nats://{server}"
         addresses.split("servers", address, _SCHEMES, rule)
