@@ -238,7 +238,9 @@ class SparkScene:
         finally:
             connection.terminate()
         return [
-            Finding("flights, counted by Spark's report", legs, report.delivered),
+            Finding(
+                "flights, counted by Spark's report", legs, report.delivered + report.duplicate
+            ),
             Finding("aircraft in the table", aircraft, rows),
             Finding("aircraft whose row is not their latest flight", 0, different),
             Finding("times that an older flight replaced a later one", 0, older),
