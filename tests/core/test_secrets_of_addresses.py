@@ -78,6 +78,10 @@ OTHERS: dict[str, tuple[str, Callable[[str], Any]]] = {
         "postgresql+asyncpg",
         lambda url: SqlSink(url, table="t", columns=["id"]),
     ),
+    "sql, psycopg_async": (
+        "postgresql+psycopg_async",
+        lambda url: SqlSink(url, table="t", columns=["id"]),
+    ),
     "sql, mysql": ("mysql+pymysql", lambda url: SqlSink(url, table="t", columns=["id"])),
     "clickhouse": ("http", lambda url: ClickHouseSink(url, table="t", columns=("id",))),
     "elasticsearch": ("http", lambda url: ElasticsearchSink(url, index="i")),

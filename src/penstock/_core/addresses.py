@@ -25,7 +25,7 @@ ENCODING = (
     "(@ : / ? # [ ] % as %40 %3A %2F %3F %23 %5B %5D %25)"
 )
 UNSET = "is an environment variable not set?"
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s:@/?#\[\]\\]*)(?::(?P<port>\d{1,5}))?")
 _NAMES = re.compile(r"[\w.-]*(?::\d*)?(?:[,\s]+[\w.-]+(?::\d*)?)*,?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -42,11 +42,12 @@ def split(
         raise ConfigError(f"{name}={address!r}: {rule}; {UNSET}")
     if not isinstance(address, str):
         raise ConfigError(f"{name}={type(address).__name__!r}: {rule}")
-    scheme = address.partition("://")[0]
+    scheme, _, rest = address.partition("://")
     if scheme.lower() not in schemes or "://" not in address:
         raise ConfigError(f"{name}={_scheme(address)}: {rule}")
     try:
-        parts = urlsplit(address)
+        # urlsplit knows no scheme with an underscore, as that of psycopg_async
+        parts = urlsplit(f"url://{rest}")._replace(scheme=scheme.lower())
     except ValueError:  # its text shows the address
         raise unreadable(name, address) from None
     login, _, hosts = parts.netloc.rpartition("@")
