@@ -58,11 +58,12 @@ class SqlDialect:
 
     explains = True
     """Whether `EXPLAIN` needs the privileges of the explained statement."""
-    lock_timeout = "SELECT @@SESSION.lock_wait_timeout"
-    """Read how long a statement waits for a locked table."""
-    wait_for_locks = "SET SESSION lock_wait_timeout = {}"
-    """Set it to a value that was read, or to `a_second`."""
-    a_second = "1"
+    before_explain: tuple[str, ...] = (
+        "SET @penstock_wait = @@SESSION.lock_wait_timeout",
+        "SET SESSION lock_wait_timeout = 1",
+    )
+    """Wait for a locked table for a second at most."""
+    after_explain = "SET SESSION lock_wait_timeout = @penstock_wait"
 
     def rights(self, target: RowTarget) -> Sequence[str]:
         """The privileges of the table that every write needs."""
@@ -182,9 +183,9 @@ class PostgreSql(SqlDialect):
     may_repeat_keys = False
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
     drop_temporary = f"DROP TABLE IF EXISTS pg_temp.{TEMPORARY}"
-    lock_timeout = "SELECT current_setting('lock_timeout')"
-    wait_for_locks = "SET lock_timeout = '{}'"
-    a_second = "1s"
+    before_explain = ("BEGIN", "SET LOCAL lock_timeout = '1s'")
+    """In a transaction: behind a pooler, the session may be another client's next."""
+    after_explain = "ROLLBACK"
 
     def __init__(self, *, is_examined: bool = True) -> None:
         self._is_examined = is_examined

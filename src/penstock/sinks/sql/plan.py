@@ -114,12 +114,12 @@ class SqlPlan:
 
         It waits for a locked table for a second at most.
         """
-        before = con.exec_driver_sql(self.dialect.lock_timeout).scalar_one()
-        con.exec_driver_sql(self.dialect.wait_for_locks.format(self.dialect.a_second))
+        for statement in self.dialect.before_explain:
+            con.exec_driver_sql(statement)
         try:
             con.exec_driver_sql(f"EXPLAIN {self.insert(1)}", (None,) * len(self.quoted)).close()
         finally:
-            con.exec_driver_sql(self.dialect.wait_for_locks.format(before))
+            con.exec_driver_sql(self.dialect.after_explain)
 
     @property
     def compared_table(self) -> str:
