@@ -19,6 +19,7 @@ from urllib.parse import parse_qs
 
 from .._core.checks import bad, flag
 from .._core.errors import ClosedError
+from .._core.extras import missing
 from .operated import Operated
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 READY, LIVE, METRICS = "/ready", "/live", "/metrics"
-NO_CLIENT = '/metrics needs prometheus_client: pip install "penstock[prometheus]"'
+NO_CLIENT = str(missing("prometheus_client", "prometheus", "/metrics"))
 
 Verdict: TypeAlias = "tuple[str, str | None]"
 """A consumer's name, and why it fails a probe; `None` if it passes."""
