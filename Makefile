@@ -23,7 +23,7 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Sluicegate needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip config list | grep '\.cert=' >/dev/null || export PIP_CERT="$$($(BIN)/python -c '$(PIP_CERTS)')"; \
 	  set -x; $(BIN)/python -m pip install --quiet uv
@@ -43,10 +43,10 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 	@touch $@
 
 demo: $(VENV)/.demo  ## flights into a database that is killed on the way, and through Kafka where it can be started
-	$(BIN)/penstock demo $(ARGS)
+	$(BIN)/sluicegate demo $(ARGS)
 
 demo-spark: $(VENV)/.demo-spark  ## the same, then through Spark; needs Java
-	$(BIN)/penstock demo --spark $(ARGS)
+	$(BIN)/sluicegate demo --spark $(ARGS)
 
 test: $(VENV)/.dev  ## the whole suite, in three processes, which often wait for servers
 	$(BIN)/python -m pytest -n 3 $(ARGS)

@@ -1,10 +1,10 @@
 """The project's metadata that depends on its address: the description and the links of a package index.
 
-1. `PENSTOCK_REPOSITORY` is the address of the repository, for example on GitHub or GitLab. If it is
+1. `SLUICEGATE_REPOSITORY` is the address of the repository, for example on GitHub or GitLab. If it is
    set, the README's relative links lead to the repository's files: at the tag of a release, otherwise
    on `main`.
 2. If it is not set, a relative link becomes its text, and there are no project links.
-3. `PENSTOCK_SITE` is the address of the documentation, if it is published.
+3. `SLUICEGATE_SITE` is the address of the documentation, if it is published.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AddressHook(MetadataHookInterface):
 
     def update(self, metadata: dict[str, Any]) -> None:
         """Fill in the two dynamic fields of `[project]`."""
-        repository, site = _address("PENSTOCK_REPOSITORY"), _address("PENSTOCK_SITE")
+        repository, site = _address("SLUICEGATE_REPOSITORY"), _address("SLUICEGATE_SITE")
         tag = "main" if "dev" in metadata["version"] else f"v{metadata['version']}"
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {

@@ -1,1 +1,1 @@
-"""Penstock compared with its peers, in one run: `python -m benchmarks --help`."""
+"""Sluicegate compared with its peers, in one run: `python -m benchmarks --help`."""

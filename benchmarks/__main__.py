@@ -92,7 +92,7 @@ def _writes_docs(options: argparse.Namespace) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Compare Penstock with its peers, in turns."
+        prog="python -m benchmarks", description="Compare Sluicegate with its peers, in turns."
     )
     parser.add_argument(
         "--case",

@@ -1,7 +1,7 @@
-"""Ways to consume the records of a memory source, as turns: Penstock's consumer, the usual recipe,
+"""Ways to consume the records of a memory source, as turns: Sluicegate's consumer, the usual recipe,
 and a bare loop.
 
-This module needs only Penstock and the standard library, so that every interpreter can run it.
+This module needs only Sluicegate and the standard library, so that every interpreter can run it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from penstock.consumer import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate.consumer import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource, Record, TopicPartition
 
 from .peers.task_recipe import consume, consume_alone
 from .stopwatch import Stopwatch, TimedTurn, Took
@@ -140,7 +140,7 @@ async def yielding(_: object) -> None:
     await asyncio.sleep(0)
 
 
-OURS, RECIPE, BARE = "Penstock", "task per message, lock per key", "bare loop"
+OURS, RECIPE, BARE = "Sluicegate", "task per message, lock per key", "bare loop"
 NO_OP, YIELDING, BATCHES = "no-op handlers", "handlers that yield once", "batches of 100"
 SIZE = 100
 

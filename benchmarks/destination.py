@@ -137,7 +137,7 @@ def postgres_server() -> Iterator[str]:
     try:
         import asyncpg  # noqa: F401
 
-        from penstock.testing import EmbeddedUnavailable, embedded_postgres
+        from sluicegate.testing import EmbeddedUnavailable, embedded_postgres
     except ImportError as missing:
         raise CaseUnavailableError(str(missing)) from missing
     with contextlib.ExitStack() as opened:

@@ -11,9 +11,9 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import penstock
-from penstock import Batcher, Limits, RowBatch, flow
-from penstock.sinks import PostgresSink
+import sluicegate
+from sluicegate import Batcher, Limits, RowBatch, flow
+from sluicegate.sinks import PostgresSink
 
 from .consuming import check as check_position
 from .consuming import nothing, ours, ours_in_batches, records, source_of
@@ -25,7 +25,7 @@ from .workloads import WORKLOADS, Workload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Message
+    from sluicegate import Message
 
 ROWS_OF = {1: 800, 10: 6_000, 100: 40_000, 1_000: 160_000}
 """Rows of a full turn, by the rows of a batch."""
@@ -68,13 +68,13 @@ def _into_postgres(size: int, mode: Literal["error", "update"]) -> Callable[[ran
 
 
 async def _send(sink: PostgresSink, batch: tuple[Any, ...]) -> None:
-    if errors := await penstock.send(sink, RowBatch(batch)):
+    if errors := await sluicegate.send(sink, RowBatch(batch)):
         raise AssertionError(f"rows failed: {errors}")
 
 
 def _piped(items: range, *, keyed: bool) -> TimedTurn:
     """Move records from a memory source into a sink that does nothing, until the last commit."""
-    from penstock.sources.memory import MemoryLog
+    from sluicegate.sources.memory import MemoryLog
 
     given = records(len(items))
 
@@ -107,7 +107,7 @@ def _postgres(size: int, mode: Literal["error", "update"]) -> Workload:
     return Workload(name, ROWS_OF[size], _into_postgres(size, mode))
 
 
-DSN = "PENSTOCK_BENCH_DSN"
+DSN = "SLUICEGATE_BENCH_DSN"
 """The environment variable with the DSN of the server."""
 WITH_POSTGRES = {
     workload.name: workload

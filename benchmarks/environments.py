@@ -1,4 +1,4 @@
-"""Virtual environments for libraries that Penstock does not need, one per interpreter."""
+"""Virtual environments for libraries that Sluicegate does not need, one per interpreter."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock import RowBatch, send
+from sluicegate import RowBatch, send
 
 from .destination import Destination, Table, timed
 from .harness import placed
@@ -60,7 +60,7 @@ def our_sink(**options: Any) -> Opener:
 
     @asynccontextmanager
     async def opened(to: Destination) -> AsyncGenerator[Write]:
-        from penstock.sinks.postgres import PostgresSink
+        from sluicegate.sinks.postgres import PostgresSink
 
         table = to.table
         sink = PostgresSink(to.dsn, table=table.name, columns=table.columns, pool_size=1, **options)

@@ -1,7 +1,7 @@
 """Ways to add items to a batcher, and to the recipe that most services start with, with a sink that
 only counts.
 
-This module needs only Penstock and the standard library, so that every interpreter can run it.
+This module needs only Sluicegate and the standard library, so that every interpreter can run it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batch, Batcher, Limits, Sink, gather
+from sluicegate import Batch, Batcher, Limits, Sink, gather
 
 from .peers.queue_recipe import QueueRecipe
 from .stopwatch import Stopwatch, TimedTurn, Took

@@ -214,7 +214,7 @@ class Results:
         return self.figures if clock is self.case.by else self.beside
 
     def is_ours(self, line: str) -> bool:
-        """Return whether a line belongs to Penstock."""
+        """Return whether a line belongs to Sluicegate."""
         return any(name in self.ours for name, place in self.places.items() if place.line == line)
 
     def spread(self, name: str) -> Spread:

@@ -6,7 +6,7 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-import penstock
+import sluicegate
 
 LIBRARIES = (
     "opentelemetry-sdk",
@@ -42,7 +42,7 @@ def describe() -> str:
         f"{platform.system()} {platform.machine()}",
         f"{os.cpu_count()} cores",
         f"{platform.python_implementation()} {platform.python_version()}",
-        f"penstock {penstock.__version__}",
+        f"sluicegate {sluicegate.__version__}",
         *(f"{name} {found}" for name in LIBRARIES if (found := _version(name)) is not None),
     ]
     return ", ".join(parts)

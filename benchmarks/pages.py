@@ -86,7 +86,7 @@ def write_plot(results: Results, docs: Path = DOCS) -> Path:
 
     with mpl.rc_context(
         {
-            "svg.hashsalt": "penstock",
+            "svg.hashsalt": "sluicegate",
             "svg.fonttype": "none",
             "font.family": "sans-serif",
             "font.size": 9,

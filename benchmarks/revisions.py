@@ -27,8 +27,8 @@ def sources_of(revision: str, repository: Path = ROOT) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         archive = _git(repository, "archive", "--format=tar", f"{commit}:src")
         subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
-        if not Path(folder, "penstock", "__init__.py").exists():
-            raise UnknownRevisionError(f"{revision}: has no src/penstock")
+        if not Path(folder, "sluicegate", "__init__.py").exists():
+            raise UnknownRevisionError(f"{revision}: has no src/sluicegate")
         yield Path(folder).resolve()
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import tenacity
 
-import penstock
-from penstock import Batch, Batcher, Limits, RowBatch, Sink
+import sluicegate
+from sluicegate import Batch, Batcher, Limits, RowBatch, Sink
 
 from .feeds import (
     DEPTH,
@@ -115,12 +115,12 @@ def _batcher(**settings: Callable[[int], object]) -> Callable[[range], TimedTurn
 
 def _decorated(items: range) -> TimedTurn:
     def wrap(sink: Sink[int]) -> Sink[int]:
-        return penstock.stack(
+        return sluicegate.stack(
             sink,
-            penstock.Timeout(5.0),
-            penstock.CircuitBreaker(),
-            penstock.Retry(),
-            penstock.DeadLetter(_letters),
+            sluicegate.Timeout(5.0),
+            sluicegate.CircuitBreaker(),
+            sluicegate.Retry(),
+            sluicegate.DeadLetter(_letters),
         )
 
     return ours(add, items, wrap=wrap)
@@ -153,10 +153,10 @@ def _retries(items: range) -> TimedTurn:
 
     async def turn() -> Took:
         failing = FailingSink()
-        sink: Sink[int] = penstock.stack(failing, penstock.Retry(backoff=tenacity.wait_none()))
+        sink: Sink[int] = sluicegate.stack(failing, sluicegate.Retry(backoff=tenacity.wait_none()))
         watch = Stopwatch()
         for group in groups:
-            if errors := await penstock.send(sink, RowBatch(group)):
+            if errors := await sluicegate.send(sink, RowBatch(group)):
                 raise AssertionError(f"items failed: {errors}")
         took = watch.read()
         check(failing.count, items)
@@ -207,7 +207,7 @@ FIVE_TENANTS, MANY_KEYS = f"add, {TENANTS} tenants", f"add, {KEYS:,} keys"
 TENANTS_AND_KEYS = f"add, {TENANTS} tenants, {KEYS:,} keys"
 DECORATED = "add, four decorators"
 RETRIES = f"Retry, {SIZE} items failing twice"
-BARE, IMPORT = "bare interpreter", "import penstock"
+BARE, IMPORT = "bare interpreter", "import sluicegate"
 
 WORKLOADS = _all(
     *(
@@ -232,5 +232,5 @@ WORKLOADS = _all(
     ),
     Workload(RETRIES, 100 * SIZE, _retries),
     Workload(BARE, IMPORTS, _imports("pass"), ours=False),
-    Workload(IMPORT, IMPORTS, _imports("import penstock")),
+    Workload(IMPORT, IMPORTS, _imports("import sluicegate")),
 )

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
-SHOWN_PATH = re.compile(r' title="[^"]*\bpenstock\.[^"]*"')
+SHOWN_PATH = re.compile(r' title="[^"]*\bsluicegate\.[^"]*"')
 BASES = re.compile(r'<p class="doc doc-class-bases">\s*Bases: (.*?)</p>', re.DOTALL)
 BASE = re.compile(r"<code>.*?</code>", re.DOTALL)
-UNDOCUMENTED = re.compile(r'<code><span title="[^"]*\bpenstock\.')
+UNDOCUMENTED = re.compile(r'<code><span title="[^"]*\bsluicegate\.')
 LABEL = re.compile(
     r'<small class="doc doc-label doc-label-(?:class|instance)-attribute">.*?</small>'
 )

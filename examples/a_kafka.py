@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from penstock.testing import embedded_kafka
+from sluicegate.testing import embedded_kafka
 
 
 def main(topics: list[str]) -> None:

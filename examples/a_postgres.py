@@ -12,7 +12,7 @@ from pathlib import Path
 
 import asyncpg
 
-from penstock.testing import embedded_postgres
+from sluicegate.testing import embedded_postgres
 
 
 async def execute(dsn: str, scripts: list[str]) -> None:

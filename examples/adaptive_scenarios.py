@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import penstock
-from penstock.testing import Destination, Scenario, Simulated, simulate
+import sluicegate
+from sluicegate.testing import Destination, Scenario, Simulated, simulate
 
 SIZE, WORKERS = 200, 32
-LIMITS = penstock.Limits(max_items=SIZE, workers=WORKERS, max_pending_items=8000)
+LIMITS = sluicegate.Limits(max_items=SIZE, workers=WORKERS, max_pending_items=8000)
 USUAL = Destination(seconds=0.05, per_item=0.00025)  # a full batch takes 0.1 s
 ORDINARY, TOO_MUCH = (
     3_000.0,
@@ -41,7 +41,7 @@ def case(
             destination=phases,
             traffic=rates,
             limits=LIMITS,
-            adaptive=penstock.Adaptive(),
+            adaptive=sluicegate.Adaptive(),
             seconds=40.0,
             **rest,
         ),
@@ -83,7 +83,7 @@ CASES = {
         "Refuses batches of more than 50 items",
         (0.0, replace(USUAL, most_items=50)),
         traffic=1_500.0,
-        decorators=(penstock.Isolate(),),
+        decorators=(sluicegate.Isolate(),),
     ),
     "tenfold": case(
         "Ten times the traffic, every other 10 s",
@@ -95,7 +95,7 @@ CASES = {
     "one-error": case(
         "All writes within 0.1 s fail for reasons unrelated to load",
         (0.0, USUAL),
-        (20.0, replace(USUAL, error=penstock.PermanentError("a bad row"))),
+        (20.0, replace(USUAL, error=sluicegate.PermanentError("a bad row"))),
         (20.1, USUAL),
     ),
 }

@@ -6,33 +6,33 @@ import sys
 
 import asyncpg
 
-import penstock
-from penstock.sinks import PostgresSink
+import sluicegate
+from sluicegate.sinks import PostgresSink
 
 TABLE = "CREATE TABLE IF NOT EXISTS audit_events (id bigint PRIMARY KEY, action text NOT NULL)"
 
 
-async def main(dsn: str, events: int) -> penstock.ShutdownReport[dict[str, object]] | None:
+async def main(dsn: str, events: int) -> sluicegate.ShutdownReport[dict[str, object]] | None:
     connection = await asyncpg.connect(dsn)
     await connection.execute(TABLE)
     await connection.close()
-    sink = penstock.stack(
+    sink = sluicegate.stack(
         PostgresSink(dsn, table="audit_events", columns=("id", "action"), on_conflict="ignore"),
-        penstock.Timeout(5.0),
-        penstock.Retry(attempts=5),
+        sluicegate.Timeout(5.0),
+        sluicegate.Retry(attempts=5),
     )
-    async with penstock.Batcher(sink, name="audit") as batcher:
+    async with sluicegate.Batcher(sink, name="audit") as batcher:
         for number in range(events):
             await batcher.add({"id": number, "action": "login"})
         receipt = await batcher.submit({"id": events, "action": "logout"})
         print("the last one:", (await receipt).value)
         try:
             await batcher.deliver({"id": events + 1, "action": None})
-        except penstock.ItemFailed as failure:
+        except sluicegate.ItemFailed as failure:
             print("refused alone:", failure.outcome.value)
     print(batcher.report)
     return batcher.report
 
 
 if __name__ == "__main__":
-    penstock.run(main(sys.argv[1], 10_000), accept=("rejected",))
+    sluicegate.run(main(sys.argv[1], 10_000), accept=("rejected",))

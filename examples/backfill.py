@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock import Consumer
-from penstock.sources.files import FileSource
+from sluicegate import Consumer
+from sluicegate.sources.files import FileSource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 MONTHS = {
     "2026-01.csv": 'customer,cents,note\nann,1250,"leave it\nat the door"\nbob,300,\n',

@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock import Consumer
-from penstock.consumer.jobs import BatchItems, ItemBatcher, MemoryState
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer
+from sluicegate.consumer.jobs import BatchItems, ItemBatcher, MemoryState
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer.jobs import BatchItem, EventContext, Incomplete
+    from sluicegate.consumer.jobs import BatchItem, EventContext, Incomplete
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from penstock import Ack, Consumer, Nak, ToDeadLetter
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Ack, Consumer, Nak, ToDeadLetter
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock import Message
+    from sluicegate import Message
 
     Answer = Ack | Nak | ToDeadLetter
 

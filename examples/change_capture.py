@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from aiokafka import AIOKafkaConsumer
 
-import penstock
-from penstock import Batcher, Limits, Retry, flow, stack
-from penstock.sinks import KafkaSink
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.streams import install_streams
-from penstock.testing import embedded_kafka, embedded_postgres
+import sluicegate
+from sluicegate import Batcher, Limits, Retry, flow, stack
+from sluicegate.sinks import KafkaSink
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.streams import install_streams
+from sluicegate.testing import embedded_kafka, embedded_postgres
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 ACCOUNTS, WRITERS, TRANSFERS = 50, 4, 100
 
@@ -34,7 +34,7 @@ DECLARE
   change jsonb := jsonb_build_object(
     'type', lower(TG_OP), 'data', jsonb_build_object('before', OLD, 'after', NEW));
 BEGIN
-  PERFORM penstock.append('account-' || coalesce(NEW.id, OLD.id), jsonb_build_array(change));
+  PERFORM sluicegate.append('account-' || coalesce(NEW.id, OLD.id), jsonb_build_array(change));
   RETURN NULL;
 END $$;
 
@@ -130,7 +130,7 @@ async def compare(connection: asyncpg.Connection, records: list[Any]) -> None:
             changes[headers["id"]] = record.key
             versions.setdefault(record.key, []).append(int(headers["version"]))
 
-    ids = await connection.fetch("SELECT id::text FROM penstock.message")
+    ids = await connection.fetch("SELECT id::text FROM sluicegate.message")
     print("every change is there:", changes.keys() == {row["id"].encode() for row in ids})
     in_order = all(each == list(range(len(each))) for each in versions.values())
     print("in order per row:", in_order)
@@ -141,7 +141,7 @@ async def compare(connection: asyncpg.Connection, records: list[Any]) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        penstock.run(make_relay(*sys.argv[1:]).run())
+        sluicegate.run(make_relay(*sys.argv[1:]).run())
     else:
         with embedded_kafka() as broker, embedded_postgres() as server:
             broker.create_topic("accounts", partitions=4)

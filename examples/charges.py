@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from penstock import Consumer, RetryPolicy, ToDeadLetter, TransientError
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer, RetryPolicy, ToDeadLetter, TransientError
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock import Message
+    from sluicegate import Message
 
 
 async def charge(message: Message) -> ToDeadLetter | None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from penstock import Batch, Batcher, Limits, WriteResult
+from sluicegate import Batch, Batcher, Limits, WriteResult
 
 STOCK = [("bolts", 70), ("nuts", 25), ("pins", 900)]
 PAGE = ["nuts", "bolts", "nuts", "rivets"]

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock import Batcher, Retry, stack
-from penstock.sinks import SqlSink
+from sluicegate import Batcher, Retry, stack
+from sluicegate.sinks import SqlSink
 
 
 class Order(NamedTuple):

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from penstock import Consumer, RetryPolicy
-from penstock.queues import QueueAdmin
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.streams import install_streams
-from penstock.testing import embedded_postgres
+from sluicegate import Consumer, RetryPolicy
+from sluicegate.queues import QueueAdmin
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.streams import install_streams
+from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.consumer import DrainReport
+    from sluicegate import Message
+    from sluicegate.consumer import DrainReport
 
-JOB = "INSERT INTO penstock.job (queue, key, payload) VALUES ('mails', $1, $2)"
+JOB = "INSERT INTO sluicegate.job (queue, key, payload) VALUES ('mails', $1, $2)"
 addresses = {"ann": "ann@example.org"}
 sent: dict[str, list[str]] = {}
 
@@ -38,9 +38,9 @@ async def consume(dsn: str) -> DrainReport:
 
 
 async def main(dsn: str) -> None:
-    await install_streams(dsn)  # once per database, as `penstock pg install` does
+    await install_streams(dsn)  # once per database, as `sluicegate pg install` does
     async with QueueAdmin(dsn) as admin:
-        await admin.create("mails")  # as `penstock queue create` does
+        await admin.create("mails")  # as `sluicegate queue create` does
         con = await asyncpg.connect(dsn)
         for customer in ("ann", "bob"):
             for mail in ("placed", "paid", "sent"):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.sources import SourceRecord
+    from sluicegate import Message
+    from sluicegate.sources import SourceRecord
 
 
 def account_of(record: SourceRecord) -> object:

@@ -6,12 +6,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock import Consumer
-from penstock.consumer import HandlersByType, check, decode, skip_seen
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer
+from sluicegate.consumer import HandlersByType, check, decode, skip_seen
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 
 async def place(message: Message) -> None:

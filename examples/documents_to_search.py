@@ -4,19 +4,19 @@ https://user:password@host:9200
 
 import sys
 
-import penstock
-from penstock.sinks import ElasticsearchSink
+import sluicegate
+from sluicegate.sinks import ElasticsearchSink
 
 Document = dict[str, object]
 
 
-async def main(url: str, documents: int) -> penstock.ShutdownReport[Document] | None:
-    sink = penstock.stack(
+async def main(url: str, documents: int) -> sluicegate.ShutdownReport[Document] | None:
+    sink = sluicegate.stack(
         ElasticsearchSink(url, index="events", id="id"),
-        penstock.Timeout(5.0),
-        penstock.Retry(attempts=5),
+        sluicegate.Timeout(5.0),
+        sluicegate.Retry(attempts=5),
     )
-    async with penstock.Batcher(sink, name="events") as batcher:
+    async with sluicegate.Batcher(sink, name="events") as batcher:
         for number in range(documents):
             await batcher.add({"id": number, "action": "login"})
         receipt = await batcher.submit({"id": documents, "action": "logout"})
@@ -27,4 +27,4 @@ async def main(url: str, documents: int) -> penstock.ShutdownReport[Document] | 
 
 
 if __name__ == "__main__":
-    penstock.run(main(sys.argv[1], 10_000))
+    sluicegate.run(main(sys.argv[1], 10_000))

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock import Consumer, RetryPolicy, Terminate
-from penstock.consumer.jobs import JobScheduler, MemoryState
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer, RetryPolicy, Terminate
+from sluicegate.consumer.jobs import JobScheduler, MemoryState
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer.jobs import EventContext, Incomplete
+    from sluicegate.consumer.jobs import EventContext, Incomplete
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from penstock import flow
-from penstock.sinks import PostgresEffects
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.streams import NewMessage, StreamLog, install_streams
-from penstock.testing import embedded_postgres
+from sluicegate import flow
+from sluicegate.sinks import PostgresEffects
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.streams import NewMessage, StreamLog, install_streams
+from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 LOG = StreamLog()
 crashes = ["in the middle of deposit 2"]

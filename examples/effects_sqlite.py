@@ -11,12 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from penstock import flow
-from penstock.sinks import SQLiteEffects
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import flow
+from sluicegate.sinks import SQLiteEffects
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 crashes = ["in the middle of deposit 2"]
 
@@ -53,7 +53,7 @@ async def main(path: Path) -> None:
         for name, balance in con.execute("SELECT * FROM accounts"):
             print(name, "has", balance)
         print("deposits:", [amount for (amount,) in con.execute("SELECT amount FROM deposits")])
-        ((position,),) = con.execute("SELECT position FROM penstock_positions")
+        ((position,),) = con.execute("SELECT position FROM sluicegate_positions")
         print("position:", position)
     print("complete:", report.complete)
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from penstock import Batcher, Retry, stack
-from penstock.queues import QueueAdmin
-from penstock.sinks import PostgresQueueSink
-from penstock.streams import install_streams
-from penstock.testing import embedded_postgres
+from sluicegate import Batcher, Retry, stack
+from sluicegate.queues import QueueAdmin
+from sluicegate.sinks import PostgresQueueSink
+from sluicegate.streams import install_streams
+from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TABLE = "CREATE TABLE orders (number int PRIMARY KEY, customer text, cents int CHECK (cents > 0))"
-JOB = "INSERT INTO penstock.job (queue, key, payload) VALUES ('mails', $1, $2)"
+JOB = "INSERT INTO sluicegate.job (queue, key, payload) VALUES ('mails', $1, $2)"
 
 
 async def place(con: asyncpg.Connection, number: int, customer: str, cents: int) -> None:
@@ -37,9 +37,9 @@ async def remind(dsn: str, reminders: Iterable[dict[str, Any]]) -> None:
 
 
 async def main(dsn: str) -> None:
-    await install_streams(dsn)  # once per database, as `penstock pg install` does
+    await install_streams(dsn)  # once per database, as `sluicegate pg install` does
     async with QueueAdmin(dsn) as admin:
-        await admin.create("mails")  # as `penstock queue create` does
+        await admin.create("mails")  # as `sluicegate queue create` does
     con = await asyncpg.connect(dsn)
     await con.execute(TABLE)
 
@@ -57,7 +57,7 @@ async def main(dsn: str) -> None:
     await remind(dsn, [reminder])
     await remind(dsn, [reminder])  # by another process, or after a crash
 
-    for row in await con.fetch("SELECT key, payload FROM penstock.job ORDER BY place"):
+    for row in await con.fetch("SELECT key, payload FROM sluicegate.job ORDER BY place"):
         print("job:", *row)
     await con.close()
 

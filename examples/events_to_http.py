@@ -6,26 +6,26 @@ import json
 import os
 import sys
 
-import penstock
-from penstock.sinks import HttpResponse, HttpSink
+import sluicegate
+from sluicegate.sinks import HttpResponse, HttpSink
 
 Event = dict[str, object]
 
 
 # --8<-- [start:parse]
-def parse(response: HttpResponse, batch: penstock.Batch[Event]) -> penstock.WriteResult:
+def parse(response: HttpResponse, batch: sluicegate.Batch[Event]) -> sluicegate.WriteResult:
     """Read the server's result for each event: accepted, or the reason why not."""
     answers = json.loads(response.body)["items"]
-    errors = [None if each["ok"] else penstock.PermanentError(each["why"]) for each in answers]
-    return penstock.WriteResult.from_outcomes(batch, errors)
+    errors = [None if each["ok"] else sluicegate.PermanentError(each["why"]) for each in answers]
+    return sluicegate.WriteResult.from_outcomes(batch, errors)
 
 
 # --8<-- [end:parse]
 
 
-async def main(url: str, events: int) -> penstock.ShutdownReport[Event] | None:
+async def main(url: str, events: int) -> sluicegate.ShutdownReport[Event] | None:
     # --8<-- [start:sink]
-    sink = penstock.stack(
+    sink = sluicegate.stack(
         HttpSink(
             url,
             auth=lambda: f"Bearer {os.environ['TOKEN']}",
@@ -33,11 +33,11 @@ async def main(url: str, events: int) -> penstock.ShutdownReport[Event] | None:
             idempotency_header="Idempotency-Key",
             parse=parse,
         ),
-        penstock.Timeout(5.0),
-        penstock.Retry(attempts=5),
+        sluicegate.Timeout(5.0),
+        sluicegate.Retry(attempts=5),
     )
     # --8<-- [end:sink]
-    async with penstock.Batcher(sink, name="events") as batcher:
+    async with sluicegate.Batcher(sink, name="events") as batcher:
         for number in range(events):
             await batcher.add({"id": number, "action": "login"})
         await batcher.flush()
@@ -46,4 +46,4 @@ async def main(url: str, events: int) -> penstock.ShutdownReport[Event] | None:
 
 
 if __name__ == "__main__":
-    penstock.run(main(sys.argv[1], 10_000))
+    sluicegate.run(main(sys.argv[1], 10_000))

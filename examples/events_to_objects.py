@@ -10,8 +10,8 @@ from typing import Any
 
 from pyarrow import dataset
 
-from penstock import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
-from penstock.sinks import MemorySink, ParquetSink
+from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
+from sluicegate.sinks import MemorySink, ParquetSink
 
 START = datetime(2026, 1, 31, 23, 59, 30, tzinfo=UTC)
 SCHEMA = {"user": "int64", "action": "string", "took": "float64"}

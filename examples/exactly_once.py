@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from aiokafka import AIOKafkaProducer
 
-import penstock
-from penstock import flow
-from penstock.sinks import PostgresSink
-from penstock.sources.kafka import KafkaSource
-from penstock.testing import embedded_kafka, embedded_postgres
+import sluicegate
+from sluicegate import flow
+from sluicegate.sinks import PostgresSink
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing import embedded_kafka, embedded_postgres
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 COUNT = 20_000
 TABLE = "CREATE TABLE bookings (number bigserial, account text, amount integer, at bigint)"
@@ -62,7 +62,7 @@ async def main(bootstrap: str, dsn: str) -> None:
     await connection.execute(TABLE)
 
     await kill_one_on_the_way(bootstrap, dsn, connection)
-    agree = "SELECT (SELECT count(*) FROM bookings) = position FROM penstock_positions"
+    agree = "SELECT (SELECT count(*) FROM bookings) = position FROM sluicegate_positions"
     print(f"killed: the table and the position agree: {await connection.fetchval(agree)}")
 
     books = make_flow(bootstrap, dsn)
@@ -80,7 +80,7 @@ async def main(bootstrap: str, dsn: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        penstock.run(make_flow(*sys.argv[1:]).run())
+        sluicegate.run(make_flow(*sys.argv[1:]).run())
     else:
         with embedded_kafka() as broker, embedded_postgres() as server:
             broker.create_topic("bookings")

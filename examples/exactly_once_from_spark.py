@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from penstock import Retry, Timeout, stack
-from penstock.sinks import PostgresSink
-from penstock.spark import write_dataframe
+from sluicegate import Retry, Timeout, stack
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import write_dataframe
 
 PAYMENTS = (
     "SELECT concat('a', id % 4) AS account, id DIV 4 AS seq, 10 * id AS amount FROM range(20)"

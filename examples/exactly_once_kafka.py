@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from penstock import flow
-from penstock.sinks import KafkaSink
-from penstock.sources.kafka import KafkaSource
-from penstock.testing import embedded_kafka
+from sluicegate import flow
+from sluicegate.sinks import KafkaSink
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing import embedded_kafka
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 COUNT = 2_000
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock import Consumer, Nak, UnavailableError
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer, Nak, UnavailableError
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 
 async def bill(message: Message) -> Nak | None:

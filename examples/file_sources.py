@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock import Consumer
-from penstock.sources.files import FileSource, UnreadFiles
+from sluicegate import Consumer
+from sluicegate.sources.files import FileSource, UnreadFiles
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock import Message
+    from sluicegate import Message
 
 
 async def complete(folder: str, book: Callable[[Message], Awaitable[None]]) -> dict[str, str]:

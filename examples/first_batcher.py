@@ -2,16 +2,16 @@
 
 import asyncio
 
-import penstock
+import sluicegate
 
 
-async def write(batch: penstock.Batch[str]) -> None:
+async def write(batch: sluicegate.Batch[str]) -> None:
     print(f"{len(batch)} items, because of {batch.reason.value}: {list(batch)}")
 
 
 async def main() -> None:
-    async with penstock.Batcher(
-        write, limits=penstock.Limits(max_items=3, max_delay=0.5)
+    async with sluicegate.Batcher(
+        write, limits=sluicegate.Limits(max_items=3, max_delay=0.5)
     ) as batcher:
         for name in ("ann", "bob", "cid", "dot"):
             await batcher.add(name)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from aiokafka import AIOKafkaProducer
 
-from penstock import Consumer
-from penstock.sources.kafka import KafkaSource
-from penstock.testing import embedded_kafka
+from sluicegate import Consumer
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing import embedded_kafka
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 ORDERS = [("ann", 1), ("ann", 2), ("bob", 3), ("ann", 4)]
 

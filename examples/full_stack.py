@@ -4,8 +4,8 @@ import asyncio
 
 import tenacity
 
-import penstock
-from penstock.sinks import MemorySink
+import sluicegate
+from sluicegate.sinks import MemorySink
 
 
 class Moody:
@@ -16,46 +16,47 @@ class Moody:
     def __init__(self) -> None:
         self.calls = 0
 
-    async def __call__(self, batch: penstock.Batch[int]) -> penstock.WriteResult:
+    async def __call__(self, batch: sluicegate.Batch[int]) -> sluicegate.WriteResult:
         self.calls += 1
         if self.calls == 1:
-            raise penstock.TransientError("try again")
+            raise sluicegate.TransientError("try again")
         if self.calls == 2:
             await asyncio.Event().wait()
-        return penstock.WriteResult.failed(
-            batch, {i: penstock.PermanentError("13") for i, item in enumerate(batch) if item == 13}
+        return sluicegate.WriteResult.failed(
+            batch,
+            {i: sluicegate.PermanentError("13") for i, item in enumerate(batch) if item == 13},
         )
 
 
-letters: MemorySink[penstock.DeadLetterRecord[int]] = MemorySink()
-timeout = penstock.Timeout(0.1)
-retry = penstock.Retry(backoff=tenacity.wait_fixed(0.05))
-STACKS: list[tuple[str, list[penstock.Decorator[int]]]] = [
+letters: MemorySink[sluicegate.DeadLetterRecord[int]] = MemorySink()
+timeout = sluicegate.Timeout(0.1)
+retry = sluicegate.Retry(backoff=tenacity.wait_fixed(0.05))
+STACKS: list[tuple[str, list[sluicegate.Decorator[int]]]] = [
     ("a bare function", []),
     ("with Retry", [retry]),
     ("with Timeout inside", [timeout, retry]),
     (
         "with DeadLetter outside",
-        [timeout, retry, penstock.DeadLetter(letters, take=("permanent", "unknown"))],
+        [timeout, retry, sluicegate.DeadLetter(letters, take=("permanent", "unknown"))],
     ),
     (
         "with CircuitBreaker too",
         [
             timeout,
-            penstock.CircuitBreaker(consecutive=2, open_for=0.2),
+            sluicegate.CircuitBreaker(consecutive=2, open_for=0.2),
             retry,
-            penstock.DeadLetter(letters, take=("permanent", "unknown")),
+            sluicegate.DeadLetter(letters, take=("permanent", "unknown")),
         ],
     ),
 ]
 
 
 async def main() -> None:
-    limits = penstock.Limits(max_items=20, flush_timeout=0.5)
+    limits = sluicegate.Limits(max_items=20, flush_timeout=0.5)
     for name, decorators in STACKS:
         destination = Moody()
-        async with penstock.Batcher(
-            penstock.stack(destination, *decorators), limits=limits
+        async with sluicegate.Batcher(
+            sluicegate.stack(destination, *decorators), limits=limits
         ) as batcher:
             await batcher.add_many(range(20))
             await batcher.flush()
@@ -69,4 +70,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     # the stacks without a DeadLetter lose some items
-    penstock.run(main(), accept=("rejected", "unknown"))
+    sluicegate.run(main(), accept=("rejected", "unknown"))

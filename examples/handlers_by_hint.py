@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from penstock import Consumer
-from penstock.consumer import Envelope, HandlerRegister
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer
+from sluicegate.consumer import Envelope, HandlerRegister
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 
 @dataclass(frozen=True)

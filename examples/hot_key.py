@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batcher, Capabilities, Consumer, Limits, flow
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock
+from sluicegate import Batcher, Capabilities, Consumer, Limits, flow
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from penstock import Batch, Message
+    from sluicegate import Batch, Message
 
 
 class Table:

@@ -8,9 +8,9 @@ from collections import Counter
 
 import httpx
 
-import penstock
+import sluicegate
 
-CLOCK = penstock.LoopClock()
+CLOCK = sluicegate.LoopClock()
 NO_ANSWER = 0
 
 

@@ -22,9 +22,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-import penstock
-from penstock.sinks import PostgresSink
-from penstock.telemetry import PrometheusObserver
+import sluicegate
+from sluicegate.sinks import PostgresSink
+from sluicegate.telemetry import PrometheusObserver
 
 TABLE = "CREATE TABLE IF NOT EXISTS events (id bigint PRIMARY KEY, action text NOT NULL)"
 PATIENCE = 0.1  # seconds that a request may wait for room
@@ -42,7 +42,7 @@ logger = logging.getLogger("ingest")
 class Endpoints:
     """The responses of the service. They depend on the batcher, not on the database."""
 
-    def __init__(self, batcher: penstock.Batcher[Event], registry: CollectorRegistry) -> None:
+    def __init__(self, batcher: sluicegate.Batcher[Event], registry: CollectorRegistry) -> None:
         self.batcher = batcher
         self.registry = registry
 
@@ -54,11 +54,11 @@ class Endpoints:
             return busy("the database asks for a pause", throttled)
         try:
             await self.batcher.add(event, timeout=PATIENCE)
-        except penstock.AddTimeout as full:
+        except sluicegate.AddTimeout as full:
             return busy("no room", full.retry_after)
-        except penstock.BatcherBroken:
+        except sluicegate.BatcherBroken:
             raise  # waiting does not help: 500
-        except penstock.ClosedError:
+        except sluicegate.ClosedError:
             return busy("shutting down", RETRY_AFTER)
         return Response(status_code=202)
 
@@ -139,7 +139,7 @@ def storable(text: str) -> bool:
 
 
 class Server(uvicorn.Server):
-    """A server without signal handlers: `penstock.run` handles signals. uvicorn would raise them
+    """A server without signal handlers: `sluicegate.run` handles signals. uvicorn would raise them
     again at its end, and the exit code would not be 0.
     """
 
@@ -167,7 +167,7 @@ async def serving(app: Starlette, listener: socket.socket) -> AsyncIterator[asyn
 
 
 # --8<-- [start:serve]
-async def serve(batcher: penstock.Batcher[Event], dsn: str, listener: socket.socket) -> None:
+async def serve(batcher: sluicegate.Batcher[Event], dsn: str, listener: socket.socket) -> None:
     connection = await asyncpg.connect(dsn)
     await connection.execute(TABLE)
     await connection.close()
@@ -193,15 +193,15 @@ def main() -> None:
     parser.add_argument("--shutdown-deadline", type=float, default=20.0)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    sink = penstock.stack(
+    sink = sluicegate.stack(
         PostgresSink(options.dsn, table="events", columns=("id", "action"), on_conflict="ignore"),
-        penstock.Timeout(5.0),
-        penstock.Retry(attempts=5),
+        sluicegate.Timeout(5.0),
+        sluicegate.Retry(attempts=5),
     )
-    batcher: penstock.Batcher[Event] = penstock.Batcher(
+    batcher: sluicegate.Batcher[Event] = sluicegate.Batcher(
         sink,
         name="ingest",
-        limits=penstock.Limits(
+        limits=sluicegate.Limits(
             max_items=options.max_items,
             max_delay=options.max_delay,
             max_pending_items=options.max_pending_items,
@@ -210,7 +210,7 @@ def main() -> None:
         observers=[PrometheusObserver(REGISTRY)],
     )
     with socket.create_server((options.host, options.port), backlog=2048) as listener:
-        penstock.run(serve(batcher, options.dsn, listener))  # exits with 1 if events were lost
+        sluicegate.run(serve(batcher, options.dsn, listener))  # exits with 1 if events were lost
 
 
 if __name__ == "__main__":

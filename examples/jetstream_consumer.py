@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import nats
 from nats.js.api import StreamConfig
 
-from penstock import Ack, Consumer, RetryPolicy, ToDeadLetter
-from penstock.sinks import DeadLetterRecord, MemorySink
-from penstock.sources.jetstream import JetStreamSource
-from penstock.testing import embedded_nats
+from sluicegate import Ack, Consumer, RetryPolicy, ToDeadLetter
+from sluicegate.sinks import DeadLetterRecord, MemorySink
+from sluicegate.sources.jetstream import JetStreamSource
+from sluicegate.testing import embedded_nats
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.consumer import Result
+    from sluicegate import Message
+    from sluicegate.consumer import Result
 
 ORDERS = [("ann", "1"), ("ann", "2"), ("bob", "3"), ("bob", "four"), ("ann", "5")]
 

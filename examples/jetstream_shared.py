@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import nats
 from nats.js.api import StreamConfig, SubjectTransform
 
-from penstock import Consumer
-from penstock.sources.jetstream import JetStreamSource, partitioned
-from penstock.testing import embedded_nats
+from sluicegate import Consumer
+from sluicegate.sources.jetstream import JetStreamSource, partitioned
+from sluicegate.testing import embedded_nats
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 PARTITIONS = 8
 CUSTOMERS = ("ann", "bob", "joe", "tom")

@@ -9,13 +9,13 @@ import ssl
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from penstock import Consumer
-from penstock.sources.jetstream import JetStreamSource, partitioned
+from sluicegate import Consumer
+from sluicegate.sources.jetstream import JetStreamSource, partitioned
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from penstock import Message
+    from sluicegate import Message
 
 
 def what_is_the_key(servers: str) -> list[JetStreamSource]:

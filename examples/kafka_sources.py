@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from aiokafka.helpers import create_ssl_context
 
-from penstock import Consumer
-from penstock.sources.kafka import KafkaSource
+from sluicegate import Consumer
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 
 def what_to_read(bootstrap: str) -> list[KafkaSource]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from aiokafka import AIOKafkaProducer
 
-from penstock import Batcher, DeadLetterRecord, Limits, Retry, Timeout, flow, stack
-from penstock.sinks import PostgresSink
-from penstock.sources.kafka import KafkaSource
-from penstock.testing import embedded_kafka, embedded_postgres
+from sluicegate import Batcher, DeadLetterRecord, Limits, Retry, Timeout, flow, stack
+from sluicegate.sinks import PostgresSink
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing import embedded_kafka, embedded_postgres
 
 if TYPE_CHECKING:
-    from penstock import Batch, Message
+    from sluicegate import Batch, Message
 
 TABLE = """
 CREATE TABLE payments (

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from penstock import Consumer
-from penstock.flow import PostgresState
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import embedded_postgres
+from sluicegate import Consumer
+from sluicegate.flow import PostgresState
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
-    from penstock.consumer.jobs import EventContext
+    from sluicegate.consumer.jobs import EventContext
 
 
 async def handle(context: EventContext) -> None:
@@ -47,7 +47,7 @@ async def main(dsn: str) -> None:
     entries = "SELECT key, value FROM totals WHERE partition >= 0 ORDER BY key"
     for key, value in await con.fetch(entries):
         print(key, value)
-    print("position", await con.fetchval("SELECT position FROM penstock_positions"))
+    print("position", await con.fetchval("SELECT position FROM sluicegate_positions"))
     await con.close()
 
 

@@ -2,7 +2,7 @@
 
 import logging
 
-import penstock
+import sluicegate
 
 
 class BatchHandler(logging.Handler):
@@ -10,10 +10,10 @@ class BatchHandler(logging.Handler):
     work.
     """
 
-    def __init__(self, batcher: penstock.BlockingBatcher[str]) -> None:
+    def __init__(self, batcher: sluicegate.BlockingBatcher[str]) -> None:
         super().__init__()
         self.batcher = batcher
-        self.addFilter(penstock.NoFeedback())
+        self.addFilter(sluicegate.NoFeedback())
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -22,14 +22,14 @@ class BatchHandler(logging.Handler):
             self.handleError(record)
 
 
-def ship(batch: penstock.Batch[str]) -> None:
+def ship(batch: sluicegate.Batch[str]) -> None:
     """Send a batch of records. The handler drops the record that is logged here."""
     logging.getLogger("shipping").warning("shipping %d records", len(batch))
     print(*batch, sep="\n")
 
 
 def main() -> None:
-    batcher = penstock.BlockingBatcher(ship, name="logs", overflow="drop_newest").start()
+    batcher = sluicegate.BlockingBatcher(ship, name="logs", overflow="drop_newest").start()
     handler = BatchHandler(batcher)
     logging.getLogger().addHandler(handler)
     try:

@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import penstock
-from penstock import ErrorClass
-from penstock.sinks import HttpSink, classify_http
+import sluicegate
+from sluicegate import ErrorClass
+from sluicegate.sinks import HttpSink, classify_http
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,10 +60,10 @@ def class_of(error: BaseException) -> ErrorClass | None:
 
 
 async def main(url: str) -> None:
-    retry = penstock.Retry(classify=class_of)
-    sink = penstock.stack(loki(url), penstock.Timeout(5.0), penstock.Isolate(), retry)
-    limits = penstock.Limits(max_items=1_000, max_delay=1.0)
-    async with penstock.Batcher(sink, name="loki", limits=limits) as batcher:
+    retry = sluicegate.Retry(classify=class_of)
+    sink = sluicegate.stack(loki(url), sluicegate.Timeout(5.0), sluicegate.Isolate(), retry)
+    limits = sluicegate.Limits(max_items=1_000, max_delay=1.0)
+    async with sluicegate.Batcher(sink, name="loki", limits=limits) as batcher:
         await batcher.add(Line(1767225600000000001, "info", "started"))
         await batcher.add(Line(1767225600000000002, "error", "no such item", {"order": "4711"}))
         await batcher.add(Line(1767225600000000003, "info", "stopped"))
@@ -72,4 +72,4 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    penstock.run(main(sys.argv[1]))
+    sluicegate.run(main(sys.argv[1]))

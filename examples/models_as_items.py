@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 from pydantic import BaseModel, Field, ValidationError
 
-from penstock import Batcher, FanOut, Retry, stack
-from penstock.sinks import FileSink, SqlSink
+from sluicegate import Batcher, FanOut, Retry, stack
+from sluicegate.sinks import FileSink, SqlSink
 
 
 class Reading(BaseModel):

@@ -5,18 +5,18 @@
 import sys
 from dataclasses import replace
 
-import penstock
-from penstock.testing import Destination, Scenario, simulate
+import sluicegate
+from sluicegate.testing import Destination, Scenario, simulate
 
-# The cost of a write, from `penstock tune`: two of its rows give both numbers. The destination
+# The cost of a write, from `sluicegate tune`: two of its rows give both numbers. The destination
 # processes six writes concurrently; from 8 s to 12 s only two.
 DESTINATION = Destination(seconds=0.02, per_item=0.0001, servers=6)
 
 SCENARIO = Scenario(
     destination=((0.0, DESTINATION), (8.0, replace(DESTINATION, servers=2)), (12.0, DESTINATION)),
     traffic=((0.0, 3_000.0), (4.0, 25_000.0)),  # items per second
-    limits=penstock.Limits(max_items=400, max_delay=0.1, workers=16, max_pending_items=50_000),
-    adaptive=penstock.Adaptive(),
+    limits=sluicegate.Limits(max_items=400, max_delay=0.1, workers=16, max_pending_items=50_000),
+    adaptive=sluicegate.Adaptive(),
     seconds=16.0,
     timeout=0.4,
 )

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Iterable
 
-import penstock
+import sluicegate
 
-CLOCK = penstock.LoopClock()
+CLOCK = sluicegate.LoopClock()
 
 
 class Log:
@@ -16,24 +16,24 @@ class Log:
         self.writes = 0
         self.stumble = stumble
 
-    async def write(self, batch: penstock.Batch[int]) -> penstock.WriteResult:
+    async def write(self, batch: sluicegate.Batch[int]) -> sluicegate.WriteResult:
         self.writes += 1
         await CLOCK.sleep(0.25 if self.writes == 1 else 0.1)
         errors = {
-            index: penstock.TransientError("busy")
+            index: sluicegate.TransientError("busy")
             for index, item in enumerate(batch)
             if item == self.stumble
         }
         self.lines += [item for item in batch if item != self.stumble]
         self.stumble = None
-        return penstock.WriteResult.failed(batch, errors)
+        return sluicegate.WriteResult.failed(batch, errors)
 
 
-def in_hundreds(sink: penstock.Sink[int], workers: int = 1) -> penstock.Batcher[int]:
-    return penstock.Batcher(sink, limits=penstock.Limits(max_items=100, workers=workers))
+def in_hundreds(sink: sluicegate.Sink[int], workers: int = 1) -> sluicegate.Batcher[int]:
+    return sluicegate.Batcher(sink, limits=sluicegate.Limits(max_items=100, workers=workers))
 
 
-async def produce(batcher: penstock.Batcher[int], items: Iterable[int]) -> None:
+async def produce(batcher: sluicegate.Batcher[int], items: Iterable[int]) -> None:
     for item in items:
         await batcher.add(item)
         await CLOCK.sleep(0)  # let the other producers run
@@ -64,7 +64,7 @@ async def two_batchers() -> list[int]:
 
 async def one_item_again() -> list[int]:
     log = Log(stumble=50)
-    async with in_hundreds(penstock.stack(log, penstock.Retry())) as batcher:
+    async with in_hundreds(sluicegate.stack(log, sluicegate.Retry())) as batcher:
         await produce(batcher, range(200))
     return log.lines
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from penstock import Retry, stack
-from penstock.sinks import PostgresSink
-from penstock.spark import write_dataframe
+from sluicegate import Retry, stack
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import write_dataframe
 
 PAYMENTS = """
     SELECT concat('a', id % 2) AS account, id DIV 2 AS seq, IF(id = 4, -1, 10 * id) AS amount

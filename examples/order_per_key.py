@@ -8,7 +8,7 @@ import asyncio
 from collections import defaultdict
 from typing import NamedTuple
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     DeadLetter,
@@ -36,7 +36,7 @@ class Book:
         self.numbers: dict[str, list[int]] = defaultdict(list)
 
     async def write(self, batch: Batch[Movement]) -> WriteResult:
-        await asyncio.sleep(0.01)  # noqa: TID251  # a destination outside of Penstock
+        await asyncio.sleep(0.01)  # noqa: TID251  # a destination outside of Sluicegate
         refused: dict[int, BaseException] = {}
         for index, movement in enumerate(batch):
             if self.balances[movement.account] + movement.amount < 0:

@@ -9,9 +9,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from penstock import Retry, Sink, Timeout, stack
-from penstock.sinks import PostgresSink
-from penstock.spark import Registration, SparkWriteReport, foreach_batch, register, write_dataframe
+from sluicegate import Retry, Sink, Timeout, stack
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import (
+    Registration,
+    SparkWriteReport,
+    foreach_batch,
+    register,
+    write_dataframe,
+)
 
 
 def orders_sink(dsn: str) -> Sink[Any]:
@@ -56,7 +62,7 @@ def by_name(spark: Any, df: Any, dsn: str) -> Registration:
 
 def by_options(df: Any, url: str, user: str, password: str) -> None:
     (
-        df.write.format("penstock")
+        df.write.format("sluicegate")
         .option("url", url)  # jdbc:postgresql://host/database
         .option("user", user)
         .option("password", password)

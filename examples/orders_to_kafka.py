@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from penstock import Batcher, DeadLetter, Retry, Timeout, stack
-from penstock.sinks import KafkaSink
-from penstock.testing import embedded_kafka
+from sluicegate import Batcher, DeadLetter, Retry, Timeout, stack
+from sluicegate.sinks import KafkaSink
+from sluicegate.testing import embedded_kafka
 
 ORDERS: list[dict[str, Any]] = [
     {"customer": "ann", "amount": 30},

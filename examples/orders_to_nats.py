@@ -7,9 +7,9 @@ from typing import Any
 
 import nats
 
-from penstock import Batcher, DeadLetter, Retry, Timeout, stack
-from penstock.sinks import NatsSink
-from penstock.testing import embedded_nats
+from sluicegate import Batcher, DeadLetter, Retry, Timeout, stack
+from sluicegate.sinks import NatsSink
+from sluicegate.testing import embedded_nats
 
 ORDERS: list[dict[str, Any]] = [
     {"customer": "ann", "amount": 30},

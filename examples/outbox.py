@@ -14,16 +14,16 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock import Batcher, Retry, flow, stack
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.streams import NO_STREAM, NewMessage, StreamLog, install_streams
-from penstock.testing import embedded_postgres
+from sluicegate import Batcher, Retry, flow, stack
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.streams import NO_STREAM, NewMessage, StreamLog, install_streams
+from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock import Batch, Message
-    from penstock.streams import StreamNotifier
+    from sluicegate import Batch, Message
+    from sluicegate.streams import StreamNotifier
 
 TABLE = "CREATE TABLE orders (number int PRIMARY KEY, amount int CHECK (amount > 0))"
 LOG = StreamLog()

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock import Consumer
-from penstock.sources import (
+from sluicegate import Consumer
+from sluicegate.sources import (
     Fetched,
     Position,
     Record,
@@ -22,8 +22,8 @@ from penstock.sources import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
-    from penstock import Message
-    from penstock.sources import ClaimHost, SourceClaim, SourceRecord
+    from sluicegate import Message
+    from sluicegate.sources import ClaimHost, SourceClaim, SourceRecord
 
 TABLES = """
 create table events (topic, partition, at integer, key, value, primary key (topic, partition, at));

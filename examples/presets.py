@@ -4,7 +4,7 @@ They come from a design with queues; `max_pending_items` is its queue depth + ba
 flush queue + workers), here without a flush queue and with the workers given in the limits.
 """
 
-from penstock import Limits
+from sluicegate import Limits
 
 # An INSERT of 500 rows has most of the gain, and is far below the parameter limit; an audit log is
 # rarely read within a second. Retries must not write a row twice: on_conflict="ignore" on the

@@ -7,16 +7,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from penstock import Consumer, flow
-from penstock.sinks import PostgresEffects
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate import Consumer, flow
+from sluicegate.sinks import PostgresEffects
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     import asyncpg
 
-    from penstock.consumer import DrainReport, Message
+    from sluicegate.consumer import DrainReport, Message
 
 
 # --8<-- [start:service]
@@ -66,7 +66,7 @@ async def charge_once(dsn: str) -> DrainReport:
 # --8<-- [start:fence]
 CHARGE = """
 UPDATE account a SET cents = a.cents - $4, lease = l.lease
-FROM penstock.lane l JOIN penstock.job j ON j.queue = l.queue AND j.key = l.key
+FROM sluicegate.lane l JOIN sluicegate.job j ON j.queue = l.queue AND j.key = l.key
 WHERE a.name = l.key AND a.lease <= l.lease
   AND l.queue = 'charges' AND l.key = $1 AND l.owner = $2 AND l.lease_until > clock_timestamp()
   AND j.place = $3

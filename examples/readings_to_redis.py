@@ -8,8 +8,8 @@ from typing import Any
 
 from redis import Redis
 
-from penstock import Batcher, DeadLetter, Limits, Retry, stack
-from penstock.sinks import RedisSink
+from sluicegate import Batcher, DeadLetter, Limits, Retry, stack
+from sluicegate.sinks import RedisSink
 
 URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
 READINGS: list[dict[str, Any]] = [

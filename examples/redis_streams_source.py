@@ -26,8 +26,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from penstock import Consumer
-from penstock.sources import (
+from sluicegate import Consumer
+from sluicegate.sources import (
     Fetched,
     Position,
     Record,
@@ -41,8 +41,8 @@ from penstock.sources import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
-    from penstock import Message
-    from penstock.sources import ClaimHost, SourceClaim, SourceRecord
+    from sluicegate import Message
+    from sluicegate.sources import ClaimHost, SourceClaim, SourceRecord
 
 TROUBLES = (RedisError, TimeoutError)
 JOIN = """

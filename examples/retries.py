@@ -6,12 +6,12 @@ import asyncio
 import warnings
 from typing import TYPE_CHECKING
 
-from penstock import Consumer, PenstockWarning, Terminate
-from penstock.consumer import MemoryParkStore
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer, SluicegateWarning, Terminate
+from sluicegate.consumer import MemoryParkStore
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 prices = {"tea": 4}
 
@@ -28,7 +28,7 @@ async def main() -> None:
     log = MemoryLog()
     for shop, article in [("ann", "tea"), ("ann", "jam"), ("ann", "tea"), ("bob", "tea")]:
         log.produce("orders", article, key=shop)
-    warnings.simplefilter("ignore", PenstockWarning)  # of a store in memory
+    warnings.simplefilter("ignore", SluicegateWarning)  # of a store in memory
     store = MemoryParkStore()
     consumer = Consumer(MemorySource(log, ends=True), name="billing", parked=store)
     print(await consumer.receive(bill))

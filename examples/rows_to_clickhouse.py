@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import httpx
 
-from penstock import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
-from penstock.sinks import ClickHouseSink, MemorySink
+from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
+from sluicegate.sinks import ClickHouseSink, MemorySink
 
 TABLE = """
 CREATE TABLE clicks (at DateTime64(3, 'UTC'), page LowCardinality(String), visitor UUID, taps UInt8)

@@ -8,8 +8,8 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from penstock import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
-from penstock.sinks import MemorySink, SqlSink
+from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
+from sluicegate.sinks import MemorySink, SqlSink
 
 TABLE = "CREATE TABLE stock (item TEXT PRIMARY KEY, version INT NOT NULL, amount INT CHECK (amount >= 0))"
 COUNTED = [

@@ -6,10 +6,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import penstock
+import sluicegate
 
 
-def append(path: Path, batch: penstock.Batch[str]) -> None:
+def append(path: Path, batch: sluicegate.Batch[str]) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.writelines(batch)
     print(f"{len(batch)} lines, because of {batch.reason.value}", flush=True)
@@ -20,8 +20,8 @@ async def main(path: Path) -> None:
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
     )
-    limits = penstock.Limits(max_items=100, max_delay=5.0)
-    async with penstock.Batcher(
+    limits = sluicegate.Limits(max_items=100, max_delay=5.0)
+    async with sluicegate.Batcher(
         partial(append, path), limits=limits, name="lines", shutdown_deadline=10.0
     ) as batcher:
         while line := await lines.readline():
@@ -30,4 +30,4 @@ async def main(path: Path) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    penstock.run(main(Path(sys.argv[1])))
+    sluicegate.run(main(Path(sys.argv[1])))

@@ -6,8 +6,8 @@ It runs on the virtual clock, so the figures are exact and immediate.
 
 from collections.abc import Awaitable, Callable, Sized
 
-import penstock
-from penstock.testing import FakeClock
+import sluicegate
+from sluicegate.testing import FakeClock
 
 ITEMS = 3000
 BETWEEN = 0.001
@@ -20,7 +20,7 @@ class Destination:
         self.items = 0
 
     async def write(self, batch: Sized) -> None:
-        await penstock.LoopClock().sleep(self.seconds)
+        await sluicegate.LoopClock().sleep(self.seconds)
         self.items += len(batch)
 
 
@@ -62,8 +62,8 @@ async def with_batcher(
     shape: str, clock: FakeClock, seconds: float, *, workers: int, ledger: int
 ) -> None:
     began = clock.now()
-    limits = penstock.Limits(max_items=SIZE, workers=workers, max_pending_items=ledger)
-    async with penstock.Batcher[int](Destination(seconds), limits=limits) as batcher:
+    limits = sluicegate.Limits(max_items=SIZE, workers=workers, max_pending_items=ledger)
+    async with sluicegate.Batcher[int](Destination(seconds), limits=limits) as batcher:
         longest = await produce(batcher.add, clock)
     tell(shape, f"workers={workers}, max_pending_items={ledger}", longest, clock.now() - began)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from sqlalchemy import create_engine, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from penstock import Batcher, Retry, stack
-from penstock.sinks import SqlSink
+from sluicegate import Batcher, Retry, stack
+from sluicegate.sinks import SqlSink
 
 
 class Base(DeclarativeBase):

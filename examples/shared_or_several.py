@@ -4,23 +4,23 @@ on the virtual clock.
 
 import asyncio
 
-import penstock
-from penstock.sinks import MemorySink
-from penstock.testing import FakeClock
+import sluicegate
+from sluicegate.sinks import MemorySink
+from sluicegate.testing import FakeClock
 
 PRODUCERS = 10
 ITEMS = 500
 BETWEEN = 0.02
 
 
-async def produce(batcher: penstock.Batcher[int], clock: FakeClock) -> None:
+async def produce(batcher: sluicegate.Batcher[int], clock: FakeClock) -> None:
     for number in range(ITEMS):
         await batcher.add(number)
         await clock.sleep(BETWEEN)
 
 
-def batcher(sink: penstock.Sink[int]) -> penstock.Batcher[int]:
-    return penstock.Batcher(sink, limits=penstock.Limits(max_items=500, max_delay=0.2))
+def batcher(sink: sluicegate.Sink[int]) -> sluicegate.Batcher[int]:
+    return sluicegate.Batcher(sink, limits=sluicegate.Limits(max_items=500, max_delay=0.2))
 
 
 def tell(what: str, sink: MemorySink[int]) -> None:

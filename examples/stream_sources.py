@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from penstock.consumer import Consumer, DrainReport, Message
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.sources.subscriptions import PostgresAdvisoryLocks
+from sluicegate.consumer import Consumer, DrainReport, Message
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.sources.subscriptions import PostgresAdvisoryLocks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

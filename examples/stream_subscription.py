@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from penstock import Consumer, flow
-from penstock.consumer import Envelope, HandlerRegister
-from penstock.sinks import PostgresEffects
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.streams import NO_STREAM, NewMessage, StreamLog, install_streams
-from penstock.testing import embedded_postgres
+from sluicegate import Consumer, flow
+from sluicegate.consumer import Envelope, HandlerRegister
+from sluicegate.sinks import PostgresEffects
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.streams import NO_STREAM, NewMessage, StreamLog, install_streams
+from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
-    from penstock.consumer import DrainReport
+    from sluicegate.consumer import DrainReport
 
 TABLES = """
 CREATE TABLE orders (number int PRIMARY KEY, cents int CHECK (cents > 0));
@@ -85,7 +85,7 @@ async def keep_books(dsn: str) -> DrainReport:
 
 # --8<-- [end:effects]
 async def main(dsn: str) -> None:
-    await install_streams(dsn)  # once per database, as `penstock pg install` does
+    await install_streams(dsn)  # once per database, as `sluicegate pg install` does
     con = await asyncpg.connect(dsn)
     await con.execute(TABLES)
 

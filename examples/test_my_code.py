@@ -1,7 +1,7 @@
 """Tests of code that batches: virtual time, a scripted destination, no sleeps."""
 
-from penstock import Batcher, Limits, Retry, TransientError, stack
-from penstock.testing import FakeClock, ScriptedSink, fail
+from sluicegate import Batcher, Limits, Retry, TransientError, stack
+from sluicegate.testing import FakeClock, ScriptedSink, fail
 
 
 async def test_an_event_survives_a_hiccup(fake_clock: FakeClock) -> None:

@@ -1,7 +1,7 @@
 """How a user tests a handler of events that are completed later."""
 
-from penstock.consumer.jobs import EventContext, Incomplete, JobScheduler, MemoryState
-from penstock.testing import ConsumerHarness, FakeClock, MockContext
+from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler, MemoryState
+from sluicegate.testing import ConsumerHarness, FakeClock, MockContext
 
 # -- the code under test ---------------------------------------------------------------------------
 

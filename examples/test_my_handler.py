@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from penstock import TransientError
-from penstock.testing import ConsumerHarness, FakeClock
+from sluicegate import TransientError
+from sluicegate.testing import ConsumerHarness, FakeClock
 
 BOOKED: list[int] = []
 

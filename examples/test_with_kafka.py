@@ -1,4 +1,4 @@
-"""A test with a Kafka that is killed meanwhile; needs `penstock[testing-kafka]`, Java and Maven."""
+"""A test with a Kafka that is killed meanwhile; needs `sluicegate[testing-kafka]`, Java and Maven."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from penstock.testing import EmbeddedKafka, embedded_kafka
+from sluicegate.testing import EmbeddedKafka, embedded_kafka
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 
 async def send(server: EmbeddedKafka, text: bytes) -> None:

@@ -1,11 +1,11 @@
-"""The subject of `penstock tune tune_me:sink --items tune_me:row`: a sink, and a function that
+"""The subject of `sluicegate tune tune_me:sink --items tune_me:row`: a sink, and a function that
 makes items. DSN is read from the environment.
 """
 
 import os
 import time
 
-from penstock.sinks import PostgresSink
+from sluicegate.sinks import PostgresSink
 
 STARTED = time.time_ns()
 

@@ -5,9 +5,9 @@ import asyncio
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
-from penstock import Batcher, Limits
-from penstock.sinks import MemorySink
-from penstock.telemetry import OpenTelemetryObserver
+from sluicegate import Batcher, Limits
+from sluicegate.sinks import MemorySink
+from sluicegate.telemetry import OpenTelemetryObserver
 
 
 async def main() -> None:

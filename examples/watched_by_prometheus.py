@@ -5,9 +5,9 @@ from urllib.request import urlopen
 
 from prometheus_client import start_http_server
 
-from penstock import Batcher, Limits
-from penstock.sinks import MemorySink
-from penstock.telemetry import PrometheusObserver
+from sluicegate import Batcher, Limits
+from sluicegate.sinks import MemorySink
+from sluicegate.telemetry import PrometheusObserver
 
 
 async def main() -> None:

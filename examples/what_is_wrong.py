@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock import AddTimeout, Batch, Batcher, Limits, RefusedError, Retry, ShutdownReport, stack
+from sluicegate import (
+    AddTimeout,
+    Batch,
+    Batcher,
+    Limits,
+    RefusedError,
+    Retry,
+    ShutdownReport,
+    stack,
+)
 
 
 async def write(_: Batch[int]) -> None:

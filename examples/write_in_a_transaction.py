@@ -4,23 +4,23 @@ import asyncio
 
 import asyncpg
 
-import penstock
-from penstock.sinks import PostgresSink
-from penstock.testing import embedded_postgres
+import sluicegate
+from sluicegate.sinks import PostgresSink
+from sluicegate.testing import embedded_postgres
 
 
 async def main(dsn: str) -> None:
     con = await asyncpg.connect(dsn)
     await con.execute("CREATE TABLE orders (id int PRIMARY KEY, amount int CHECK (amount > 0))")
-    batches = [penstock.RowBatch([(1, 30), (2, 12)]), penstock.RowBatch([(3, 7), (4, -1)])]
+    batches = [sluicegate.RowBatch([(1, 30), (2, 12)]), sluicegate.RowBatch([(3, 7), (4, -1)])]
     sink = PostgresSink(dsn, table="orders", columns=("id", "amount"))
 
     async with sink:
         for attempt in (1, 2):
             try:
-                async with penstock.transaction(sink) as tx:
+                async with sluicegate.transaction(sink) as tx:
                     for batch in batches:
-                        errors = await penstock.send(tx, batch)
+                        errors = await sluicegate.send(tx, batch)
                         for index, error in errors.items():
                             reason = str(error).partition("\n")[0]
                             print(f"attempt {attempt}: {batch[index]} is refused: {reason}")

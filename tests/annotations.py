@@ -83,7 +83,7 @@ def exported() -> frozenset[Place]:
 
 def _chain(place: Place) -> Iterator[Place]:
     """The places through which a name is imported, to its definition."""
-    while place.module.partition(".")[0] == "penstock" and place.name:
+    while place.module.partition(".")[0] == "sluicegate" and place.name:
         yield place
         known = bound(place.module)
         found = known.get(place.name)
@@ -108,7 +108,7 @@ def hidden(annotation: str | ast.expr, module: str) -> set[str]:
 def _hidden_name(place: Place) -> set[str]:
     chain = [*_chain(place)]
     last = chain[-1]
-    is_ours = last.module.partition(".")[0] == "penstock" and last.name
+    is_ours = last.module.partition(".")[0] == "sluicegate" and last.name
     if not is_ours or any(step in exported() for step in chain):
         return set()
     value = bound(last.module).get(last.name)
@@ -132,14 +132,14 @@ def signatures() -> Iterator[tuple[str, str, str]]:
         for name in sorted(getattr(module, "__all__", ())):
             thing = getattr(module, name)
             where = f"{path}.{name}"
-            if isinstance(thing, type) and thing.__module__.startswith("penstock"):
+            if isinstance(thing, type) and thing.__module__.startswith("sluicegate"):
                 yield from _of_class(where, thing)
             elif inspect.isfunction(thing):
                 yield from _of_function(where, thing)
 
 
 def _of_class(where: str, kind: type) -> Iterator[tuple[str, str, str]]:
-    bases = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == "penstock"]
+    bases = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == "sluicegate"]
     fields: dict[str, tuple[str, str]] = {}
     for base in reversed(bases):
         home = _classes().get(base, "")
@@ -175,7 +175,7 @@ def _classes() -> dict[type, str]:
     return {
         value: name
         for name, module in [*sys.modules.items()]
-        if name.partition(".")[0] == "penstock" and getattr(module, "__file__", None)
+        if name.partition(".")[0] == "sluicegate" and getattr(module, "__file__", None)
         for value in [*vars(module).values()]
         if isinstance(value, type) and bound(name).get(value.__name__, value) is None
     }
@@ -186,7 +186,7 @@ def _files() -> dict[str, str]:
     return {
         file: name
         for name, module in sys.modules.items()
-        if name.partition(".")[0] == "penstock" and (file := getattr(module, "__file__", None))
+        if name.partition(".")[0] == "sluicegate" and (file := getattr(module, "__file__", None))
     }
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.sources.kafka.own_help import OwnKafka
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 SETTINGS = {
     "group.min.session.timeout.ms": "1000",
@@ -31,9 +31,9 @@ SETTINGS = {
 def broker() -> Iterator[EmbeddedKafka]:
     """A shared broker: tests that stop, pause or kill a broker use `own_broker`.
 
-    Skips without Java, unless `PENSTOCK_REQUIRE` names `kafka`.
+    Skips without Java, unless `SLUICEGATE_REQUIRE` names `kafka`.
     """
-    from penstock.testing import embedded_kafka
+    from sluicegate.testing import embedded_kafka
 
     with there_or_skip("kafka", embedded_kafka(SETTINGS)) as broker:
         _make_ready(broker)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.testing.servers.ports import free_port
-from penstock.testing.servers.program import START_SECONDS, ServerProgram
-from penstock.testing.servers.require import EmbeddedUnavailable, there_or_skip
+from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import START_SECONDS, ServerProgram
+from sluicegate.testing.servers.require import EmbeddedUnavailable, there_or_skip
 
 if TYPE_CHECKING:
     import subprocess
@@ -107,6 +107,6 @@ def s3_server() -> Generator[S3Server]:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
-    """One server for all tests. Skips without moto, unless `PENSTOCK_REQUIRE` names `s3`."""
+    """One server for all tests. Skips without moto, unless `SLUICEGATE_REQUIRE` names `s3`."""
     with there_or_skip("s3", s3_server()) as server:
         yield server

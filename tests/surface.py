@@ -21,7 +21,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 def public_packages() -> tuple[str, ...]:
     """The packages that are the home of an exported name; programs import it from there.
 
-    A package may also collect names of another home, such as `penstock.sinks.http`: that is how the
+    A package may also collect names of another home, such as `sluicegate.sinks.http`: that is how the
     code is divided.
     """
     names = (
@@ -59,7 +59,7 @@ def members(kind: type) -> Iterator[str]:
         {
             name
             for base in kind.__mro__
-            if base.__module__.startswith("penstock")
+            if base.__module__.startswith("sluicegate")
             for name in vars(base)
         }
     )

@@ -8,21 +8,21 @@ from functools import cache
 from tests.annotations import hidden, signatures
 
 OURS = {
-    r"penstock\.(consumer\.)?Message\.__init__": "messages are made by a consumer",
-    r"penstock\.batcher\.(Feed|Submission)\.__init__": "made by `Batcher.feed`",
-    r"penstock\.batcher\.Submission\.turn_away": "called by the feed",
-    r"penstock\.queues\.\w+Admin\.__init__": "parts of a `QueueAdmin`",
-    r"penstock\.streams\.StreamNotifier\.__init__": "made by `StreamLog`",
-    r"penstock\.consumer\.Operated\.__init__": "the base of consumers and pipes",
-    r"penstock\.\w*Batch\.__init__\(delivery\)": "given by the batcher, and left out otherwise",
-    r"penstock\.Fork\.(__init__|tries)": "made by `Batch.fork`, and read by its delivery",
-    r"penstock\.consumer\.jobs\.EventContext\.__init__": "made by a consumer",
-    r"penstock\.consumer\.jobs\.(ItemBatcher|JobScheduler)\.begin": "called by the consumer",
-    r"penstock\.consumer\.Probes\.__call__": "the interface of ASGI",
-    r"penstock\.sinks\.(Postgres|SQLite)Effects\.(transaction|write)": "called by `flow.transaction`",
-    r"penstock\.sinks\.PostgresSink\.(begin|discard|publish|stage)": "called by the Spark writers",
-    r"penstock\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
-    r"pyspark_penstock\.DefaultSource\.\w+": "called by Spark",
+    r"sluicegate\.(consumer\.)?Message\.__init__": "messages are made by a consumer",
+    r"sluicegate\.batcher\.(Feed|Submission)\.__init__": "made by `Batcher.feed`",
+    r"sluicegate\.batcher\.Submission\.turn_away": "called by the feed",
+    r"sluicegate\.queues\.\w+Admin\.__init__": "parts of a `QueueAdmin`",
+    r"sluicegate\.streams\.StreamNotifier\.__init__": "made by `StreamLog`",
+    r"sluicegate\.consumer\.Operated\.__init__": "the base of consumers and pipes",
+    r"sluicegate\.\w*Batch\.__init__\(delivery\)": "given by the batcher, and left out otherwise",
+    r"sluicegate\.Fork\.(__init__|tries)": "made by `Batch.fork`, and read by its delivery",
+    r"sluicegate\.consumer\.jobs\.EventContext\.__init__": "made by a consumer",
+    r"sluicegate\.consumer\.jobs\.(ItemBatcher|JobScheduler)\.begin": "called by the consumer",
+    r"sluicegate\.consumer\.Probes\.__call__": "the interface of ASGI",
+    r"sluicegate\.sinks\.(Postgres|SQLite)Effects\.(transaction|write)": "called by `flow.transaction`",
+    r"sluicegate\.sinks\.PostgresSink\.(begin|discard|publish|stage)": "called by the Spark writers",
+    r"sluicegate\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
+    r"pyspark_sluicegate\.DefaultSource\.\w+": "called by Spark",
 }
 """Beginnings of signatures that only the library uses, with reasons."""
 
@@ -54,10 +54,10 @@ def test_each_exception_is_needed() -> None:
 
 def test_a_private_type_is_found_where_a_public_one_is_not() -> None:
     """Both are imported for type checkers only, in a module that names them."""
-    module = "penstock.sinks.postgres.sink"
+    module = "sluicegate.sinks.postgres.sink"
     assert hidden("dict[str, PoolFactory | RowFunction] | None", module) == set()
     assert hidden("tuple[OpenTable, ...]", module) == {
-        "penstock.sinks.postgres.open_table.OpenTable"
+        "sluicegate.sinks.postgres.open_table.OpenTable"
     }
 
 

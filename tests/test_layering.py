@@ -30,7 +30,7 @@ RULES = [*imports.RULES, *later.RULES, *reach.RULES, *waits.RULES]
 PLANTED = [*imports.PLANTED, *later.PLANTED, *reach.PLANTED, *waits.PLANTED]
 HARMLESS = [*imports.HARMLESS, *later.HARMLESS, *reach.HARMLESS, *waits.HARMLESS]
 
-SIGNPOSTS = {"pyspark_penstock": {"penstock.spark.source"}}
+SIGNPOSTS = {"pyspark_sluicegate": {"sluicegate.spark.source"}}
 """Top-level modules besides the package, and the one module of the package that each may import."""
 
 CLIENTS = [
@@ -108,11 +108,11 @@ def test_the_public_names_and_signatures_are_those_that_were_stored() -> None:
 
 
 def test_a_bare_import_loads_no_client() -> None:
-    assert loaded_by("import penstock", *CLIENTS) == []
+    assert loaded_by("import sluicegate", *CLIENTS) == []
 
 
 def test_the_look_at_a_clean_interpreter_sees_what_is_loaded() -> None:
-    assert loaded_by("import penstock, rich", *CLIENTS) == ["rich"]
+    assert loaded_by("import sluicegate, rich", *CLIENTS) == ["rich"]
 
 
 @pytest.mark.parametrize(("rule", "known"), PLANTED, ids=named)

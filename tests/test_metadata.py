@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from email.message import Message
     from pathlib import Path
 
-REPOSITORY = "https://git.example/water/penstock"
+REPOSITORY = "https://git.example/water/sluicegate"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -32,14 +32,14 @@ def folder(tmp_path: Path) -> Path:
         target = project / name
         target.parent.mkdir(exist_ok=True)
         target.write_bytes((ROOT / name).read_bytes())
-    for package in ("penstock", "pyspark_penstock"):
+    for package in ("sluicegate", "pyspark_sluicegate"):
         (project / "src" / package).mkdir(parents=True)
     release(project, "0.1.0.dev0")
     return project
 
 
 def release(project: Path, version: str) -> None:
-    (project / "src" / "penstock" / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    (project / "src" / "sluicegate" / "__init__.py").write_text(f'__version__ = "{version}"\n')
 
 
 def metadata(project: Path) -> Message:
@@ -58,8 +58,8 @@ def described(found: Message) -> str:
 
 def test_without_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain text in place of broken links; everything else as in the README."""
-    monkeypatch.delenv("PENSTOCK_REPOSITORY", raising=False)
-    monkeypatch.delenv("PENSTOCK_SITE", raising=False)
+    monkeypatch.delenv("SLUICEGATE_REPOSITORY", raising=False)
+    monkeypatch.delenv("SLUICEGATE_SITE", raising=False)
     found = metadata(folder)
     assert found["Description-Content-Type"] == "text/markdown"
     assert found.get_all("Project-URL") is None
@@ -77,8 +77,8 @@ def test_without_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_with_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every relative link leads to a file of the repository."""
-    monkeypatch.setenv("PENSTOCK_REPOSITORY", f"{REPOSITORY}/")
-    monkeypatch.delenv("PENSTOCK_SITE", raising=False)
+    monkeypatch.setenv("SLUICEGATE_REPOSITORY", f"{REPOSITORY}/")
+    monkeypatch.delenv("SLUICEGATE_SITE", raising=False)
     files = f"{REPOSITORY}/blob/main"
     found = metadata(folder)
     assert found.get_all("Project-URL") == [
@@ -99,8 +99,8 @@ def test_with_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_release_links_to_its_tag(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_REPOSITORY", REPOSITORY)
-    monkeypatch.setenv("PENSTOCK_SITE", "https://docs.example")
+    monkeypatch.setenv("SLUICEGATE_REPOSITORY", REPOSITORY)
+    monkeypatch.setenv("SLUICEGATE_SITE", "https://docs.example")
     release(folder, "1.2.0")
     found = metadata(folder)
     assert f"({REPOSITORY}/blob/v1.2.0/docs/index.md)" in described(found)

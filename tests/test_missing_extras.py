@@ -25,7 +25,7 @@ ABSENT = """\
 import importlib.machinery
 import sys
 
-CORE = {"penstock", "pyspark_penstock", "tenacity", "typing_extensions", *sys.stdlib_module_names}
+CORE = {"sluicegate", "pyspark_sluicegate", "tenacity", "typing_extensions", *sys.stdlib_module_names}
 
 class Core:
     @staticmethod
@@ -44,66 +44,66 @@ sys.meta_path = [
 
 DSN = '"postgresql://db/sales"'
 CALLS = {
-    "penstock.Metrics": ('"m"', "prometheus-client", "prometheus"),
-    "penstock.Tracing": ("", "opentelemetry-api", "otel"),
-    "penstock.consumer.serve_probes": ("consumer, port=0", "uvicorn", "probes"),
-    "penstock.flow.KafkaState": ('topic="t", bootstrap="h:1"', "aiokafka", "kafka"),
-    "penstock.flow.PostgresState": (f'{DSN}, table="t"', "asyncpg", "postgres"),
-    "penstock.queues.QueueAdmin": (DSN, "asyncpg", "postgres"),
-    "penstock.queues.QueueMonitor": (DSN, "asyncpg", "postgres"),
-    "penstock.sinks.ClickHouseSink": ('"http://h", table="t"', "pyarrow", "clickhouse"),
-    "penstock.sinks.ElasticsearchSink": ('"http://h", index="i"', "httpx", "http"),
-    "penstock.sinks.FileSink": ('"a.jsonl.zst", compression="zstd"', "zstandard", "files"),
-    "penstock.sinks.HttpSink": ('"http://h"', "httpx", "http"),
-    "penstock.sinks.KafkaSink": ('"t", bootstrap="h:1"', "aiokafka", "kafka"),
-    "penstock.sinks.NatsSink": ('"t", servers="h:1"', "nats-py", "nats"),
-    "penstock.sinks.ObjectSink": ('"s3://bucket"', "obstore", "objects"),
-    "penstock.sinks.ParquetSink": ('"s3://bucket", schema=None', "obstore", "objects"),
-    "penstock.sinks.PostgresEffects": (DSN, "asyncpg", "postgres"),
-    "penstock.sinks.PostgresQueueSink": (f'{DSN}, queue="q"', "asyncpg", "postgres"),
-    "penstock.sinks.PostgresSink": (f'{DSN}, table="t", columns=("a",)', "asyncpg", "postgres"),
-    "penstock.sinks.PostgresStreamSink": (f'{DSN}, stream="s", type="t"', "asyncpg", "postgres"),
-    "penstock.sinks.RedisSink": ('"redis://h"', "redis", "redis"),
-    "penstock.sinks.SqlSink": ('"sqlite+aiosqlite:///a", table="t", columns=("a",)', "SQLAlchemy", "sql"),
-    "penstock.sources.files.FileSource": ('"a", format="parquet"', "pyarrow", "parquet"),
-    "penstock.sources.jetstream.JetStreamSource": (
+    "sluicegate.Metrics": ('"m"', "prometheus-client", "prometheus"),
+    "sluicegate.Tracing": ("", "opentelemetry-api", "otel"),
+    "sluicegate.consumer.serve_probes": ("consumer, port=0", "uvicorn", "probes"),
+    "sluicegate.flow.KafkaState": ('topic="t", bootstrap="h:1"', "aiokafka", "kafka"),
+    "sluicegate.flow.PostgresState": (f'{DSN}, table="t"', "asyncpg", "postgres"),
+    "sluicegate.queues.QueueAdmin": (DSN, "asyncpg", "postgres"),
+    "sluicegate.queues.QueueMonitor": (DSN, "asyncpg", "postgres"),
+    "sluicegate.sinks.ClickHouseSink": ('"http://h", table="t"', "pyarrow", "clickhouse"),
+    "sluicegate.sinks.ElasticsearchSink": ('"http://h", index="i"', "httpx", "http"),
+    "sluicegate.sinks.FileSink": ('"a.jsonl.zst", compression="zstd"', "zstandard", "files"),
+    "sluicegate.sinks.HttpSink": ('"http://h"', "httpx", "http"),
+    "sluicegate.sinks.KafkaSink": ('"t", bootstrap="h:1"', "aiokafka", "kafka"),
+    "sluicegate.sinks.NatsSink": ('"t", servers="h:1"', "nats-py", "nats"),
+    "sluicegate.sinks.ObjectSink": ('"s3://bucket"', "obstore", "objects"),
+    "sluicegate.sinks.ParquetSink": ('"s3://bucket", schema=None', "obstore", "objects"),
+    "sluicegate.sinks.PostgresEffects": (DSN, "asyncpg", "postgres"),
+    "sluicegate.sinks.PostgresQueueSink": (f'{DSN}, queue="q"', "asyncpg", "postgres"),
+    "sluicegate.sinks.PostgresSink": (f'{DSN}, table="t", columns=("a",)', "asyncpg", "postgres"),
+    "sluicegate.sinks.PostgresStreamSink": (f'{DSN}, stream="s", type="t"', "asyncpg", "postgres"),
+    "sluicegate.sinks.RedisSink": ('"redis://h"', "redis", "redis"),
+    "sluicegate.sinks.SqlSink": ('"sqlite+aiosqlite:///a", table="t", columns=("a",)', "SQLAlchemy", "sql"),
+    "sluicegate.sources.files.FileSource": ('"a", format="parquet"', "pyarrow", "parquet"),
+    "sluicegate.sources.jetstream.JetStreamSource": (
         '"s", servers="h:1", durable="d"', "nats-py", "nats",
     ),
-    "penstock.sources.kafka.KafkaSource": ('"t", bootstrap="h:1", group="g"', "aiokafka", "kafka"),
-    "penstock.sources.kafka_confluent.ConfluentKafkaSource": (
+    "sluicegate.sources.kafka.KafkaSource": ('"t", bootstrap="h:1", group="g"', "aiokafka", "kafka"),
+    "sluicegate.sources.kafka_confluent.ConfluentKafkaSource": (
         '"t", bootstrap="h:1", group="g"', "confluent-kafka", "kafka-confluent",
     ),
-    "penstock.sources.postgres_queue.PostgresQueueSource": (
+    "sluicegate.sources.postgres_queue.PostgresQueueSource": (
         f'{DSN}, queue="q"', "asyncpg", "postgres",
     ),
-    "penstock.sources.postgres_stream.PostgresStreamSource": (
+    "sluicegate.sources.postgres_stream.PostgresStreamSource": (
         f'{DSN}, subscription="s"', "asyncpg", "postgres",
     ),
-    "penstock.sources.subscriptions.PostgresAdvisoryLocks": (DSN, "asyncpg", "postgres"),
-    "penstock.sources.subscriptions.PostgresSubscriptions": (DSN, "asyncpg", "postgres"),
-    "penstock.spark.ForeachBatch": ("None, None", "pyspark", "spark"),
-    "penstock.spark.Registration": ('"f", None', "pyspark", "spark"),
-    "penstock.spark.connector_jars": ('"kafka"', "pyspark", "spark"),
-    "penstock.spark.foreach_batch": ("None", "pyspark", "spark"),
-    "penstock.spark.keyed": ("None", "pyspark", "spark"),
-    "penstock.spark.register": ('None, "f", None', "pyspark", "spark"),
-    "penstock.spark.write_dataframe": ("None, None", "pyspark", "spark"),
-    "penstock.streams.PostgresParkStore": (DSN, "asyncpg", "postgres"),
-    "penstock.streams.StreamMonitor": (DSN, "asyncpg", "postgres"),
-    "penstock.streams.SubscriptionAdmin": (DSN, "asyncpg", "postgres"),
-    "penstock.telemetry.ConsumerTracing": ("", "opentelemetry-api", "otel"),
-    "penstock.telemetry.OpenTelemetryConsumerObserver": ("", "opentelemetry-api", "otel"),
-    "penstock.telemetry.OpenTelemetryObserver": ("", "opentelemetry-api", "otel"),
-    "penstock.telemetry.OpenTelemetryQueueObserver": ("", "opentelemetry-api", "otel"),
-    "penstock.telemetry.OpenTelemetryStreamObserver": ("", "opentelemetry-api", "otel"),
-    "penstock.telemetry.PrometheusConsumerObserver": ("", "prometheus-client", "prometheus"),
-    "penstock.telemetry.PrometheusObserver": ("", "prometheus-client", "prometheus"),
-    "penstock.telemetry.PrometheusQueueObserver": ("", "prometheus-client", "prometheus"),
-    "penstock.telemetry.PrometheusStreamObserver": ("", "prometheus-client", "prometheus"),
+    "sluicegate.sources.subscriptions.PostgresAdvisoryLocks": (DSN, "asyncpg", "postgres"),
+    "sluicegate.sources.subscriptions.PostgresSubscriptions": (DSN, "asyncpg", "postgres"),
+    "sluicegate.spark.ForeachBatch": ("None, None", "pyspark", "spark"),
+    "sluicegate.spark.Registration": ('"f", None', "pyspark", "spark"),
+    "sluicegate.spark.connector_jars": ('"kafka"', "pyspark", "spark"),
+    "sluicegate.spark.foreach_batch": ("None", "pyspark", "spark"),
+    "sluicegate.spark.keyed": ("None", "pyspark", "spark"),
+    "sluicegate.spark.register": ('None, "f", None', "pyspark", "spark"),
+    "sluicegate.spark.write_dataframe": ("None, None", "pyspark", "spark"),
+    "sluicegate.streams.PostgresParkStore": (DSN, "asyncpg", "postgres"),
+    "sluicegate.streams.StreamMonitor": (DSN, "asyncpg", "postgres"),
+    "sluicegate.streams.SubscriptionAdmin": (DSN, "asyncpg", "postgres"),
+    "sluicegate.telemetry.ConsumerTracing": ("", "opentelemetry-api", "otel"),
+    "sluicegate.telemetry.OpenTelemetryConsumerObserver": ("", "opentelemetry-api", "otel"),
+    "sluicegate.telemetry.OpenTelemetryObserver": ("", "opentelemetry-api", "otel"),
+    "sluicegate.telemetry.OpenTelemetryQueueObserver": ("", "opentelemetry-api", "otel"),
+    "sluicegate.telemetry.OpenTelemetryStreamObserver": ("", "opentelemetry-api", "otel"),
+    "sluicegate.telemetry.PrometheusConsumerObserver": ("", "prometheus-client", "prometheus"),
+    "sluicegate.telemetry.PrometheusObserver": ("", "prometheus-client", "prometheus"),
+    "sluicegate.telemetry.PrometheusQueueObserver": ("", "prometheus-client", "prometheus"),
+    "sluicegate.telemetry.PrometheusStreamObserver": ("", "prometheus-client", "prometheus"),
 }  # fmt: skip
 """Each public name that needs an optional package: its arguments, the package, and the extra."""
 
-FOR_TESTS = {"penstock.testing.conformance"}
+FOR_TESTS = {"sluicegate.testing.conformance"}
 """Packages that only pytest loads, which they need."""
 
 
@@ -144,8 +144,8 @@ for package in {packages!r}:
     exec(f"from {{package}} import *", {{}})
     assert all(hasattr(module, name) for name in getattr(module, "__all__", ())), package
 
-from penstock import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 names = {{"consumer": Consumer(MemorySource(MemoryLog()))}}
 
@@ -175,7 +175,7 @@ def test_the_table_has_every_name_whose_description_mentions_the_error() -> None
     documented = {
         name
         for name, thing in public_names().items()
-        if name != "penstock.MissingExtra" and "MissingExtra" in (inspect.getdoc(thing) or "")
+        if name != "sluicegate.MissingExtra" and "MissingExtra" in (inspect.getdoc(thing) or "")
     }
     assert documented - set(CALLS) == set()
     assert set(CALLS) - documented == {name for name in CALLS if ".spark." in name}
@@ -191,7 +191,7 @@ def test_an_absent_package_is_named_with_its_extra_and_the_command(
     assert "ImportError" in kinds
     assert module is not None
     assert f"needs the package {package}, which is not installed; the extra {extra!r}" in text
-    assert text.endswith(f'pip install "penstock[{extra}]"')
+    assert text.endswith(f'pip install "sluicegate[{extra}]"')
 
 
 def test_a_client_whose_private_names_are_used_has_an_upper_bound() -> None:

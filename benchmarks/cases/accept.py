@@ -7,7 +7,7 @@ import contextlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from penstock import RowBatch
+from sluicegate import RowBatch
 
 from ..feeds import (
     DEPTH,

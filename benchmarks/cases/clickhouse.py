@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock import ArrowBatch, RowBatch, send
+from sluicegate import ArrowBatch, RowBatch, send
 
 from ..destination import installed
 from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, Contender, Target, name_of, placed
@@ -17,7 +17,7 @@ from ..stopwatch import Clock, Stopwatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock import Batch
+    from sluicegate import Batch
 
     from ..stopwatch import Took
 
@@ -54,9 +54,9 @@ def rows_of(size: int) -> list[Row]:
 
 def encoder(*, is_arrow: bool) -> Any:
     """Encode a batch like the sink."""
-    from penstock.sinks.clickhouse.opened import OpenClickHouseTable
-    from penstock.sinks.clickhouse.table import TableFacts, TableName
-    from penstock.sinks.clickhouse.types import parsed
+    from sluicegate.sinks.clickhouse.opened import OpenClickHouseTable
+    from sluicegate.sinks.clickhouse.table import TableFacts, TableName
+    from sluicegate.sinks.clickhouse.types import parsed
 
     columns = {name: parsed(kind) for name, kind in TYPES.items()}
     facts = TableFacts(columns, tuple(columns), (26, 9), "26.9", frozenset(), [])
@@ -136,7 +136,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def _sink_turn(server: Any, fresh: Callable[[], Batch[Any]], times: int, **options: Any) -> Took:
-    from penstock.sinks import ClickHouseSink
+    from sluicegate.sinks import ClickHouseSink
 
     async def turn() -> Took:
         sink = ClickHouseSink(server.url, table="events", deduplicate=False, **options)
@@ -184,7 +184,7 @@ def prepare_engine(count: int) -> Iterator[Sequence[Contender]]:
         raise CaseUnavailableError("pyarrow, httpx or clickhouse-connect is not installed")
     from tests.sinks.clickhouse.servers import EngineServer, running
 
-    from penstock.testing import EmbeddedUnavailable
+    from sluicegate.testing import EmbeddedUnavailable
 
     with contextlib.ExitStack() as opened:
         try:

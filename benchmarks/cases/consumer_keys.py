@@ -7,7 +7,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.sources.memory import MemoryLog
+from sluicegate.sources.memory import MemoryLog
 
 from ..consuming import FETCH, OURS, RECIPE, consumer_of, ours, recipe, record, records, source_of
 from ..harness import US_PER_ITEM, AtMost, Case, Contender, Target, name_of, placed
@@ -17,9 +17,9 @@ from ..stopwatch import Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
-    from penstock._core.source import SourceRecord
-    from penstock.consumer import Message
-    from penstock.sources.memory import Record
+    from sluicegate._core.source import SourceRecord
+    from sluicegate.consumer import Message
+    from sluicegate.sources.memory import Record
 
     from ..harness import Turn
 

@@ -11,14 +11,14 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from penstock._core.source import Position
-from penstock.consumer.claim import Claim
-from penstock.consumer.keys import KeyRules
-from penstock.consumer.message import Message
-from penstock.consumer.record_sizes import RecordSizes
-from penstock.consumer.schedule import Schedule
-from penstock.consumer.window import Window
-from penstock.sources.memory import MemoryLog
+from sluicegate._core.source import Position
+from sluicegate.consumer.claim import Claim
+from sluicegate.consumer.keys import KeyRules
+from sluicegate.consumer.message import Message
+from sluicegate.consumer.record_sizes import RecordSizes
+from sluicegate.consumer.schedule import Schedule
+from sluicegate.consumer.window import Window
+from sluicegate.sources.memory import MemoryLog
 
 from ..consuming import FETCH, PARTITION, WINDOW, nothing, ours, records, source_of
 from ..harness import NS_PER_ITEM, Case, Contender
@@ -28,8 +28,8 @@ from ..stopwatch import Clock, Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.consumer.results import Result
-    from penstock.sources.memory import Record
+    from sluicegate.consumer.results import Result
+    from sluicegate.sources.memory import Record
 
     from ..harness import Results, Turn
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from penstock import CircuitBreaker, DeadLetter, Decorator, Retry, Sink, Timeout, stack
-from penstock.telemetry import Metrics, Tracing
+from sluicegate import CircuitBreaker, DeadLetter, Decorator, Retry, Sink, Timeout, stack
+from sluicegate.telemetry import Metrics, Tracing
 
 from ..feeds import add, ours
 from ..harness import NS_PER_ITEM, AtMost, Case, Ceiling, Contender

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batcher, Limits
+from sluicegate import Batcher, Limits
 
 from ..feeds import DEPTH, LINGER, SIZE, check
 from ..harness import NS_PER_ITEM, AtMost, Case, Contender

@@ -47,8 +47,8 @@ def _make(folder: Path, count: int) -> None:
 
 
 def _consumed(path: Path, count: int) -> Took:
-    from penstock import Consumer
-    from penstock.sources.files import FileSource
+    from sluicegate import Consumer
+    from sluicegate.sources.files import FileSource
 
     seen = 0
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from penstock import Batcher, Limits, gather
+from sluicegate import Batcher, Limits, gather
 
 from ..feeds import SIZE, NullSink, add, check
 from ..harness import NS_PER_ITEM, Case, Flat, placed

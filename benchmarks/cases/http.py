@@ -9,7 +9,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batcher, Limits
+from sluicegate import Batcher, Limits
 
 from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, Contender, Target
 from ..peers import bulk_server
@@ -19,7 +19,7 @@ from ..stopwatch import Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock import Sink
+    from sluicegate import Sink
 
 SIZE = 500
 BY_HAND = "httpx loop by hand"
@@ -48,7 +48,7 @@ async def _through(sink: Sink[Any], items: Sequence[Any], workers: int) -> Took:
 
 
 def _http(url: str, items: Sequence[Any]) -> Took:
-    from penstock.sinks import HttpSink
+    from sluicegate.sinks import HttpSink
 
     took = asyncio.run(_through(HttpSink(f"{url}/lines"), items, 1))
     _check(url, len(items))
@@ -70,7 +70,7 @@ def _by_hand(url: str, items: Sequence[Any]) -> Took:
 
 
 def _elastic(url: str, items: Sequence[Any], delay: int, workers: int) -> Took:
-    from penstock.sinks import ElasticsearchSink
+    from sluicegate.sinks import ElasticsearchSink
 
     sink = ElasticsearchSink(f"{url}/delay={delay}", index="events", id="id", compression=None)
     took = asyncio.run(_through(sink, items, workers))

@@ -91,7 +91,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def _ratios(results: Results) -> list[str]:
-    """Format Penstock's processor time compared with each way, by Python version."""
+    """Format Sluicegate's processor time compared with each way, by Python version."""
     found: list[str] = []
     for peer in (RECIPE, FASTSTREAM, PYRALLEL):
         ratios = [
@@ -104,7 +104,7 @@ def _ratios(results: Results) -> list[str]:
             for line, each in ratios
         ]
         if told:
-            found.append(f"Penstock, against {peer}: {', '.join(told)}.")
+            found.append(f"Sluicegate, against {peer}: {', '.join(told)}.")
     bare = [
         (line, results.ratio(name_of(line, BARE), name_of(line, OURS))) for line in results.lines
     ]
@@ -112,7 +112,7 @@ def _ratios(results: Results) -> list[str]:
         f"{each.median:.2f} x ({each.least:.2f} to {each.most:.2f}) with {line}"
         for line, each in bare
     ]
-    return [*found, f"Penstock takes, of the time of the {BARE}: {', '.join(told)}."]
+    return [*found, f"Sluicegate takes, of the time of the {BARE}: {', '.join(told)}."]
 
 
 CASE = Case(

@@ -10,8 +10,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock._core.source import TopicPartition
-from penstock.consumer import Consumer
+from sluicegate._core.source import TopicPartition
+from sluicegate.consumer import Consumer
 
 from ..harness import MIB, NS_PER_ITEM, AtMost, Case, Contender
 from ..kafka.counting import Counter
@@ -23,7 +23,7 @@ from ..workers import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock import Message
+    from sluicegate import Message
 
     from ..harness import Turn
     from ..stopwatch import Took

@@ -1,4 +1,4 @@
-"""Kafka through both of Penstock's sources: the cost of a record with aiokafka and librdkafka."""
+"""Kafka through both of Sluicegate's sources: the cost of a record with aiokafka and librdkafka."""
 
 from __future__ import annotations
 

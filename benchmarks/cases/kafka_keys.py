@@ -1,4 +1,4 @@
-"""The table that Confluent publishes for its parallel consumer, with Penstock's figures added."""
+"""The table that Confluent publishes for its parallel consumer, with Sluicegate's figures added."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from penstock import Limits
+from sluicegate import Limits
 
 from ..destination import Destination, postgres_server
 from ..harness import US_PER_ITEM, Case, Contender, name_of, placed

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from penstock import Batch, Batcher, Capabilities, Limits
+from sluicegate import Batch, Batcher, Capabilities, Limits
 
 from ..feeds import DEPTH, LINGER, SIZE, check
 from ..harness import NS_PER_ITEM, US_PER_ITEM, AtMost, Case, Contender, Target

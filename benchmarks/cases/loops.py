@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from penstock import Batch, Batcher, Limits
+from sluicegate import Batch, Batcher, Limits
 
 from ..feeds import SIZE, add, check, ours, recipe, submit
 from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, placed

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from penstock import ArrowBatch, RowBatch, send
+from sluicegate import ArrowBatch, RowBatch, send
 
 from ..destination import installed
 from ..harness import US_PER_ITEM, Case, CaseUnavailableError, Target, name_of, placed
@@ -21,7 +21,7 @@ from ..stopwatch import Stopwatch
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from penstock import Batch
+    from sluicegate import Batch
 
     from ..harness import Contender
     from ..stopwatch import TimedTurn, Took
@@ -92,7 +92,7 @@ def _by_hand(store: Any, encode: Callable[[Any], Any], *, folder: Path | None) -
     """Encode in a thread, store under a new name, and sync in the case of a folder."""
     import obstore
 
-    from penstock._clients.objects.uploads import PART_BYTES, PARTS_AT_ONCE, sync
+    from sluicegate._clients.objects.uploads import PART_BYTES, PARTS_AT_ONCE, sync
 
     @contextlib.asynccontextmanager
     async def opened() -> Any:
@@ -137,7 +137,7 @@ def prepare_objects(count: int) -> Iterator[Sequence[Contender]]:
     from obstore.store import from_url
     from tests.s3_server import s3_server
 
-    from penstock.sinks import ObjectSink
+    from sluicegate.sinks import ObjectSink
 
     with tempfile.TemporaryDirectory() as made, s3_server() as server:
         folder = Path(made)
@@ -189,7 +189,7 @@ def prepare_parquet(count: int) -> Iterator[Sequence[Contender]]:
     import pyarrow as pa
     from obstore.store import from_url
 
-    from penstock.sinks import ParquetSink
+    from sluicegate.sinks import ParquetSink
 
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)

@@ -10,7 +10,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batcher, Limits
+from sluicegate import Batcher, Limits
 
 from ..destination import Destination, installed, postgres_server
 from ..flights import FLIGHTS, load
@@ -33,7 +33,7 @@ row: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(*FLIGHTS.columns)
 
 
 def _ours(to: Destination, items: Sequence[dict[str, Any]]) -> Took:
-    from penstock.sinks.postgres import PostgresSink
+    from sluicegate.sinks.postgres import PostgresSink
 
     async def turn() -> Took:
         await to.make_empty("CHECKPOINT")

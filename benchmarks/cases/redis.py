@@ -11,7 +11,7 @@ import contextlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock import RowBatch, send
+from sluicegate import RowBatch, send
 
 from ..destination import installed
 from ..events import ROWS, sizes
@@ -35,7 +35,7 @@ STREAM = "events"
 @asynccontextmanager
 async def by_sink(url: str) -> AsyncGenerator[Write]:
     """Write with one connection of the sink."""
-    from penstock.sinks import RedisSink
+    from sluicegate.sinks import RedisSink
 
     async with RedisSink(url, stream=STREAM, pool_size=1) as sink:
 
@@ -114,7 +114,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
         raise CaseUnavailableError("redis-py is not installed")
     from tests.redis_server import redis_server
 
-    from penstock.testing import EmbeddedUnavailable
+    from sluicegate.testing import EmbeddedUnavailable
 
     ways = {SINK: by_sink, PIPELINE: by_pipeline, ONE_BY_ONE: one_by_one}
     with contextlib.ExitStack() as opened:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import tenacity
 
-from penstock import Batch, CircuitBreaker, Decorator, Retry, RowBatch, send, stack
+from sluicegate import Batch, CircuitBreaker, Decorator, Retry, RowBatch, send, stack
 
 from ..feeds import SIZE
 from ..harness import Case, CaseUnavailableError, Unit, placed
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 US_PER_CALL = Unit("us per call", 1e6)
 FAILURES = 2
-OURS, TENACITY, STAMINA, PURGATORY = "Penstock", "tenacity", "stamina", "purgatory"
+OURS, TENACITY, STAMINA, PURGATORY = "Sluicegate", "tenacity", "stamina", "purgatory"
 BARE, WELL, FAILING, BREAKER = (
     "no decorator",
     "retry, all goes well",

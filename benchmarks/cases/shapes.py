@@ -9,7 +9,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock import Batch, Batcher, Limits
+from sluicegate import Batch, Batcher, Limits
 
 from ..feeds import DEPTH, LINGER, SIZE, check
 from ..harness import US_PER_ITEM, Case, Target, name_of, placed

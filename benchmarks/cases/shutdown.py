@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from penstock import Batcher, Limits
+from sluicegate import Batcher, Limits
 
 from ..harness import MS, Case, Ceiling, Contender
 from ..peers.deaf import DeafSink
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DEADLINE = 0.5
 PATIENCE = 0.1
-"""Seconds for which `penstock.run` waits for tasks that ignore their cancellation."""
+"""Seconds for which `sluicegate.run` waits for tasks that ignore their cancellation."""
 DEAF = 1.5
 """Seconds for which the destination hangs. A peer that waits for it takes as long."""
 ITEMS = 25
@@ -30,7 +30,7 @@ SIZE = 10
 LATEST_END = 30.0
 
 SHUTDOWN = f"shutdown(deadline={DEADLINE})"
-PROCESS = "a process under penstock.run"
+PROCESS = "a process under sluicegate.run"
 RECIPE = f"queue recipe under wait_for({DEADLINE})"
 
 
@@ -102,7 +102,7 @@ def _process() -> float:
 
 @contextlib.contextmanager
 def prepare(_: int) -> Iterator[Sequence[Contender]]:
-    logger = logging.getLogger("penstock")
+    logger = logging.getLogger("sluicegate")
     level = logger.level
     logger.setLevel(logging.CRITICAL)  # it rightly reports the write left behind, every time
     try:

@@ -11,7 +11,7 @@ import contextlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock import RowBatch, send
+from sluicegate import RowBatch, send
 
 from ..destination import NO_WAIT, Destination, installed, postgres_server
 from ..events import ALONG, EPOCH, EVENTS, QUICK_ROWS, ROWS, contender, our_sink, sizes
@@ -46,7 +46,7 @@ def sqlalchemy_url(dsn: str) -> str:
 @asynccontextmanager
 async def by_sql_sink(to: Destination) -> AsyncGenerator[Write]:
     """Write with one connection of the sink."""
-    from penstock.sinks import SqlSink
+    from sluicegate.sinks import SqlSink
 
     options = {"connect_args": {"server_settings": {"synchronous_commit": "off"}}}
     sink = SqlSink(
@@ -155,7 +155,7 @@ def by_sql_sink_with(driver: str) -> Any:
 
     @asynccontextmanager
     async def opened(url: Any) -> AsyncGenerator[Write]:
-        from penstock.sinks import SqlSink
+        from sluicegate.sinks import SqlSink
 
         made = url.set(drivername=f"mysql+{driver}").render_as_string(hide_password=False)
         async with SqlSink(made, table="events", columns=COLUMNS, pool_size=1) as sink:
@@ -205,7 +205,7 @@ def prepare_mariadb(count: int) -> Iterator[Sequence[Contender]]:
         raise CaseUnavailableError("SQLAlchemy, asyncmy or PyMySQL is not installed")
     from tests.sinks.sql.mariadb import mariadb_server
 
-    from penstock.testing import EmbeddedUnavailable
+    from sluicegate.testing import EmbeddedUnavailable
 
     ways = {
         MARIADB: by_sql_sink_with("asyncmy"),

@@ -41,7 +41,7 @@ AS $$ SELECT nextval('plain.position') $$"""
 async def _install(dsn: str) -> None:
     import asyncpg
 
-    from penstock.streams import install_streams
+    from sluicegate.streams import install_streams
 
     await install_streams(dsn)
     await install_streams(dsn, schema="plain")
@@ -92,7 +92,7 @@ def _by_threads(count: int, append: Callable[[], object]) -> Took:
 
 @contextlib.contextmanager
 def prepare_append(count: int) -> Iterator[Sequence[Contender]]:
-    from penstock.streams import NewMessage, StreamLog
+    from sluicegate.streams import NewMessage, StreamLog
 
     placed = NewMessage("Placed", DATA)
     log, unmarked = StreamLog(), StreamLog("plain")
@@ -101,7 +101,7 @@ def prepare_append(count: int) -> Iterator[Sequence[Contender]]:
         await connection.execute(INSERT, stream, JSON)
 
     async def marked(connection: Any, stream: str) -> None:
-        await connection.execute(INSERT.replace("plain.", "penstock."), stream, JSON)
+        await connection.execute(INSERT.replace("plain.", "sluicegate."), stream, JSON)
 
     async def advisory(connection: Any, stream: str) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock(1)")

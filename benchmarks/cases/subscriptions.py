@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 STREAMS = 32
-LOAD = """INSERT INTO penstock.message (stream, version, type, data)
+LOAD = """INSERT INTO sluicegate.message (stream, version, type, data)
 SELECT 'order-' || g % {streams}, g / {streams}, 'Placed', '{data}'
 FROM generate_series(0, {count} - 1) AS g"""
 LEASES = "Consumer, positions in leases"
@@ -40,13 +40,13 @@ DEPECHE_WHOLE = "depeche_db with its projector"
 async def _load(dsn: str, count: int) -> None:
     import asyncpg
 
-    from penstock.streams import install_streams
+    from sluicegate.streams import install_streams
 
     await install_streams(dsn)
     connection = await asyncpg.connect(dsn)
     await connection.execute(LOAD.format(count=count, streams=STREAMS, data=JSON))
     await connection.execute("CREATE TABLE handled (stream text, position bigint)")
-    await connection.execute("VACUUM ANALYZE penstock.message")
+    await connection.execute("VACUUM ANALYZE sluicegate.message")
     await connection.close()
 
 
@@ -61,9 +61,9 @@ async def _handled(dsn: str, count: int) -> None:
 
 
 def _exactly_once(dsn: str, count: int) -> Took:
-    from penstock import flow
-    from penstock.sinks import PostgresSink
-    from penstock.sources.postgres_stream import PostgresStreamSource
+    from sluicegate import flow
+    from sluicegate.sinks import PostgresSink
+    from sluicegate.sources.postgres_stream import PostgresStreamSource
 
     async def turn() -> Took:
         source = PostgresStreamSource(dsn, subscription=f"x{uuid.uuid4().hex}", ends=True)
@@ -84,8 +84,8 @@ def _exactly_once(dsn: str, count: int) -> Took:
 
 
 def _leases(dsn: str, count: int) -> Took:
-    from penstock import Consumer
-    from penstock.sources.postgres_stream import PostgresStreamSource
+    from sluicegate import Consumer
+    from sluicegate.sources.postgres_stream import PostgresStreamSource
 
     seen = 0
 

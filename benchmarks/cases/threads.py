@@ -8,7 +8,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from penstock import Batch, BlockingBatcher, Limits
+from sluicegate import Batch, BlockingBatcher, Limits
 
 from ..harness import NS_PER_ITEM, Case, Contender, Target
 from ..peers import logging_queue

@@ -10,7 +10,7 @@ import statistics
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from penstock import Batch, Batcher
+from sluicegate import Batch, Batcher
 
 from ..feeds import SIZE, check
 from ..harness import MS, Case, placed

@@ -110,7 +110,7 @@ WORK_CASE = Case(
 )
 IMPORTS_CASE = Case(
     name="imports",
-    title="Starting an interpreter, and importing penstock",
+    title="Starting an interpreter, and importing sluicegate",
     prepare=partial(_prepare, names=STARTS, full=IMPORTS),
     items=IMPORTS,
     quick_items=1,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.testing import embedded_kafka
+from sluicegate.testing import embedded_kafka
 
 from .peers import ALL
 from .scene import Scene

@@ -30,17 +30,17 @@ class Peer:
 
 
 def _python(name: str, venv: str, *arguments: str, **env: str) -> Peer:
-    python = Path(sys.executable) if venv == "penstock" else PEERS / venv / "bin" / "python"
+    python = Path(sys.executable) if venv == "sluicegate" else PEERS / venv / "bin" / "python"
     command = (str(python), "-m", f"benchmarks.compared.with_{venv}", *arguments)
-    path = f"{ROOT}:{ROOT / 'src'}" if venv == "penstock" else str(ROOT)
+    path = f"{ROOT}:{ROOT / 'src'}" if venv == "sluicegate" else str(ROOT)
     return Peer(name, command, python, {"PYTHONPATH": path, **env})
 
 
 _FAUST = ("worker", "-l", "warn", "--without-web")
 _JAVA = PEERS / "java"
 ALL = (
-    _python("Penstock", "penstock"),
-    _python("Penstock skip", "penstock", POISON="skip"),
+    _python("Sluicegate", "sluicegate"),
+    _python("Sluicegate skip", "sluicegate", POISON="skip"),
     _python("aiokafka", "aiokafka", CONCURRENCY="1"),
     _python("FastStream", "faststream"),
     _python("FastStream NACK", "faststream", POLICY="NACK_ON_ERROR"),

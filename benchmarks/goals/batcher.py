@@ -102,7 +102,7 @@ GOALS = (
     Goal(
         "`Retry`, 500 items failing twice, against before", faster(RETRIES), 3.5, 6, at_least=True
     ),
-    Goal("`import penstock`, above a bare interpreter", added(IMPORT, BARE), 170, 120, " ms"),
+    Goal("`import sluicegate`, above a bare interpreter", added(IMPORT, BARE), 170, 120, " ms"),
 )
 
 TABLE = GoalTable("batcher", frozenset(case.name for case in CASES), GOALS, interpreters)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock import Batcher, Limits, RowBatch, send
+from sluicegate import Batcher, Limits, RowBatch, send
 
 from ..stopwatch import Stopwatch
 from .streams import connected
@@ -16,7 +16,7 @@ from .streams import connected
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from penstock.sinks import NatsSink
+    from sluicegate.sinks import NatsSink
 
     from ..stopwatch import Took
 
@@ -56,7 +56,7 @@ async def in_a_window(url: str, payloads: Sequence[bytes]) -> Took:
 
 
 def _sink(url: str) -> NatsSink:
-    from penstock.sinks import NatsSink
+    from sluicegate.sinks import NatsSink
 
     return NatsSink(SUBJECT, servers=url, max_in_flight=WINDOW)
 

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing import EmbeddedUnavailable, embedded_nats
+from sluicegate.testing import EmbeddedUnavailable, embedded_nats
 
 from ..harness import CaseUnavailableError
 

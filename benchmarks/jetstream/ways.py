@@ -11,8 +11,8 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
-from penstock import Consumer, Nak
-from penstock.sources.jetstream import JetStreamSource
+from sluicegate import Consumer, Nak
+from sluicegate.sources.jetstream import JetStreamSource
 
 from ..stopwatch import Stopwatch
 from .streams import STREAM, check_settled, connected
@@ -20,7 +20,7 @@ from .streams import STREAM, check_settled, connected
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock import Message
+    from sluicegate import Message
 
     from ..stopwatch import Took
 
@@ -76,7 +76,7 @@ class Work:
 
 
 async def ours(url: str, durable: str, work: Work) -> Took:
-    """Use Penstock's consumer: in order per subject, retries in the lane, held messages extended."""
+    """Use Sluicegate's consumer: in order per subject, retries in the lane, held messages extended."""
     finished = asyncio.Event()
 
     async def handle(message: Message) -> Nak | None:

@@ -13,8 +13,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batcher, Limits, RowBatch
-from penstock.sinks import KafkaSink
+from sluicegate import Batcher, Limits, RowBatch
+from sluicegate.sinks import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence

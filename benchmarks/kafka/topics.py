@@ -10,14 +10,14 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing import EmbeddedUnavailable, embedded_kafka
+from sluicegate.testing import EmbeddedUnavailable, embedded_kafka
 
 from ..harness import CaseUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.testing.servers.kafka import EmbeddedKafka
+    from sluicegate.testing.servers.kafka import EmbeddedKafka
 
 VALUE = b"x" * 100
 CHUNK = 5_000

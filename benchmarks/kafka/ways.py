@@ -13,15 +13,15 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from penstock.consumer import Consumer
-from penstock.sources.kafka import KafkaSource
+from sluicegate.consumer import Consumer
+from sluicegate.sources.kafka import KafkaSource
 
 from ..peers.task_recipe import Host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from penstock.sources import Source
+    from sluicegate.sources import Source
 
     from ..stopwatch import Took
     from .counting import Counter
@@ -63,7 +63,7 @@ def source_of(bootstrap: str, topic: str) -> KafkaSource:
 
 
 def confluent_source_of(bootstrap: str, topic: str) -> Source:
-    confluent: Any = importlib.import_module("penstock.sources.kafka_confluent")
+    confluent: Any = importlib.import_module("sluicegate.sources.kafka_confluent")
     source: Source = confluent.ConfluentKafkaSource(
         topic, bootstrap=bootstrap, group=uuid.uuid4().hex
     )
@@ -76,7 +76,7 @@ def ours(
     window: int = WINDOW,
     made: Callable[[str, str], Source] = source_of,
 ) -> Way:
-    """Use Penstock's consumer with all defaults, a timeout, and a limit for each key, until the
+    """Use Sluicegate's consumer with all defaults, a timeout, and a limit for each key, until the
     last commit; the offset map is stored with each commit.
     """
 
@@ -159,7 +159,7 @@ async def unhandled(bootstrap: str, topic: str, counter: Counter) -> Took:
 
 
 async def source_alone(bootstrap: str, topic: str, counter: Counter) -> Took:
-    """Fetch from Penstock's source directly, without handling records."""
+    """Fetch from Sluicegate's source directly, without handling records."""
     host = Host()
     source = source_of(bootstrap, topic)
     async with source.open(host), asyncio.timeout(60.0):

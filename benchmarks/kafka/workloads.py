@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from ..stopwatch import TimedTurn, Took
     from .ways import Way
 
-OURS = "Penstock"
+OURS = "Sluicegate"
 RECIPE = "task per message, lock per key"
 BARE = "bare getmany loop"
-CONFLUENT = "Penstock, over librdkafka"
+CONFLUENT = "Sluicegate, over librdkafka"
 FASTSTREAM = "FastStream, one by one"
 PYRALLEL = "pyrallel-consumer"
-WIDE = "Penstock, 1,000 at once"
+WIDE = "Sluicegate, 1,000 at once"
 
 TOPIC = "records"
 LONGEST = 0.005

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-import penstock
+import sluicegate
 
 from .deaf import DeafSink
 
@@ -17,8 +17,8 @@ NEVER = 3600.0
 
 async def main(deadline: float) -> None:
     """Add items, begin a write, and shut down."""
-    async with penstock.Batcher(
-        DeafSink(NEVER), limits=penstock.Limits(max_items=10), name="deaf"
+    async with sluicegate.Batcher(
+        DeafSink(NEVER), limits=sluicegate.Limits(max_items=10), name="deaf"
     ) as batcher:
         await batcher.add_many(range(25))
         print("shutting down", flush=True)
@@ -29,4 +29,4 @@ async def main(deadline: float) -> None:
 
 if __name__ == "__main__":
     program = main(float(sys.argv[1]))
-    penstock.run(program, accept=("unsent", "unknown"), patience=float(sys.argv[2]))
+    sluicegate.run(program, accept=("unsent", "unknown"), patience=float(sys.argv[2]))

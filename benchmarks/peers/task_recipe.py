@@ -9,12 +9,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock._core.source import Settled
+from sluicegate._core.source import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from penstock._core.source import (
+    from sluicegate._core.source import (
         Position,
         Source,
         SourceClaim,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock import Batcher, Limits, Retry, flow, stack
-from penstock.sinks.postgres import PostgresSink
-from penstock.sources.kafka import KafkaSource
+from sluicegate import Batcher, Limits, Retry, flow, stack
+from sluicegate.sinks.postgres import PostgresSink
+from sluicegate.sources.kafka import KafkaSource
 
 from .actions import account_of
 from .runs import HELD_BACK
 
 if TYPE_CHECKING:
-    from penstock import Message, Sink
+    from sluicegate import Message, Sink
 
     from ..destination import Destination, Row
     from .runs import Run, Way

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock import Capabilities
+from sluicegate import Capabilities
 
 from .actions import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock import Batch
+    from sluicegate import Batch
 
     from ..destination import Row
 

@@ -14,11 +14,11 @@ import sys
 import tracemalloc
 from typing import TYPE_CHECKING
 
-from penstock.consumer import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate.consumer import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource, Record, TopicPartition
 
 if TYPE_CHECKING:
-    from penstock.consumer import Message
+    from sluicegate.consumer import Message
 
 WARM, MEASURED = TopicPartition("warm", 0), TopicPartition("measured", 0)
 WARM_RECORDS = 1_000

@@ -10,7 +10,7 @@ import sys
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batch, Batcher, Limits
+from sluicegate import Batch, Batcher, Limits
 
 from ..peers.skeleton import Skeleton
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 
-from penstock import CircuitBreaker, DeadLetter, Retry, Sink, Timeout, stack
+from sluicegate import CircuitBreaker, DeadLetter, Retry, Sink, Timeout, stack
 
 from ..feeds import add, ours, submit
 

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock import Batch, Batcher, Limits
+from sluicegate import Batch, Batcher, Limits
 
 if TYPE_CHECKING:
-    from penstock import Receipt
+    from sluicegate import Receipt
 
 SIZE = 1024
 

@@ -13,7 +13,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-import penstock
+import sluicegate
 
 from ..workloads import WORKLOADS
 
@@ -46,7 +46,7 @@ class Turns:
 
 def main(workloads: Mapping[str, Workload] = WORKLOADS) -> None:
     turns = Turns(workloads)
-    print(json.dumps({"library": penstock.__file__}), flush=True)
+    print(json.dumps({"library": sluicegate.__file__}), flush=True)
     for line in sys.stdin:
         print(json.dumps(turns.answer(**json.loads(line))), flush=True)
 

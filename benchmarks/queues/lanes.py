@@ -1,4 +1,4 @@
-"""The functions of Penstock's queue, called by SQL."""
+"""The functions of Sluicegate's queue, called by SQL."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from .ways import Jobs
 
 QUEUE = "benchmark"
-CLAIM = "SELECT * FROM penstock.claim_jobs($1, 'default', 'benchmark', $2, $3, 0, $4)"
-SETTLE = "SELECT * FROM penstock.settle_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
-FILL = """INSERT INTO penstock.job (queue, key, payload)
+CLAIM = "SELECT * FROM sluicegate.claim_jobs($1, 'default', 'benchmark', $2, $3, 0, $4)"
+SETTLE = "SELECT * FROM sluicegate.settle_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+FILL = """INSERT INTO sluicegate.job (queue, key, payload)
 SELECT $1, 'order-' || g % $2, $3 FROM generate_series(0, $4::int - 1) AS g"""
 
-INSERT = "INSERT INTO penstock.job (queue, key, payload) VALUES ($1, $2, $3)"
+INSERT = "INSERT INTO sluicegate.job (queue, key, payload) VALUES ($1, $2, $3)"
 
 
 class Lanes:
     """`claim_jobs` and `settle_jobs`."""
 
-    tables = ("penstock.job", "penstock.lane", "penstock.bell")
+    tables = ("sluicegate.job", "sluicegate.lane", "sluicegate.bell")
 
     async def install(self, dsn: str) -> None:
         """Create the schema and the queue."""
         import asyncpg
 
-        from penstock.streams import install_streams
+        from sluicegate.streams import install_streams
 
         await install_streams(dsn)  # queues are part of the schema
         con = await asyncpg.connect(dsn)
-        await con.execute("INSERT INTO penstock.queue (name) VALUES ($1)", QUEUE)
+        await con.execute("INSERT INTO sluicegate.queue (name) VALUES ($1)", QUEUE)
         await con.close()
 
     async def fill(self, con: Connection, jobs: Jobs) -> None:
@@ -75,7 +75,7 @@ class LanesWithoutBells(Lanes):
     async def fill(self, con: Connection, jobs: Jobs) -> None:
         """Enqueue jobs as usual, and disable the trigger."""
         await super().fill(con, jobs)
-        await con.execute("ALTER TABLE penstock.job DISABLE TRIGGER ring")
+        await con.execute("ALTER TABLE sluicegate.job DISABLE TRIGGER ring")
 
 
 class LanesWithBells(Lanes):
@@ -83,7 +83,7 @@ class LanesWithBells(Lanes):
 
     async def fill(self, con: Connection, jobs: Jobs) -> None:
         """Enqueue jobs as usual."""
-        await con.execute("ALTER TABLE penstock.job ENABLE TRIGGER ring")
+        await con.execute("ALTER TABLE sluicegate.job ENABLE TRIGGER ring")
         await super().fill(con, jobs)
 
 
@@ -94,8 +94,8 @@ async def insert(con: Connection, key: str) -> None:
 
 def consumed(dsn: str, jobs: Jobs) -> Took:
     """Measure the time of a consumer for these jobs, with a handler that does nothing."""
-    from penstock import Consumer
-    from penstock.sources.postgres_queue import PostgresQueueSource
+    from sluicegate import Consumer
+    from sluicegate.sources.postgres_queue import PostgresQueueSource
 
     seen = 0
 

@@ -64,7 +64,7 @@ async def insert_unordered(con: Connection, key: str) -> None:
 
 
 class UnorderedAsynchronous(Unordered):
-    """The same, but taking jobs does not wait for the disk, as Penstock's claims do not."""
+    """The same, but taking jobs does not wait for the disk, as Sluicegate's claims do not."""
 
     async def install(self, dsn: str) -> None:
         """Do nothing: the table is that of the other one."""

@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-import penstock
-from penstock.sinks import FileSink
+import sluicegate
+from sluicegate.sinks import FileSink
 
 Event = dict[str, object]
-BATCHER = web.AppKey("batcher", penstock.Batcher)
+BATCHER = web.AppKey("batcher", sluicegate.Batcher)
 
 
 async def with_batcher(app: web.Application) -> AsyncIterator[None]:
     sink = FileSink(os.environ["EVENTS"])
-    async with penstock.Batcher[Event](sink, name="events", shutdown_deadline=15) as batcher:
+    async with sluicegate.Batcher[Event](sink, name="events", shutdown_deadline=15) as batcher:
         app[BATCHER] = batcher
         yield
 
@@ -22,7 +22,7 @@ async def with_batcher(app: web.Application) -> AsyncIterator[None]:
 async def take(request: web.Request) -> web.Response:
     try:
         await request.app[BATCHER].add(await request.json(), timeout=0.1)
-    except penstock.AddTimeout as error:
+    except sluicegate.AddTimeout as error:
         raise web.HTTPServiceUnavailable(
             headers={"Retry-After": f"{error.retry_after:.0f}"}
         ) from None

@@ -9,8 +9,8 @@ import os
 from celery import Celery
 from celery.signals import worker_process_init, worker_process_shutdown
 
-import penstock
-from penstock.sinks import PostgresSink
+import sluicegate
+from sluicegate.sinks import PostgresSink
 
 ROOM_WITHIN = 5.0  # seconds that a task may wait for capacity in the ledger
 SAFE_WITHIN = 10.0  # seconds that it may wait for its outcomes; delays a warm shutdown
@@ -18,20 +18,20 @@ SAFE_WITHIN = 10.0  # seconds that it may wait for its outcomes; delays a warm s
 Event = tuple[int, str]
 
 # No thread and no connection yet, so the worker may fork.
-batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
-    penstock.stack(
+batcher: sluicegate.BlockingBatcher[Event] = sluicegate.BlockingBatcher(
+    sluicegate.stack(
         PostgresSink(
             os.environ["DATABASE_URL"],
             table="events",
             columns=("id", "action"),
             on_conflict="ignore",  # a task may run twice
         ),
-        penstock.Timeout(5.0),
-        penstock.Retry(attempts=5),
+        sluicegate.Timeout(5.0),
+        sluicegate.Retry(attempts=5),
     ),
     name="events",
     open="lazy",  # wait for a database that is down
-    limits=penstock.Limits(max_items=500),
+    limits=sluicegate.Limits(max_items=500),
     shutdown_deadline=15.0,
 )
 
@@ -61,7 +61,7 @@ app.conf.update(
 )
 again = {
     # not stored yet, no capacity, or no batcher; the id is a key, so a task may be repeated
-    "autoretry_for": (penstock.ItemFailed, TimeoutError, penstock.ClosedError),
+    "autoretry_for": (sluicegate.ItemFailed, TimeoutError, sluicegate.ClosedError),
     "retry_backoff": True,
     "retry_backoff_max": 60,
     "max_retries": None,
@@ -87,7 +87,7 @@ def write(events: list[Event]) -> None:
     for event, receipt in zip(events, receipts, strict=True):
         try:
             receipt.result(0)
-        except penstock.ItemFailed as failed:
-            if isinstance(failed.__cause__, penstock.PermanentError):
+        except sluicegate.ItemFailed as failed:
+            if isinstance(failed.__cause__, sluicegate.PermanentError):
                 raise Refused(event) from failed
             raise

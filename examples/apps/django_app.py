@@ -10,13 +10,13 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
-import penstock
-from penstock.sinks import FileSink
+import sluicegate
+from sluicegate.sinks import FileSink
 
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY=os.urandom(32).hex())
 django.setup()
 
-batcher = penstock.BlockingBatcher[dict[str, object]](
+batcher = sluicegate.BlockingBatcher[dict[str, object]](
     FileSink(os.environ["EVENTS"]), name="events", shutdown_deadline=15
 )
 
@@ -24,7 +24,7 @@ batcher = penstock.BlockingBatcher[dict[str, object]](
 def take(request: HttpRequest) -> HttpResponse:
     try:
         batcher.add(json.loads(request.body), timeout=0.1)
-    except penstock.AddTimeout as error:
+    except sluicegate.AddTimeout as error:
         return HttpResponse(status=503, headers={"Retry-After": f"{error.retry_after:.0f}"})
     return HttpResponse(status=202)
 

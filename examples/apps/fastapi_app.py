@@ -16,10 +16,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 
-import penstock
-from penstock import Outcome
-from penstock.sinks import PostgresSink
-from penstock.telemetry import PrometheusObserver
+import sluicegate
+from sluicegate import Outcome
+from sluicegate.sinks import PostgresSink
+from sluicegate.telemetry import PrometheusObserver
 
 # the file of a secret that holds the URL, or the URL itself
 URL_FILE = os.environ.get("DATABASE_URL_FILE")
@@ -46,17 +46,17 @@ class Event(BaseModel):
 # -- the batcher -----------------------------------------------------------------------------------
 
 
-def make_batcher() -> penstock.Batcher[Event]:
-    sink = penstock.stack(
+def make_batcher() -> sluicegate.Batcher[Event]:
+    sink = sluicegate.stack(
         PostgresSink(DATABASE_URL, table="events", columns=("id", "action"), on_conflict="ignore"),
-        penstock.Timeout(5.0),
-        penstock.Retry(attempts=5),
+        sluicegate.Timeout(5.0),
+        sluicegate.Retry(attempts=5),
     )
-    return penstock.Batcher(
+    return sluicegate.Batcher(
         sink,
         name="events",
         open="lazy",  # waits for a database that is down; /ready reports it
-        limits=penstock.Limits(
+        limits=sluicegate.Limits(
             max_items=500, max_delay=MAX_DELAY, max_pending_items=MAX_PENDING_ITEMS
         ),
         shutdown_deadline=SHUTDOWN_DEADLINE,
@@ -70,28 +70,28 @@ async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, object]]:
         yield {"batcher": batcher}  # the server runs here, and has stopped when this returns
 
 
-async def batcher_of(request: Request) -> penstock.Batcher[Event]:
-    batcher: penstock.Batcher[Event] = request.state.batcher
+async def batcher_of(request: Request) -> sluicegate.Batcher[Event]:
+    batcher: sluicegate.Batcher[Event] = request.state.batcher
     return batcher
 
 
-Events = Annotated[penstock.Batcher[Event], Depends(batcher_of)]
+Events = Annotated[sluicegate.Batcher[Event], Depends(batcher_of)]
 app = FastAPI(lifespan=lifespan)
 
 
 # -- events ----------------------------------------------------------------------------------------
 
 
-@app.exception_handler(penstock.AddTimeout)
-async def no_room(request: Request, error: penstock.AddTimeout) -> Response:
+@app.exception_handler(sluicegate.AddTimeout)
+async def no_room(request: Request, error: sluicegate.AddTimeout) -> Response:
     """Respond to a full ledger. An outage of a minute seldom ends within five seconds."""
     batcher = await batcher_of(request)
     pause = max(error.retry_after, batcher.stats().destination.seconds)
     return refused("no room", min(pause, LONGEST_PAUSE))
 
 
-@app.exception_handler(penstock.ClosedError)
-async def closed(_request: Request, _error: penstock.ClosedError) -> Response:
+@app.exception_handler(sluicegate.ClosedError)
+async def closed(_request: Request, _error: sluicegate.ClosedError) -> Response:
     """Respond while shutting down or broken: another replica takes the event."""
     return refused("closed", 1.0)
 
@@ -112,17 +112,17 @@ async def store(event: Event, batcher: Events) -> Response:
     """Return 201 only if the event is in the table."""
     try:
         outcome = await batcher.deliver(event, timeout=STORED_WITHIN)
-    except penstock.DeliverTimeout:  # accepted, and written once the database is back
+    except sluicegate.DeliverTimeout:  # accepted, and written once the database is back
         return JSONResponse({"outcome": "pending"}, 202)
-    except penstock.ItemFailed as failed:
+    except sluicegate.ItemFailed as failed:
         return JSONResponse({"outcome": failed.outcome.value}, status_of(failed))
     return JSONResponse({"outcome": outcome.value}, 201)
 
 
-def status_of(failed: penstock.ItemFailed) -> int:
+def status_of(failed: sluicegate.ItemFailed) -> int:
     if failed.outcome is Outcome.UNKNOWN:
         return 504  # may be stored; the id makes it safe to send it again
-    if isinstance(failed.__cause__, penstock.PermanentError):
+    if isinstance(failed.__cause__, sluicegate.PermanentError):
         return 422  # the table refuses it, and would refuse it again; also if dead-lettered
     return 503  # not stored: the attempts are used up, or the process ends
 

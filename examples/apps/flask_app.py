@@ -11,8 +11,8 @@ import re
 import flask
 from werkzeug.exceptions import UnprocessableEntity
 
-import penstock
-from penstock.sinks import PostgresSink
+import sluicegate
+from sluicegate.sinks import PostgresSink
 
 MAX_DELAY = float(os.environ.get("MAX_DELAY", "0.05"))
 ROOM_WITHIN = 0.1  # seconds that a request may wait for room in the ledger
@@ -26,32 +26,32 @@ Event = tuple[int, str]
 
 # A description: no thread and no connection yet, so gunicorn may fork. Each worker process starts
 # its own, in gunicorn_conf.py; all threads of the process share it.
-batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
-    penstock.stack(
+batcher: sluicegate.BlockingBatcher[Event] = sluicegate.BlockingBatcher(
+    sluicegate.stack(
         PostgresSink(
             os.environ["DATABASE_URL"],
             table="events",
             columns=("id", "action"),
             on_conflict="ignore",
         ),
-        penstock.Timeout(5.0),
-        penstock.Retry(attempts=5),
+        sluicegate.Timeout(5.0),
+        sluicegate.Retry(attempts=5),
     ),
     name="events",
     open="lazy",  # waits for a database that is down
-    limits=penstock.Limits(max_items=500, max_delay=MAX_DELAY, max_pending_items=10_000),
+    limits=sluicegate.Limits(max_items=500, max_delay=MAX_DELAY, max_pending_items=10_000),
     shutdown_deadline=SHUTDOWN_DEADLINE,
 )
 app = flask.Flask(__name__)
 
 
-@app.errorhandler(penstock.AddTimeout)
-def no_room(error: penstock.AddTimeout) -> flask.Response:
+@app.errorhandler(sluicegate.AddTimeout)
+def no_room(error: sluicegate.AddTimeout) -> flask.Response:
     return refused("no room", error.retry_after)
 
 
-@app.errorhandler(penstock.ClosedError)
-def closed(_error: penstock.ClosedError) -> flask.Response:
+@app.errorhandler(sluicegate.ClosedError)
+def closed(_error: sluicegate.ClosedError) -> flask.Response:
     return refused("closed", 1.0)
 
 
@@ -72,9 +72,9 @@ def store() -> flask.Response:
     event = event_of(flask.request)
     try:
         outcome = batcher.deliver(event, timeout=STORED_WITHIN)
-    except penstock.DeliverTimeout:  # accepted, and written once the database is back
+    except sluicegate.DeliverTimeout:  # accepted, and written once the database is back
         return flask.Response("pending\n", 202)
-    except penstock.ItemFailed as failed:
+    except sluicegate.ItemFailed as failed:
         return flask.Response(f"{failed.outcome.value}\n", 502)
     return flask.Response(f"{outcome.value}\n", 201)
 

@@ -7,12 +7,12 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-import penstock
-from penstock.consumer import serve_probes
-from penstock.sources.kafka import KafkaSource
+import sluicegate
+from sluicegate.consumer import serve_probes
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 logger = logging.getLogger("billing")
 
@@ -21,7 +21,7 @@ STOP_TIMEOUT = 5.0
 PROBE_PORT = int(os.environ.get("PROBE_PORT", "8080"))
 
 
-def make_consumer() -> penstock.Consumer:
+def make_consumer() -> sluicegate.Consumer:
     source = KafkaSource(
         "orders",
         bootstrap=os.environ["KAFKA"],
@@ -31,7 +31,7 @@ def make_consumer() -> penstock.Consumer:
         rebalance_timeout=float(os.environ.get("REBALANCE_TIMEOUT", "60")),
         stop_timeout=STOP_TIMEOUT,
     )
-    return penstock.Consumer(source, name="billing", concurrency=100, drain=DRAIN)
+    return sluicegate.Consumer(source, name="billing", concurrency=100, drain=DRAIN)
 
 
 async def bill(message: Message) -> None:
@@ -47,4 +47,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    penstock.run(main())
+    sluicegate.run(main())

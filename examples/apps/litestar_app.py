@@ -7,8 +7,8 @@ from typing import Any
 
 from litestar import Litestar, Request, Response, post
 
-import penstock
-from penstock.sinks import FileSink
+import sluicegate
+from sluicegate.sinks import FileSink
 
 Event = dict[str, object]
 
@@ -16,7 +16,7 @@ Event = dict[str, object]
 @asynccontextmanager
 async def with_batcher(app: Litestar) -> AsyncIterator[None]:
     sink = FileSink(os.environ["EVENTS"])
-    async with penstock.Batcher[Event](sink, name="events", shutdown_deadline=15) as batcher:
+    async with sluicegate.Batcher[Event](sink, name="events", shutdown_deadline=15) as batcher:
         app.state.batcher = batcher
         yield
 
@@ -25,7 +25,7 @@ async def with_batcher(app: Litestar) -> AsyncIterator[None]:
 async def take(request: Request[Any, Any, Any]) -> Response[None]:
     try:
         await request.app.state.batcher.add(await request.json(), timeout=0.1)
-    except penstock.AddTimeout as error:
+    except sluicegate.AddTimeout as error:
         pause = {"Retry-After": f"{error.retry_after:.0f}"}
         return Response(None, status_code=503, headers=pause)
     return Response(None, status_code=202)

@@ -8,7 +8,7 @@ from typing import Self
 
 import asyncpg
 
-import penstock
+import sluicegate
 
 Event = tuple[int, str | None]
 INSERT = "INSERT INTO audit_events (id, action) VALUES ($1, $2) ON CONFLICT DO NOTHING"
@@ -31,7 +31,7 @@ class AuditSink:
     async def insert(self, event: Event) -> None:
         await self.pool.execute(INSERT, *event)
 
-    async def write(self, batch: penstock.Batch[Event]) -> penstock.WriteResult | None:
+    async def write(self, batch: sluicegate.Batch[Event]) -> sluicegate.WriteResult | None:
         raise NotImplementedError
 
 

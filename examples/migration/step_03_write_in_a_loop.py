@@ -10,7 +10,7 @@ from typing import Self
 
 import asyncpg
 
-import penstock
+import sluicegate
 
 Event = tuple[int, str | None]
 INSERT = "INSERT INTO audit_events (id, action) VALUES ($1, $2) ON CONFLICT DO NOTHING"
@@ -33,14 +33,14 @@ class AuditSink:
     async def insert(self, event: Event) -> None:
         await self.pool.execute(INSERT, *event)
 
-    async def write(self, batch: penstock.Batch[Event]) -> penstock.WriteResult | None:
+    async def write(self, batch: sluicegate.Batch[Event]) -> sluicegate.WriteResult | None:
         errors: dict[int, BaseException] = {}
         for index, event in enumerate(batch):
             try:
                 await self.insert(event)
             except Exception as error:
                 errors[index] = error
-        return penstock.WriteResult.failed(batch, errors)
+        return sluicegate.WriteResult.failed(batch, errors)
 
 
 async def handle(sink: AuditSink, event: Event) -> None:

@@ -10,7 +10,7 @@ from typing import Self
 
 import asyncpg
 
-import penstock
+import sluicegate
 
 Event = tuple[int, str | None]
 INSERT = "INSERT INTO audit_events (id, action) VALUES ($1, $2) ON CONFLICT DO NOTHING"
@@ -33,14 +33,14 @@ class AuditSink:
     async def insert(self, event: Event) -> None:
         await self.pool.execute(INSERT, *event)
 
-    async def write(self, batch: penstock.Batch[Event]) -> penstock.WriteResult | None:
+    async def write(self, batch: sluicegate.Batch[Event]) -> sluicegate.WriteResult | None:
         errors: dict[int, BaseException] = {}
         for index, event in enumerate(batch):
             try:
                 await self.insert(event)
             except Exception as error:
                 errors[index] = error
-        return penstock.WriteResult.failed(batch, errors)
+        return sluicegate.WriteResult.failed(batch, errors)
 
 
 async def handle(sink: AuditSink, event: Event) -> None:
@@ -52,8 +52,8 @@ async def handle(sink: AuditSink, event: Event) -> None:
 
 async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
     sink = AuditSink(dsn)
-    limits = penstock.Limits(max_items=500, max_delay=0.2)
-    async with penstock.Batcher(sink, name="audit", limits=limits):
+    limits = sluicegate.Limits(max_items=500, max_delay=0.2)
+    async with sluicegate.Batcher(sink, name="audit", limits=limits):
         async for event in requests:
             await handle(sink, event)
 

@@ -9,7 +9,7 @@ from typing import Self
 
 import asyncpg
 
-import penstock
+import sluicegate
 
 Event = tuple[int, str | None]
 INSERT = "INSERT INTO audit_events (id, action) VALUES ($1, $2) ON CONFLICT DO NOTHING"
@@ -32,28 +32,28 @@ class AuditSink:
     async def insert(self, event: Event) -> None:
         await self.pool.execute(INSERT, *event)
 
-    async def write(self, batch: penstock.Batch[Event]) -> penstock.WriteResult | None:
+    async def write(self, batch: sluicegate.Batch[Event]) -> sluicegate.WriteResult | None:
         errors: dict[int, BaseException] = {}
         for index, event in enumerate(batch):
             try:
                 await self.insert(event)
             except Exception as error:
                 errors[index] = error
-        return penstock.WriteResult.failed(batch, errors)
+        return sluicegate.WriteResult.failed(batch, errors)
 
 
 def not_recorded(events: Sequence[Event], error: BaseException) -> None:
     logger.error("events %s are not recorded: %r", [number for number, _ in events], error)
 
 
-async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
+async def handle(batcher: sluicegate.Batcher[Event], event: Event) -> None:
     await batcher.add(event)
 
 
 async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
     sink = AuditSink(dsn)
-    limits = penstock.Limits(max_items=500, max_delay=0.2)
-    async with penstock.Batcher(
+    limits = sluicegate.Limits(max_items=500, max_delay=0.2)
+    async with sluicegate.Batcher(
         sink, name="audit", limits=limits, on_failure=not_recorded, shutdown_deadline=10.0
     ) as batcher:
         async for event in requests:
@@ -61,7 +61,7 @@ async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 def main(dsn: str, requests: AsyncIterator[Event]) -> None:
-    penstock.run(serve(dsn, requests), accept=("rejected",))  # not_recorded handles them
+    sluicegate.run(serve(dsn, requests), accept=("rejected",))  # not_recorded handles them
 
 
 async def thousand_requests() -> AsyncIterator[Event]:

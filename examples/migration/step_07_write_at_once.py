@@ -4,8 +4,8 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
 
-import penstock
-from penstock.sinks import PostgresSink
+import sluicegate
+from sluicegate.sinks import PostgresSink
 
 Event = tuple[int, str | None]
 logger = logging.getLogger("audit")
@@ -15,14 +15,14 @@ def not_recorded(events: Sequence[Event], error: BaseException) -> None:
     logger.error("events %s are not recorded: %r", [number for number, _ in events], error)
 
 
-async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
+async def handle(batcher: sluicegate.Batcher[Event], event: Event) -> None:
     await batcher.add(event)
 
 
 async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
     sink = PostgresSink(dsn, table="audit_events", columns=("id", "action"), on_conflict="ignore")
-    limits = penstock.Limits(max_items=500, max_delay=0.2)
-    async with penstock.Batcher(
+    limits = sluicegate.Limits(max_items=500, max_delay=0.2)
+    async with sluicegate.Batcher(
         sink, name="audit", limits=limits, on_failure=not_recorded, shutdown_deadline=10.0
     ) as batcher:
         async for event in requests:
@@ -30,7 +30,7 @@ async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 def main(dsn: str, requests: AsyncIterator[Event]) -> None:
-    penstock.run(serve(dsn, requests), accept=("rejected",))  # not_recorded handles them
+    sluicegate.run(serve(dsn, requests), accept=("rejected",))  # not_recorded handles them
 
 
 async def thousand_requests() -> AsyncIterator[Event]:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-import penstock
-from penstock.sinks import PostgresSink
-from penstock.telemetry import PrometheusObserver
+import sluicegate
+from sluicegate.sinks import PostgresSink
+from sluicegate.telemetry import PrometheusObserver
 
 Event = tuple[int, str | None]
 logger = logging.getLogger("audit")
@@ -21,14 +21,14 @@ def not_recorded(events: Sequence[Event], error: BaseException) -> None:
     logger.error("events %s are not recorded: %r", [number for number, _ in events], error)
 
 
-async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
+async def handle(batcher: sluicegate.Batcher[Event], event: Event) -> None:
     await batcher.add(event)
 
 
 async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
     sink = PostgresSink(dsn, table="audit_events", columns=("id", "action"), on_conflict="ignore")
-    limits = penstock.Limits(max_items=500, max_delay=0.2)
-    async with penstock.Batcher(
+    limits = sluicegate.Limits(max_items=500, max_delay=0.2)
+    async with sluicegate.Batcher(
         sink,
         name="audit",
         limits=limits,
@@ -41,7 +41,7 @@ async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 def main(dsn: str, requests: AsyncIterator[Event]) -> None:
-    penstock.run(serve(dsn, requests), accept=("rejected",))  # not_recorded handles them
+    sluicegate.run(serve(dsn, requests), accept=("rejected",))  # not_recorded handles them
 
 
 async def thousand_requests() -> AsyncIterator[Event]:

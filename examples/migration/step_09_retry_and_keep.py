@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-import penstock
-from penstock.sinks import PostgresSink
-from penstock.telemetry import PrometheusObserver
+import sluicegate
+from sluicegate.sinks import PostgresSink
+from sluicegate.telemetry import PrometheusObserver
 
 Event = tuple[int, str | None]
 logger = logging.getLogger("audit")
@@ -20,25 +20,25 @@ def not_recorded(events: Sequence[Event], error: BaseException) -> None:
     logger.error("events %s are not recorded: %r", [number for number, _ in events], error)
 
 
-def refused(record: penstock.DeadLetterRecord[Event]) -> tuple[str, str]:
+def refused(record: sluicegate.DeadLetterRecord[Event]) -> tuple[str, str]:
     return json.dumps(record.item), record.message
 
 
-async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
+async def handle(batcher: sluicegate.Batcher[Event], event: Event) -> None:
     await batcher.add(event)
 
 
 async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
-    sink = penstock.stack(
+    sink = sluicegate.stack(
         PostgresSink(dsn, table="audit_events", columns=("id", "action"), on_conflict="ignore"),
-        penstock.Timeout(5.0),
-        penstock.Retry(attempts=5),
-        penstock.DeadLetter(
+        sluicegate.Timeout(5.0),
+        sluicegate.Retry(attempts=5),
+        sluicegate.DeadLetter(
             PostgresSink(dsn, table="audit_refused", columns=("event", "error")), record=refused
         ),
     )
-    limits = penstock.Limits(max_items=500, max_delay=0.2)
-    async with penstock.Batcher(
+    limits = sluicegate.Limits(max_items=500, max_delay=0.2)
+    async with sluicegate.Batcher(
         sink,
         name="audit",
         limits=limits,
@@ -51,7 +51,7 @@ async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 def main(dsn: str, requests: AsyncIterator[Event]) -> None:
-    penstock.run(serve(dsn, requests))
+    sluicegate.run(serve(dsn, requests))
 
 
 async def thousand_requests() -> AsyncIterator[Event]:

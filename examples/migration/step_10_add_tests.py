@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-import penstock
-from penstock.sinks import PostgresSink
-from penstock.telemetry import PrometheusObserver
+import sluicegate
+from sluicegate.sinks import PostgresSink
+from sluicegate.telemetry import PrometheusObserver
 
 Event = tuple[int, str | None]
 logger = logging.getLogger("audit")
@@ -20,28 +20,28 @@ def not_recorded(events: Sequence[Event], error: BaseException) -> None:
     logger.error("events %s are not recorded: %r", [number for number, _ in events], error)
 
 
-def refused(record: penstock.DeadLetterRecord[Event]) -> tuple[str, str]:
+def refused(record: sluicegate.DeadLetterRecord[Event]) -> tuple[str, str]:
     return json.dumps(record.item), record.message
 
 
 def protected(
-    table: penstock.Sink[Event], refusals: penstock.Sink[tuple[str, str]]
-) -> penstock.Sink[Event]:
-    return penstock.stack(
+    table: sluicegate.Sink[Event], refusals: sluicegate.Sink[tuple[str, str]]
+) -> sluicegate.Sink[Event]:
+    return sluicegate.stack(
         table,
-        penstock.Timeout(5.0),
-        penstock.Retry(attempts=5),
-        penstock.DeadLetter(refusals, record=refused),
+        sluicegate.Timeout(5.0),
+        sluicegate.Retry(attempts=5),
+        sluicegate.DeadLetter(refusals, record=refused),
     )
 
 
-async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
+async def handle(batcher: sluicegate.Batcher[Event], event: Event) -> None:
     await batcher.add(event)
 
 
-async def serve(sink: penstock.Sink[Event], requests: AsyncIterator[Event]) -> None:
-    limits = penstock.Limits(max_items=500, max_delay=0.2)
-    async with penstock.Batcher(
+async def serve(sink: sluicegate.Sink[Event], requests: AsyncIterator[Event]) -> None:
+    limits = sluicegate.Limits(max_items=500, max_delay=0.2)
+    async with sluicegate.Batcher(
         sink,
         name="audit",
         limits=limits,
@@ -56,7 +56,7 @@ async def serve(sink: penstock.Sink[Event], requests: AsyncIterator[Event]) -> N
 def main(dsn: str, requests: AsyncIterator[Event]) -> None:
     table = PostgresSink(dsn, table="audit_events", columns=("id", "action"), on_conflict="ignore")
     refusals = PostgresSink(dsn, table="audit_refused", columns=("event", "error"))
-    penstock.run(serve(protected(table, refusals), requests))
+    sluicegate.run(serve(protected(table, refusals), requests))
 
 
 async def thousand_requests() -> AsyncIterator[Event]:

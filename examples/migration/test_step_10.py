@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 from examples.migration.step_10_add_tests import Event, protected, serve
 
-from penstock import PermanentError, TransientError, UnavailableError
-from penstock.sinks import MemorySink
-from penstock.testing import FakeClock, ScriptedSink, fail, partial
+from sluicegate import PermanentError, TransientError, UnavailableError
+from sluicegate.sinks import MemorySink
+from sluicegate.testing import FakeClock, ScriptedSink, fail, partial
 
 pytestmark = pytest.mark.usefixtures("fake_clock")
 EVENTS: list[Event] = [(0, "login"), (1, None), (2, "logout")]

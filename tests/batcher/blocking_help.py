@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock import Batch, BlockingBatcher, Limits
+from sluicegate import Batch, BlockingBatcher, Limits
 
 PATIENCE = 20.0
 """Seconds after which a test that hangs fails."""

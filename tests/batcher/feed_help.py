@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from penstock import Capabilities, Outcome
-from penstock.testing import FakeClock
+from sluicegate import Capabilities, Outcome
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from penstock import Batch, Batcher, WriteResult
+    from sluicegate import Batch, Batcher, WriteResult
 
 
 class Row(NamedTuple):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from feed_help import Row, Slip, key_of, tenant_of
 
-from penstock import (
+from sluicegate import (
     Backoff,
     Batcher,
     Capabilities,
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from random import Random
 
-    from penstock import Batch
-    from penstock.batcher import Feed
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.batcher import Feed
+    from sluicegate.testing import FakeClock
 
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED)
 

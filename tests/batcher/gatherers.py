@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock import Batcher, Reason
-from penstock._core.clock import Clock
-from penstock._core.ledger import Ledger
-from penstock._core.order.parking import Parking
-from penstock.batcher.gathering.add_group import AddGroup
-from penstock.batcher.gathering.gatherer import Shape
-from penstock.batcher.gathering.gathering import Gathering
-from penstock.batcher.gathering.keyed import KeyedGatherer
-from penstock.batcher.gathering.make import gathering_for
-from penstock.batcher.gathering.numbers import Numbers
-from penstock.batcher.gathering.pack import Pack
-from penstock.batcher.gathering.plain import PlainGatherer
-from penstock.batcher.gathering.tenants import TenantGatherer, TenantRules
-from penstock.batcher.gathering.window import AddWindow
-from penstock.batcher.setup import checked_setup
-from penstock.sinks import MemorySink
-from penstock.testing import FakeClock
+from sluicegate import Batcher, Reason
+from sluicegate._core.clock import Clock
+from sluicegate._core.ledger import Ledger
+from sluicegate._core.order.parking import Parking
+from sluicegate.batcher.gathering.add_group import AddGroup
+from sluicegate.batcher.gathering.gatherer import Shape
+from sluicegate.batcher.gathering.gathering import Gathering
+from sluicegate.batcher.gathering.keyed import KeyedGatherer
+from sluicegate.batcher.gathering.make import gathering_for
+from sluicegate.batcher.gathering.numbers import Numbers
+from sluicegate.batcher.gathering.pack import Pack
+from sluicegate.batcher.gathering.plain import PlainGatherer
+from sluicegate.batcher.gathering.tenants import TenantGatherer, TenantRules
+from sluicegate.batcher.gathering.window import AddWindow
+from sluicegate.batcher.setup import checked_setup
+from sluicegate.sinks import MemorySink
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from penstock.batcher.gathering.pack import Leftover
-    from penstock.batcher.resolvable import Resolvable
+    from sluicegate.batcher.gathering.pack import Leftover
+    from sluicegate.batcher.resolvable import Resolvable
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batch, WriteResult
+from sluicegate import Batch, WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable

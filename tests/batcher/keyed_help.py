@@ -6,13 +6,13 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock import Capabilities, DeadLetter, Limits, PermanentError, WriteResult, stack
-from penstock.testing import FakeClock
+from sluicegate import Capabilities, DeadLetter, Limits, PermanentError, WriteResult, stack
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from penstock import Batch
+    from sluicegate import Batch
 
 
 class Lane(NamedTuple):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tenant_programs import LookupFailed, Program, Thing, Writes
 
-from penstock import Batcher, Limits
-from penstock.batcher.gathering.keyed import KeyedGatherer
+from sluicegate import Batcher, Limits
+from sluicegate.batcher.gathering.keyed import KeyedGatherer
 
 if TYPE_CHECKING:
-    from penstock import Batch
+    from sluicegate import Batch
 
 
 class SizedWrites(Writes):

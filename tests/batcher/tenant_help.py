@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from penstock import Limits
-from penstock.testing import FakeClock
+from sluicegate import Limits
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from penstock import Batch
+    from sluicegate import Batch
 
 Item = tuple[str, int]
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from keyed_help import Item, Lane, key_of, tenant_of
 
-from penstock import Batcher, Limits
+from sluicegate import Batcher, Limits
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 LIMITS = Limits(max_items=10, max_delay=1.0, workers=4, max_pending_items=100)
 NO_ROOM = Limits(max_items=5, max_delay=0.001, workers=1, max_pending_items=10)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from penstock import (
+from sluicegate import (
     Backoff,
     Batcher,
     ClosedError,
@@ -19,12 +19,12 @@ from penstock import (
     TransientError,
     stack,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock import Batch
+    from sluicegate import Batch
 
 
 class Thing(NamedTuple):

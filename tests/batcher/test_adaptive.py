@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import (
+from sluicegate import (
     Adaptive,
     CircuitOpenError,
     ConfigError,
@@ -24,12 +24,12 @@ from penstock import (
     TransientError,
     UnavailableError,
 )
-from penstock.batcher.adaptive.adaptive import AdaptiveControl, Load, Setting, Try
-from penstock.batcher.adaptive.ceiling import HOLD, Ceiling
-from penstock.batcher.adaptive.governor import Governor, load_of
-from penstock.batcher.adaptive.items import TRIES, ItemsControl
-from penstock.batcher.adaptive.workers import WorkersControl
-from penstock.sinks import MemorySink
+from sluicegate.batcher.adaptive.adaptive import AdaptiveControl, Load, Setting, Try
+from sluicegate.batcher.adaptive.ceiling import HOLD, Ceiling
+from sluicegate.batcher.adaptive.governor import Governor, load_of
+from sluicegate.batcher.adaptive.items import TRIES, ItemsControl
+from sluicegate.batcher.adaptive.workers import WorkersControl
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

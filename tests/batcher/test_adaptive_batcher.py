@@ -9,7 +9,7 @@ import pytest
 from gatherers import Plain
 
 from helpers import Gated, Recording
-from penstock import (
+from sluicegate import (
     Adaptive,
     Batch,
     Batcher,
@@ -29,11 +29,11 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock._core.lineage import Reason
-from penstock.sinks import MemorySink
+from sluicegate._core.lineage import Reason
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 LIMITS = Limits(max_items=100, workers=4, max_pending_items=2000)
 
@@ -66,7 +66,7 @@ async def test_each_change_is_told(fake_clock: FakeClock, caplog: pytest.LogCapt
         def on_adapted(self, name: str, workers: int, max_items: int) -> None:
             self.seen.append((name, workers, max_items))
 
-    caplog.set_level("DEBUG", "penstock.batcher")
+    caplog.set_level("DEBUG", "sluicegate.batcher")
     async with Batcher(
         Recording(0.1), limits=LIMITS, adaptive=Adaptive(), observers=[Settings()], name="audit"
     ) as batcher:

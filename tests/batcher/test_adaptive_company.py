@@ -11,7 +11,7 @@ import pytest
 from keyed_help import Destination, Item, key_of
 
 from helpers import Recording
-from penstock import (
+from sluicegate import (
     Adaptive,
     Batch,
     Batcher,
@@ -31,7 +31,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 LIMITS = Limits(max_items=100, max_delay=0.05, workers=16, max_pending_items=4000)
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.examples.example import DOCS, load, printed_on
 
-from penstock import Adaptive, Limits
-from penstock.testing import Destination, Sample, Scenario, simulate
+from sluicegate import Adaptive, Limits
+from sluicegate.testing import Destination, Sample, Scenario, simulate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import Simulated
+    from sluicegate.testing import Simulated
 
 PAGE = "explanation/adaptive-control.md"
 PICTURES = DOCS / "assets" / "adaptive"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from helpers import Gated, Recording
-from penstock import AddTimeout, Batcher, ClosedError, ItemTooLarge, LedgerFull, Limits
+from sluicegate import AddTimeout, Batcher, ClosedError, ItemTooLarge, LedgerFull, Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 SMALL = Limits(max_items=2, max_pending_items=4, max_delay=60.0)
 

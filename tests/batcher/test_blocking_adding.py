@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from blocking_help import PATIENCE, Plain
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     BlockingBatcher,
     ClosedError,
@@ -29,10 +29,10 @@ from penstock import (
     Outcome,
     PermanentError,
 )
-from penstock.batcher.setup import Setup, checked_setup
-from penstock.batcher.threads.inbox import Inbox, InboxEntry
-from penstock.batcher.threads.inbox_batcher import InboxBatcher
-from penstock.testing import FakeClock
+from sluicegate.batcher.setup import Setup, checked_setup
+from sluicegate.batcher.threads.inbox import Inbox, InboxEntry
+from sluicegate.batcher.threads.inbox_batcher import InboxBatcher
+from sluicegate.testing import FakeClock
 
 
 @contextmanager

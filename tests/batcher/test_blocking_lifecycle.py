@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from blocking_help import PATIENCE, Plain, full, waits
 
-from penstock import (
+from sluicegate import (
     Batch,
     BatcherBroken,
     BlockingBatcher,
@@ -23,7 +23,7 @@ from penstock import (
     Limits,
     PermanentError,
 )
-from penstock.batcher.threads import thread_run
+from sluicegate.batcher.threads import thread_run
 
 
 def test_use_before_opening_and_after_closing_says_so() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from blocking_help import PATIENCE, Plain, full, waits
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batch,
     BlockingBatcher,

@@ -10,7 +10,7 @@ from process_help import script
 def test_it_is_drained_at_the_interpreters_exit(kind: str) -> None:
     """design 4. A plain function still gets a thread to write in."""
     out = script(f"""
-        from penstock import BlockingBatcher, Limits
+        from sluicegate import BlockingBatcher, Limits
 
         {kind} write(batch):
             print("wrote", len(batch), batch.reason.value)
@@ -29,7 +29,7 @@ def test_a_forked_child_starts_empty() -> None:
     """
     out = script("""
         import os, threading, warnings
-        from penstock import BlockingBatcher, Limits
+        from sluicegate import BlockingBatcher, Limits
 
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads running: that is the point
 
@@ -66,7 +66,7 @@ def test_a_child_of_multiprocessing_drains_at_its_exit() -> None:
     """batcher/4b.14: its exit stops threads as the interpreter's does."""
     out = script("""
         import multiprocessing, os, warnings
-        from penstock import BlockingBatcher, Limits
+        from sluicegate import BlockingBatcher, Limits
 
         warnings.simplefilter("ignore", DeprecationWarning)
 

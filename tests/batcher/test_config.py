@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import Recording
-from penstock import Batcher, Capabilities, ConfigError, Limits, stack
+from sluicegate import Batcher, Capabilities, ConfigError, Limits, stack
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 make: Any = Batcher  # wrong types are intended here

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,

@@ -12,7 +12,7 @@ import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     DeadLetter,
@@ -25,11 +25,11 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
-from penstock._core.patience import SHARE, SHORTEST, latest_try, next_try
+from sluicegate._core.patience import SHARE, SHORTEST, latest_try, next_try
 
 if TYPE_CHECKING:
-    from penstock import ShutdownReport
-    from penstock.testing import FakeClock
+    from sluicegate import ShutdownReport
+    from sluicegate.testing import FakeClock
 
 FAULTS: dict[str, Exception] = {
     "unavailable": UnavailableError("connection refused"),

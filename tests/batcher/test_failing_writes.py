@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from helpers import Deaf, Recording
-from penstock import Batch, Batcher, BatcherBroken, Limits, Outcome, PermanentError, WriteResult
-from penstock.testing import FakeClock
+from sluicegate import Batch, Batcher, BatcherBroken, Limits, Outcome, PermanentError, WriteResult
+from sluicegate.testing import FakeClock
 
 
 async def test_the_flush_timeout_ends_a_hung_write(fake_clock: FakeClock) -> None:

@@ -21,7 +21,7 @@ from feed_help import (
     tenant_of,
 )
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ClosedError,
     ConfigError,
@@ -30,7 +30,7 @@ from penstock import (
     PermanentError,
     TimedOutError,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 HOLDS = (Outcome.UNKNOWN, Outcome.REJECTED)
 SHAPES: dict[str, dict[str, Any]] = {

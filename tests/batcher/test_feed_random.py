@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from feed_machine import run
 
-from penstock import Outcome
-from penstock._core.delivery.delivery import Delivery
-from penstock.batcher.books import Bookkeeper
-from penstock.testing import FakeClock
+from sluicegate import Outcome
+from sluicegate._core.delivery.delivery import Delivery
+from sluicegate.batcher.books import Bookkeeper
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

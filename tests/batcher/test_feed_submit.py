@@ -21,7 +21,7 @@ from feed_help import (
     tenant_of,
 )
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ClosedError,
     ItemFunctionError,
@@ -32,7 +32,7 @@ from penstock import (
     Tenants,
     WithdrawnError,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -21,7 +21,7 @@ from feed_help import (
     tenant_of,
 )
 
-from penstock import (
+from sluicegate import (
     Backoff,
     Batcher,
     DeadLetter,
@@ -35,7 +35,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from helpers import Gated
-from penstock import Batch, Batcher, BlockingBatcher, Limits, NoFeedback, PermanentError
-from penstock.testing import FakeClock
+from sluicegate import Batch, Batcher, BlockingBatcher, Limits, NoFeedback, PermanentError
+from sluicegate.testing import FakeClock
 
 app = logging.getLogger("app")
 client = logging.getLogger("client_library")
@@ -72,7 +72,7 @@ class Failing:
 def test_a_sink_that_logs_and_fails_does_not_feed_its_own_batcher(
     sink: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """batcher/4b.14: records of the program are batched, those of the writes and of Penstock are
+    """batcher/4b.14: records of the program are batched, those of the writes and of Sluicegate are
     not; other handlers receive all of them.
     """
     batcher: BlockingBatcher[str] = BlockingBatcher(

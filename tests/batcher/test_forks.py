@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks h
 
 PARENT = """
     import asyncio, ctypes, os, pathlib, select, sys, threading, warnings
-    from penstock import Batcher, BlockingBatcher, ForkedError, Limits, Openable
+    from sluicegate import Batcher, BlockingBatcher, ForkedError, Limits, Openable
 
     warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads running: that is the point
 
@@ -150,7 +150,7 @@ def test_a_fork_while_the_sink_is_being_opened_leaves_that_to_the_parent(mode: s
         await batcher.shutdown()
 
     import logging
-    logging.getLogger("penstock").setLevel(logging.CRITICAL)
+    logging.getLogger("sluicegate").setLevel(logging.CRITICAL)
     asyncio.run(main())
     """
     )
@@ -198,9 +198,9 @@ def test_a_child_writes_its_own_items_however_it_was_forked(fork: str, key: str)
     out = script(
         PARENT
         + f"""
-    from penstock._core.order import keys
-    from penstock._core.runtime import process_fork
-    from penstock.batcher import receipt as receipts
+    from sluicegate._core.order import keys
+    from sluicegate._core.runtime import process_fork
+    from sluicegate.batcher import receipt as receipts
 
     batcher = BlockingBatcher(Shown(), limits=Limits(max_delay=60.0), key={key})
     calls = [
@@ -291,7 +291,7 @@ def test_a_batcher_for_threads_refuses_gevents() -> None:
     out = script("""
         from gevent import monkey
         monkey.patch_all()
-        from penstock import BlockingBatcher, ConfigError
+        from sluicegate import BlockingBatcher, ConfigError
 
         try:
             BlockingBatcher(print, name="audit").start()

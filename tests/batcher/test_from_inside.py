@@ -6,7 +6,7 @@ import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from penstock import (
+from sluicegate import (
     Backoff,
     Batch,
     Batcher,
@@ -17,12 +17,12 @@ from penstock import (
     UnavailableError,
     stack,
 )
-from penstock.sinks import MemorySink
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 WHO = ContextVar("WHO", default="no one")
 

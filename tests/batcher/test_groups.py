@@ -8,7 +8,7 @@ import pytest
 import tenacity
 from keyed_help import Destination, Gate, Item, key_of
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batcher,
     ClosedError,
@@ -25,13 +25,13 @@ from penstock import (
     gather,
     stack,
 )
-from penstock.testing import BlockingSink, FakeSink
+from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Batch, Receipt
-    from penstock.testing import FakeClock
+    from sluicegate import Batch, Receipt
+    from sluicegate.testing import FakeClock
 
 
 def some(keys: str, number: int = 0) -> list[Item]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     BatcherBroken,
@@ -24,11 +24,11 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock._core.function_sink import as_sink
-from penstock.batcher import log
-from penstock.retry import Backoff, Retry
-from penstock.sinks import Combine, Split
-from penstock.testing import FakeClock, ScriptedSink, fail
+from sluicegate._core.function_sink import as_sink
+from sluicegate.batcher import log
+from sluicegate.retry import Backoff, Retry
+from sluicegate.sinks import Combine, Split
+from sluicegate.testing import FakeClock, ScriptedSink, fail
 
 ONE = Limits(max_items=1)
 
@@ -54,7 +54,7 @@ class Unspeakable(Exception):
 
 
 class UnspeakableSinkError(PermanentError):
-    """The same as a subclass of a Penstock error."""
+    """The same as a subclass of a Sluicegate error."""
 
     summary: Any = property(lambda self: 1 / 0)
 
@@ -181,13 +181,13 @@ async def test_an_unlisted_exception_is_logged_though_a_retry_gets_over_it(
 async def test_an_exception_that_the_sink_lists_has_no_traceback(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same applies to network errors, and to Penstock errors caused by an error of a client
+    """The same applies to network errors, and to Sluicegate errors caused by an error of a client
     library.
     """
 
     class Listing(ScriptedSink[int]):
         def classify(self, error: BaseException) -> Any:
-            from penstock import ErrorClass
+            from sluicegate import ErrorClass
 
             return ErrorClass.PERMANENT if isinstance(error, KeyError) else None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     BatcherBroken,
@@ -109,7 +109,7 @@ def test_a_sink_that_exits_ends_the_loop_and_every_item_is_accounted_for(
 
 PROGRAM = """
     import asyncio, sys
-    from penstock import Batcher, BlockingBatcher, Limits, Observer, run
+    from sluicegate import Batcher, BlockingBatcher, Limits, Observer, run
 
     how, where, workers = sys.argv[1:]
     error = {error}
@@ -414,7 +414,7 @@ def test_an_interrupt_at_exit_means_now_and_every_batcher_is_ended() -> None:
     """Including those after the interrupted one."""
     program = """
         import os, signal, threading
-        from penstock import BlockingBatcher, Limits
+        from sluicegate import BlockingBatcher, Limits
 
         def interrupting(batch):
             os.kill(os.getpid(), signal.SIGINT)
@@ -444,7 +444,7 @@ def test_an_interrupt_at_exit_means_now_and_every_batcher_is_ended() -> None:
 
 STORM = """
     import signal, sys, random, time
-    from penstock import BlockingBatcher, ItemFailed, Limits
+    from sluicegate import BlockingBatcher, ItemFailed, Limits
 
     seed, overflow = int(sys.argv[1]), sys.argv[2]
     applied = []

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.seeds import run_by
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     Capabilities,
@@ -36,9 +36,9 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.sinks import Isolate, MemorySink
-from penstock.testing import FakeClock
+from sluicegate.retry import Backoff
+from sluicegate.sinks import Isolate, MemorySink
+from sluicegate.testing import FakeClock
 
 COUNT = 60
 LONG = 3000

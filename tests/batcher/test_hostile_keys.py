@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     ItemFailed,
@@ -19,11 +19,11 @@ from penstock import (
     WriteResult,
     gather,
 )
-from penstock._core.batch import RowBatch
-from penstock._core.delivery.delivery import Delivery
-from penstock._core.order.keys import identity, shown
-from penstock._core.order.prefix import leaders
-from penstock.testing import BlockingSink, FakeClock, FakeSink
+from sluicegate._core.batch import RowBatch
+from sluicegate._core.delivery.delivery import Delivery
+from sluicegate._core.order.keys import identity, shown
+from sluicegate._core.order.prefix import leaders
+from sluicegate.testing import BlockingSink, FakeClock, FakeSink
 
 
 class Changing:

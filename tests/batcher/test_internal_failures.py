@@ -2,7 +2,7 @@
 
 One run lists the batcher's own functions that a scenario calls after the batcher is open. Then one
 of their calls raises, once per run, as it begins: so `MemoryError` and `RecursionError` come, and
-so do errors of a clock, a task factory or Penstock itself.
+so do errors of a clock, a task factory or Sluicegate itself.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import penstock
-from penstock import (
+import sluicegate
+from sluicegate import (
     Batch,
     Batcher,
     BatcherBroken,
@@ -31,17 +31,17 @@ from penstock import (
     TransientError,
     stack,
 )
-from penstock._core.ledger import Ledger
-from penstock.batcher.setup import checked_setup
-from penstock.batcher.threads.inbox_batcher import InboxBatcher
-from penstock.retry import Backoff
-from penstock.testing import FakeClock
+from sluicegate._core.ledger import Ledger
+from sluicegate.batcher.setup import checked_setup
+from sluicegate.batcher.threads.inbox_batcher import InboxBatcher
+from sluicegate.retry import Backoff
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import CodeType, FrameType
 
-HOME = Path(penstock.__file__).parent
+HOME = Path(sluicegate.__file__).parent
 STEPS = (
     str(HOME / "batcher"),
     str(HOME / "_core/ledger.py"),

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keyed_help import Destination, Gate, Item, items, key_of, limits, on_virtual_time
 
-from penstock import Batcher
-from penstock.testing import FakeClock
+from sluicegate import Batcher
+from sluicegate.testing import FakeClock
 
 # -- exclusivity, parallelism ----------------------------------------------------------------------
 

@@ -11,13 +11,13 @@ import pytest
 from gatherers import Keyed
 from keyed_help import Item, key_of, on_virtual_time
 
-import penstock.batcher.gathering.keyed
-from penstock import Batcher, Limits
-from penstock.batcher.gathering.eras import Waiting
-from penstock.testing import FakeClock
+import sluicegate.batcher.gathering.keyed
+from sluicegate import Batcher, Limits
+from sluicegate.batcher.gathering.eras import Waiting
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from penstock import Batch
+    from sluicegate import Batch
 
 
 def _many_keys(count: int) -> None:
@@ -123,7 +123,7 @@ def test_a_hot_key_has_at_most_three_items_looked_at_for_each(
     count: int, repeats: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """consumer/4.5: in batches of any size, whatever the number of waiting items."""
-    monkeypatch.setattr(penstock.batcher.gathering.keyed, "Waiting", Looked)
+    monkeypatch.setattr(sluicegate.batcher.gathering.keyed, "Waiting", Looked)
     Looked.looks = 0
     gatherer = Keyed[Item](key=key_of, max_items=50, repeats=repeats, evicts=False)
     for number in range(count):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from keyed_help import Destination, Item, Setting, key_of, on_virtual_time, some
 
-from penstock import (
+from sluicegate import (
     Backoff,
     Batcher,
     BlockingBatcher,
@@ -22,8 +22,8 @@ from penstock import (
 )
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 LIMITS = Limits(max_items=10, max_delay=1.0, workers=4, max_pending_items=100)
 IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)

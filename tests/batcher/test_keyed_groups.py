@@ -9,7 +9,7 @@ import pytest
 from gatherers import Keyed
 from tests.seeds import run_by
 
-from penstock import (
+from sluicegate import (
     Batcher,
     DeadLetter,
     ItemFunctionError,
@@ -19,13 +19,13 @@ from penstock import (
     Reason,
     stack,
 )
-from penstock.batcher.gathering.add_group import AddGroup
-from penstock.batcher.receipt import Receipt
-from penstock.testing import FakeSink, fail
+from sluicegate.batcher.gathering.add_group import AddGroup
+from sluicegate.batcher.receipt import Receipt
+from sluicegate.testing import FakeSink, fail
 
 if TYPE_CHECKING:
-    from penstock.batcher.gathering.pack import Sealed
-    from penstock.testing import FakeClock
+    from sluicegate.batcher.gathering.pack import Sealed
+    from sluicegate.testing import FakeClock
 
 Row = tuple[int, int]
 

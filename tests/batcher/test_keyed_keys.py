@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from keyed_help import Destination, Item, items, key_of, limits, on_virtual_time
 
-from penstock import Batcher, BlockingBatcher, ConfigError, Outcome, WriteResult
-from penstock.testing import FakeClock
+from sluicegate import Batcher, BlockingBatcher, ConfigError, Outcome, WriteResult
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from penstock import Batch
+    from sluicegate import Batch
 
 
 def test_an_item_whose_key_cannot_be_one_is_refused_alone() -> None:

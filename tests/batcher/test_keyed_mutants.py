@@ -11,15 +11,15 @@ import pytest
 import test_keyed_failures
 import test_keyed_order
 
-import penstock.batcher.landing
-import penstock.retry.retrying
-import penstock.sinks.decorators.dead_letter
-from penstock._core.order.lanes import Lane, Lanes
-from penstock._core.order.parking import Parking
-from penstock.batcher.dispatch import Dispatcher
-from penstock.batcher.gathering.key_holds import KeyHolds
-from penstock.batcher.gathering.tenants import TenantGatherer
-from penstock.retry.series import RetrySeries
+import sluicegate.batcher.landing
+import sluicegate.retry.retrying
+import sluicegate.sinks.decorators.dead_letter
+from sluicegate._core.order.lanes import Lane, Lanes
+from sluicegate._core.order.parking import Parking
+from sluicegate.batcher.dispatch import Dispatcher
+from sluicegate.batcher.gathering.key_holds import KeyHolds
+from sluicegate.batcher.gathering.tenants import TenantGatherer
+from sluicegate.retry.series import RetrySeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,11 +77,11 @@ def what_is_put_back_comes_back_turned_round(monkeypatch: pytest.MonkeyPatch) ->
 
 def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prefix rule is missing: each error counts for its own item only."""
-    monkeypatch.setattr(penstock.batcher.landing, "leaders", lambda batch, errors: {})
-    monkeypatch.setattr(penstock.retry.retrying, "leaders", lambda batch, errors: {})
+    monkeypatch.setattr(sluicegate.batcher.landing, "leaders", lambda batch, errors: {})
+    monkeypatch.setattr(sluicegate.retry.retrying, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(RetrySeries, "leave_behind", lambda self, tried: None)
     monkeypatch.setattr(
-        penstock.sinks.decorators.dead_letter, "held_back", lambda batch, errors: errors
+        sluicegate.sinks.decorators.dead_letter, "held_back", lambda batch, errors: errors
     )
 
 
@@ -168,4 +168,4 @@ def test_a_parked_key_without_a_bound_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(100, logger="penstock")
+    caplog.set_level(100, logger="sluicegate")

@@ -11,7 +11,7 @@ import pytest
 from keyed_help import Destination, Item, Lane, key_of, tenant_of
 from tests.seeds import run_by
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batcher,
     ClosedError,
@@ -30,13 +30,13 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.testing import FakeClock
+from sluicegate.retry import Backoff
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock import Batch, Receipt
+    from sluicegate import Batch, Receipt
 
 SOME = 160
 MANY = 5_000
@@ -391,7 +391,7 @@ def run_all(seeds: range) -> None:
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(100, logger="penstock")
+    caplog.set_level(100, logger="sluicegate")
 
 
 @pytest.mark.parametrize("block", range(4))

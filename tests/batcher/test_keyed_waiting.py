@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from keyed_help import Destination, Gate, Item, items, key_of, limits, on_virtual_time
 
-from penstock import Batcher, FanOut, Outcome, Retry, TransientError, WriteResult, stack
-from penstock.retry import Backoff
-from penstock.testing import FakeClock
+from sluicegate import Batcher, FanOut, Outcome, Retry, TransientError, WriteResult, stack
+from sluicegate.retry import Backoff
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from penstock import Batch
+    from sluicegate import Batch
 
 # -- backing off -----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
@@ -25,7 +25,7 @@ from penstock import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 class Item:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from helpers import Recording
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     BlockingBatcher,
@@ -24,7 +24,7 @@ from penstock import (
     WriteResult,
     run,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 new: Any = Batcher  # wrong types are intended here
 new_blocking: Any = BlockingBatcher
@@ -57,7 +57,7 @@ async def with_two(batch: Batch[Any], more: object) -> None: ...
             {"colour": "red"},
             r"colour=\.\.\.: \w+ has no such argument; it takes sink, limits, name, overflow",
         ),
-        ({"limits": Limits}, r"limits=<class 'penstock.*Limits'>: must be a Limits\(\.\.\.\)"),
+        ({"limits": Limits}, r"limits=<class 'sluicegate.*Limits'>: must be a Limits\(\.\.\.\)"),
         ({"limits": {"max_items": 5}}, "must be a Limits"),
         ({"name": 5}, "name=5: must be a string that is not empty"),
         ({"observers": [Observer]}, r"contains a class; pass an instance: Observer\(\.\.\.\)"),

@@ -10,7 +10,7 @@ import tenacity
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
@@ -25,15 +25,15 @@ from penstock import (
     UnavailableError,
     stack,
 )
-from penstock._core.condition import Condition, DestinationState
-from penstock.batcher.conditions import EVERY, Conditions
-from penstock.telemetry import PrometheusObserver
-from penstock.testing import ScriptedSink, fail, ok
+from sluicegate._core.condition import Condition, DestinationState
+from sluicegate.batcher.conditions import EVERY, Conditions
+from sluicegate.telemetry import PrometheusObserver
+from sluicegate.testing import ScriptedSink, fail, ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 LIMITS = Limits(max_items=10, max_delay=0.1, workers=2)
 DOWN = UnavailableError("connection refused")
@@ -96,7 +96,7 @@ async def test_an_outage_is_told_of_at_once_each_minute_and_when_it_ends(
     """One line at its beginning, with the cause and the number of waiting items, one line per
     minute, and one at its end with the duration.
     """
-    caplog.set_level(logging.INFO, "penstock")
+    caplog.set_level(logging.INFO, "sluicegate")
     seen = Seen()
     sink = stack(down_until(fake_clock, 150.0, error), Retry(backoff=tenacity.wait_fixed(1.0)))
     async with Batcher(sink, limits=LIMITS, observers=[seen], name="audit") as batcher:
@@ -143,7 +143,7 @@ async def test_a_refusal_names_its_repair_and_no_item(
 async def test_a_circuit_is_told_of_when_it_opens_and_when_it_closes(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "penstock")
+    caplog.set_level(logging.INFO, "sluicegate")
     sink = stack(
         ScriptedSink[int]([fail(TransientError("broken"))] * 3),
         CircuitBreaker(failure_rate=None, consecutive=2, open_for=100.0, longest_open=200.0),
@@ -273,7 +273,7 @@ async def test_two_batchers_on_one_sink_both_hear_of_its_outage(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of them probes; the other one waits and also reports the outage."""
-    caplog.set_level(logging.INFO, "penstock")
+    caplog.set_level(logging.INFO, "sluicegate")
     sink = stack(down_until(fake_clock, 30.0, DOWN), Retry())
     async with (
         Batcher(sink, limits=LIMITS, name="one") as one,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import Gated, Recording
-from penstock import Adaptive, Batcher, BlockingBatcher, ConfigError, Limits, Outcome
+from sluicegate import Adaptive, Batcher, BlockingBatcher, ConfigError, Limits, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},

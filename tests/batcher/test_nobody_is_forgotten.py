@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from helpers import Deaf, Gated, Recording
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     BatcherBroken,
@@ -20,8 +20,8 @@ from penstock import (
     TransientError,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.testing import FakeClock, ScriptedSink, fail, hang
+from sluicegate.retry import Backoff
+from sluicegate.testing import FakeClock, ScriptedSink, fail, hang
 
 SINGLES = Limits(max_items=1, workers=2, max_pending_items=10)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Adaptive,
     Batch,
     Batcher,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},

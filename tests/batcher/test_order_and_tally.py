@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import Gated, Recording
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batch,
     Batcher,
@@ -24,7 +24,7 @@ from penstock import (
     Tally,
     WriteResult,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Batch, Batcher, ConfigError, Limits
-from penstock._core.runtime.loops import runs_in_thread
+from sluicegate import Batch, Batcher, ConfigError, Limits
+from sluicegate._core.runtime.loops import runs_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import Gated
-from penstock import Batcher, Limits, Observer, Outcome
-from penstock.testing import FakeClock
+from sluicegate import Batcher, Limits, Observer, Outcome
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,10 +6,10 @@ from gatherers import Plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._core.lineage import Reason
-from penstock.batcher.gathering.pack import Sealed
-from penstock.batcher.receipt import Receipt
-from penstock.batcher.slots import FifoSlots
+from sluicegate._core.lineage import Reason
+from sluicegate.batcher.gathering.pack import Sealed
+from sluicegate.batcher.receipt import Receipt
+from sluicegate.batcher.slots import FifoSlots
 
 
 def drained(gatherer: Plain[int], now: float) -> list[Sealed[int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import Gated, Recording
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batch,
     Batcher,
@@ -29,8 +29,8 @@ from penstock import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock import Receipt
-    from penstock.testing import FakeClock
+    from sluicegate import Receipt
+    from sluicegate.testing import FakeClock
 
 
 async def test_a_receipt_gives_the_items_outcome(fake_clock: FakeClock) -> None:

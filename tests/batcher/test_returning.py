@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock import Batch, Batcher, Limits
-from penstock._core.clock import Signal
+from sluicegate import Batch, Batcher, Limits
+from sluicegate._core.clock import Signal
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 class Waking:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import Deaf, Gated, Recording
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     ClosedError,
@@ -19,7 +19,7 @@ from penstock import (
     PermanentError,
     ShutdownReport,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 SINGLES = Limits(max_items=1, max_pending_items=200)
 

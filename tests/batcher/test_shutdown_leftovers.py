@@ -9,8 +9,8 @@ import asyncio
 import pytest
 
 from helpers import Gated, Recording
-from penstock import Batch, Batcher, ClosedError, Limits, Outcome
-from penstock.testing import FakeClock
+from sluicegate import Batch, Batcher, ClosedError, Limits, Outcome
+from sluicegate.testing import FakeClock
 
 
 async def test_a_shutdown_can_let_in_who_was_waiting(fake_clock: FakeClock) -> None:

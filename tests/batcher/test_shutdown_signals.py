@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = """
 import asyncio, sys
-import penstock
+import sluicegate
 
 async def write(batch):
     if sys.argv[1] == "deaf":
@@ -23,12 +23,12 @@ async def write(batch):
     print("wrote", len(batch), flush=True)
 
 async def main():
-    async with penstock.Batcher(write, shutdown_deadline=0.5, limits=penstock.Limits(max_delay=3600.0)) as batcher:
+    async with sluicegate.Batcher(write, shutdown_deadline=0.5, limits=sluicegate.Limits(max_delay=3600.0)) as batcher:
         await batcher.add_many(range(7))
         print("ready", flush=True)
         await asyncio.Event().wait()
 
-penstock.run(main(), patience=0.1)
+sluicegate.run(main(), patience=0.1)
 """
 
 
@@ -56,19 +56,19 @@ def test_a_script_drains_on_sigterm_and_ends_even_with_a_deaf_sink(kind: str) ->
 
 SLOW = """
 import asyncio
-import penstock
+import sluicegate
 
 async def write(batch):
     print("writing", flush=True)
     await asyncio.sleep(3600)
 
 async def main():
-    async with penstock.Batcher(write, shutdown_deadline=3600.0, limits=penstock.Limits(max_delay=3600.0, flush_timeout=3600.0)) as batcher:
+    async with sluicegate.Batcher(write, shutdown_deadline=3600.0, limits=sluicegate.Limits(max_delay=3600.0, flush_timeout=3600.0)) as batcher:
         await batcher.add_many(range(7))
         print("ready", flush=True)
         await asyncio.Event().wait()
 
-print("returned", penstock.run(main()), flush=True)
+print("returned", sluicegate.run(main()), flush=True)
 """
 
 

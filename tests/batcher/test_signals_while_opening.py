@@ -1,4 +1,4 @@
-"""A signal while a sink is opening: `penstock.run` ends at once, and nothing is written."""
+"""A signal while a sink is opening: `sluicegate.run` ends at once, and nothing is written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import penstock
-from penstock import Batcher, DrainTimeout, Limits, Openable, Retry, ShutdownReport, stack
-from penstock.sinks import MemorySink
+import sluicegate
+from sluicegate import Batcher, DrainTimeout, Limits, Openable, Retry, ShutdownReport, stack
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_a_batcher_that_opens_its_sink_is_ended_by_a_signal(
     sink = Opening(how)
     stacked = stack(sink, Retry(attempts=3))
     main = written_by(lambda: Batcher(stacked, limits=Limits(max_items=3), **options), sink.events)
-    assert penstock.run(main) is None
+    assert sluicegate.run(main) is None
     assert sink.events == ["connected", "cancelled", "disconnected"]
     assert sink.items == []
     assert not sink.is_open
@@ -72,7 +72,7 @@ def test_a_batcher_that_opens_in_the_background_tells_its_items() -> None:
         sink.events,
     )
     with pytest.raises(DrainTimeout) as caught:
-        penstock.run(main)
+        sluicegate.run(main)
     report = caught.value.report
     assert isinstance(report, ShutdownReport)
     assert report.tally.unsent == 3
@@ -87,6 +87,6 @@ def test_a_sink_opened_by_the_program_is_ended_by_a_signal() -> None:
         async with sink:
             sink.events.append("open")
 
-    assert penstock.run(main()) is None
+    assert sluicegate.run(main()) is None
     assert sink.events == ["connected", "cancelled", "disconnected"]
     assert not sink.is_open

@@ -9,14 +9,14 @@ import pytest
 from sized_programs import SizedProgram
 from tests.seeds import run_by
 
-from penstock import Batcher, ItemFunctionError, ItemTooLarge, Limits, Outcome
-from penstock.batcher.gathering import window
-from penstock.batcher.gathering.scale import Scale
-from penstock.batcher.gathering.window import NOTHING, NeedsSlowPath
-from penstock.testing import BlockingSink, FakeSink
+from sluicegate import Batcher, ItemFunctionError, ItemTooLarge, Limits, Outcome
+from sluicegate.batcher.gathering import window
+from sluicegate.batcher.gathering.scale import Scale
+from sluicegate.batcher.gathering.window import NOTHING, NeedsSlowPath
+from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 COUNT = 80
 KEYED: list[dict[str, Any]] = [{}, {"key": lambda item: item % 5}]

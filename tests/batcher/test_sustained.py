@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     Limits,
@@ -22,7 +22,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_tasks_and_memory_stay_flat(seconds: int, caplog: pytest.LogCaptureFixtu
     """B-T54, B-T36: the short run has asyncio's debug mode on, so that its complaints are
     errors.
     """
-    caplog.set_level(logging.CRITICAL, "penstock")  # pytest would keep every record
+    caplog.set_level(logging.CRITICAL, "sluicegate")  # pytest would keep every record
     with FakeClock() as clock:
         clock.loop.set_debug(seconds == 60)
         clock.loop.slow_callback_duration = 60.0

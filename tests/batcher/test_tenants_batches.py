@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from keyed_help import on_virtual_time
 from tenant_help import Item, Watched, limits, some, tenant_of
 
-from penstock import (
+from sluicegate import (
     Batcher,
     BlockingBatcher,
     ConfigError,
@@ -28,10 +28,10 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.testing import BlockingSink, FakeClock, FakeSink
+from sluicegate.testing import BlockingSink, FakeClock, FakeSink
 
 if TYPE_CHECKING:
-    from penstock import Batch
+    from sluicegate import Batch
 
 # -- no mixing, and each tenant's own time ---------------------------------------------------------
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tenant_help import Item, Watched, limits, some, tenant_of
 
-from penstock import AddTimeout, Batcher, ClosedError, ItemTooLarge, LedgerFull, Tenants
-from penstock.testing import BlockingSink, FakeClock, FakeSink
+from sluicegate import AddTimeout, Batcher, ClosedError, ItemTooLarge, LedgerFull, Tenants
+from sluicegate.testing import BlockingSink, FakeClock, FakeSink
 
 
 async def test_a_full_tenant_waits_for_its_own_room_and_others_do_not(

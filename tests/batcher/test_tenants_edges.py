@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from tenant_help import Item, some, tenant_of
 
-from penstock import Batcher, ConfigError, LedgerFull, Limits, Retry, Tenants, ThrottledError, stack
-from penstock.testing import BlockingSink, FakeSink
+from sluicegate import (
+    Batcher,
+    ConfigError,
+    LedgerFull,
+    Limits,
+    Retry,
+    Tenants,
+    ThrottledError,
+    stack,
+)
+from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 def limits(**given: Any) -> Limits:

@@ -15,13 +15,13 @@ import pytest
 from tenant_programs import log_of
 from tests.seeds import run_by
 
-from penstock import Batch, Batcher, ConfigError, ItemFunctionError, Limits, Outcome, Tenants
-from penstock.batcher.gathering import window
-from penstock.batcher.gathering.tenant_queue import TenantQueue
-from penstock.batcher.gathering.tenant_router import TenantRouter
-from penstock.batcher.gathering.tenants import TenantGatherer
-from penstock.batcher.gathering.window import AddWindow
-from penstock.testing import BlockingSink, FakeClock, FakeSink, WouldHang
+from sluicegate import Batch, Batcher, ConfigError, ItemFunctionError, Limits, Outcome, Tenants
+from sluicegate.batcher.gathering import window
+from sluicegate.batcher.gathering.tenant_queue import TenantQueue
+from sluicegate.batcher.gathering.tenant_router import TenantRouter
+from sluicegate.batcher.gathering.tenants import TenantGatherer
+from sluicegate.batcher.gathering.window import AddWindow
+from sluicegate.testing import BlockingSink, FakeClock, FakeSink, WouldHang
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

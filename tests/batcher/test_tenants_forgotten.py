@@ -10,13 +10,13 @@ import pytest
 from keyed_help import on_virtual_time
 from tenant_help import Item, limits, some, tenant_of
 
-from penstock import Batcher, Limits, Tenants
-from penstock.testing import BlockingSink, FakeClock
+from sluicegate import Batcher, Limits, Tenants
+from sluicegate.testing import BlockingSink, FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Batch
+    from sluicegate import Batch
 
 
 async def test_who_gives_up_waiting_leaves_no_tenant_behind(fake_clock: FakeClock) -> None:

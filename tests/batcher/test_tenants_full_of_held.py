@@ -11,7 +11,7 @@ import pytest
 from keyed_help import Destination, Item, Lane, Setting, key_of, on_virtual_time, some, tenant_of
 from tenant_keys_help import NO_ROOM, A, B, let_go, tenanted
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batcher,
     BlockingBatcher,
@@ -23,7 +23,7 @@ from penstock import (
 )
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 def full_of_held(

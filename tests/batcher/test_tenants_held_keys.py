@@ -8,7 +8,7 @@ import pytest
 from keyed_help import Destination, Gate, Item, Lane, Setting, on_virtual_time, some
 from tenant_keys_help import A, B, let_go, tenanted, tenants_inside
 
-from penstock import (
+from sluicegate import (
     ItemFailed,
     KeyFailedError,
     Outcome,
@@ -18,11 +18,11 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.retry import Backoff
+from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 # -- held and other keys ---------------------------------------------------------------------------
 

@@ -12,17 +12,17 @@ from gatherers import OfTenants, gathering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._core.ledger import Ledger
-from penstock._core.lineage import Reason
-from penstock._core.order.keys import identity
-from penstock.batcher import Limits
-from penstock.batcher.gathering.add_group import AddGroup
-from penstock.batcher.gathering.gatherer import Holding, Shape
-from penstock.batcher.gathering.gathering import Gathering
-from penstock.batcher.gathering.pack import Pack, Sealed
-from penstock.batcher.gathering.tenant_queue import TenantKey, TenantQueue
-from penstock.batcher.gathering.tenants import TenantGatherer
-from penstock.batcher.reservations import tenant_reservations
+from sluicegate._core.ledger import Ledger
+from sluicegate._core.lineage import Reason
+from sluicegate._core.order.keys import identity
+from sluicegate.batcher import Limits
+from sluicegate.batcher.gathering.add_group import AddGroup
+from sluicegate.batcher.gathering.gatherer import Holding, Shape
+from sluicegate.batcher.gathering.gathering import Gathering
+from sluicegate.batcher.gathering.pack import Pack, Sealed
+from sluicegate.batcher.gathering.tenant_queue import TenantKey, TenantQueue
+from sluicegate.batcher.gathering.tenants import TenantGatherer
+from sluicegate.batcher.reservations import tenant_reservations
 
 Item = tuple[str, int]
 

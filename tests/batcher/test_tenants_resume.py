@@ -8,7 +8,7 @@ import pytest
 from keyed_help import Destination, Item, Setting, key_of, some, tenant_of
 from tenant_keys_help import A, B
 
-from penstock import Batcher, BlockingBatcher, ConfigError, KeyFailedError, Limits, Outcome
+from sluicegate import Batcher, BlockingBatcher, ConfigError, KeyFailedError, Limits, Outcome
 
 IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tenant_help import Item, limits, tenant_of
 
-from penstock import Batcher, ConfigError, Tenants
-from penstock.testing import FakeClock, FakeSink
+from sluicegate import Batcher, ConfigError, Tenants
+from sluicegate.testing import FakeClock, FakeSink
 
 
 @pytest.mark.parametrize(

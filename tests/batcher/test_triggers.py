@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import Gated, Recording
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     ConfigError,
@@ -19,10 +19,10 @@ from penstock import (
     Timeout,
     stack,
 )
-from penstock.sinks import MemorySink
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 async def test_twice_max_items_makes_two_full_batches(fake_clock: FakeClock) -> None:

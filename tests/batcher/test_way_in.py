@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Batcher, BlockingBatcher, ItemTooLarge, LedgerFull, Limits, Observer, Tenants
-from penstock.testing import BlockingSink, FakeSink
+from sluicegate import Batcher, BlockingBatcher, ItemTooLarge, LedgerFull, Limits, Observer, Tenants
+from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 def limits(**given: Any) -> Limits:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Batcher, Limits, Tenants
-from penstock.testing import BlockingSink, FakeClock, FakeSink
+from sluicegate import Batcher, Limits, Tenants
+from sluicegate.testing import BlockingSink, FakeClock, FakeSink
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

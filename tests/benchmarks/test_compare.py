@@ -95,7 +95,7 @@ def repository(tmp_path: Path) -> Path:
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(SOURCES / "penstock", tmp_path / "src" / "penstock", ignore=ignored)
+    shutil.copytree(SOURCES / "sluicegate", tmp_path / "src" / "sluicegate", ignore=ignored)
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "--no-gpg-sign", "-m", "as it is")
@@ -118,7 +118,7 @@ Batcher.add = _slow(Batcher.add)
 
 
 def plant(sources: Path) -> None:
-    module = sources / "penstock" / "batcher" / "batcher.py"
+    module = sources / "sluicegate" / "batcher" / "batcher.py"
     module.write_text(module.read_text() + PLANTED)
 
 
@@ -149,7 +149,7 @@ def test_a_planted_slowness_fails_the_comparison(
 def test_work_that_this_checkout_cannot_do_is_no_reason_to_pass(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    package = repository / "src" / "penstock" / "__init__.py"
+    package = repository / "src" / "sluicegate" / "__init__.py"
     package.write_text(package.read_text() + "\nRowBatch = None\n")
     monkeypatch.setattr("benchmarks.compare.SOURCES", repository / "src")
     name = "Retry, 500 items failing twice"

@@ -1,4 +1,4 @@
-"""Comparison of Kafka consumers: Penstock's line on the page."""
+"""Comparison of Kafka consumers: Sluicegate's line on the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.examples.example import ROOT
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 
 @pytest.mark.soak
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
         ),
     ],
 )
-def test_penstock_does_what_the_page_says(
+def test_sluicegate_does_what_the_page_says(
     embedded_kafka: EmbeddedKafka, situation: str, seen: str
 ) -> None:
     """The fixture skips without Java; the program starts its own broker."""
-    command = [sys.executable, "-m", "benchmarks.compared", situation, "--only", "Penstock"]
+    command = [sys.executable, "-m", "benchmarks.compared", situation, "--only", "Sluicegate"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.rstrip().endswith(seen), ran.stdout

@@ -374,6 +374,6 @@ def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
 
 def test_the_flame_graph_of_the_docs_shows_files_that_exist() -> None:
     """`python -m benchmarks --case flame` regenerates it."""
-    shown = {*re.findall(r"\((penstock/[\w/]+\.py)\b", flame.TARGET.read_text(encoding="utf-8"))}
+    shown = {*re.findall(r"\((sluicegate/[\w/]+\.py)\b", flame.TARGET.read_text(encoding="utf-8"))}
     assert shown
     assert sorted(file for file in shown if not (SOURCE / file).exists()) == []

@@ -16,7 +16,7 @@ from benchmarks.stopwatch import Took
 if TYPE_CHECKING:
     from benchmarks.jetstream.ways import Way
 
-    from penstock.testing import EmbeddedNats
+    from sluicegate.testing import EmbeddedNats
 
 MESSAGES = 100
 

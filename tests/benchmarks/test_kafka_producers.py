@@ -15,7 +15,7 @@ from benchmarks.kafka.producer_workloads import (
     workloads,
 )
 
-from penstock.sinks import KafkaSink
+from sluicegate.sinks import KafkaSink
 
 
 @pytest.mark.parametrize("work", [*WORKS])

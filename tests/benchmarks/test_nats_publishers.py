@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.jetstream.publishers import Publish
     from benchmarks.stopwatch import Took
 
-    from penstock.testing import EmbeddedNats
+    from sluicegate.testing import EmbeddedNats
 
 PAYLOADS = [b"%d" % number for number in range(30)]
 

@@ -14,7 +14,7 @@ from benchmarks.pipes.actions import ACTIONS, account_of, actions, number_of, ro
 from benchmarks.pipes.runs import Run
 from benchmarks.pipes.slow import SlowDestination
 
-from penstock import RowBatch
+from sluicegate import RowBatch
 
 ROWS = [row_of(json.loads(value)) for _, value in actions(5, keys=1)]
 

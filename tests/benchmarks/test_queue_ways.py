@@ -22,7 +22,7 @@ from benchmarks import tables
 if TYPE_CHECKING:
     from benchmarks.queues.ways import Way
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 WAYS: dict[str, Way] = {
     "lanes": Lanes(),
@@ -82,7 +82,7 @@ def test_jobs_without_the_trigger_ring_no_bells_and_with_it_again_they_do(dsn: s
 
         con = await asyncpg.connect(dsn)
         found = await con.fetchrow(
-            "SELECT (SELECT count(*) FROM penstock.job), (SELECT count(*) FROM penstock.bell)"
+            "SELECT (SELECT count(*) FROM sluicegate.job), (SELECT count(*) FROM sluicegate.bell)"
         )
         await con.close()
         assert found is not None

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.peers.skeleton import Skeleton
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 LINGER = 0.2
 

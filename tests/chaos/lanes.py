@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.storm import KEYS, Row
 
-from penstock import Adaptive, Outcome, Tenants
-from penstock.batcher.gathering.tenants import TenantGatherer
+from sluicegate import Adaptive, Outcome, Tenants
+from sluicegate.batcher.gathering.tenants import TenantGatherer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from penstock import Batch, Batcher
+    from sluicegate import Batch, Batcher
 
 
 @dataclass(eq=False)

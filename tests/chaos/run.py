@@ -12,7 +12,7 @@ from tests.chaos.lanes import Lanes
 from tests.chaos.shapes import Shape
 from tests.chaos.storm import KEYS, Row
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batch,
     Batcher,
@@ -24,7 +24,7 @@ from penstock import (
     Receipt,
     ShutdownReport,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

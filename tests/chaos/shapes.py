@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.storm import KEYS, Row, Storm
 
-from penstock import (
+from sluicegate import (
     CircuitBreaker,
     Combine,
     DeadLetter,
@@ -22,7 +22,7 @@ from penstock import (
     Timeout,
     stack,
 )
-from penstock.retry import Backoff
+from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from penstock import (
+from sluicegate import (
     Batch,
     DeadLetterRecord,
     Outcome,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.machine.destination import Act, Destination, Write
 from tests.machine.setting import acts
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
@@ -27,7 +27,7 @@ from penstock import (
     Timeout,
     stack,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

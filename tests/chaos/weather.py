@@ -12,7 +12,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     DeadLetter,
@@ -27,10 +27,10 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from penstock import ShutdownReport
+    from sluicegate import ShutdownReport
 
 WEATHER = ("calm", "calm", "outage", "refusal", "throttle", "kill", "standby")
 CUT = 1.0

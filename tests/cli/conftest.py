@@ -1,4 +1,4 @@
-"""Folders: of a demo's servers, and of the modules that `penstock tune` loads."""
+"""Folders: of a demo's servers, and of the modules that `sluicegate tune` loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folder() -> Iterator[Path]:
     """The folder of a child's server; other users may enter it, because servers started by root run
     as another user.
     """
-    path = Path(tempfile.mkdtemp(prefix="penstock-demo-test-"))
+    path = Path(tempfile.mkdtemp(prefix="sluicegate-demo-test-"))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path, ignore_errors=True)

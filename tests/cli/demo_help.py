@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start a demo that ends by SIGHUP, even if the tests run under `nohup`."""
-    command = [sys.executable, "-m", "penstock.cli", "demo", *arguments]
+    command = [sys.executable, "-m", "sluicegate.cli", "demo", *arguments]
     environment = {**os.environ, "TMPDIR": str(folder)}
     before = signal.signal(signal.SIGHUP, lambda *_: None)  # a child inherits no handlers
     try:
@@ -50,7 +50,7 @@ def signalled(child: subprocess.Popen[str], *signals: signal.Signals, after: str
 
 def assert_nothing_is_left(folder: Path) -> None:
     psutil = pytest.importorskip("psutil")
-    assert list(folder.glob("penstock-*")) == []
+    assert list(folder.glob("sluicegate-*")) == []
     processes = psutil.process_iter(["cmdline"])
     assert not [
         each

@@ -1,4 +1,4 @@
-"""Helpers for the tests of `penstock dlq`."""
+"""Helpers for the tests of `sluicegate dlq`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock import DeadLetterRecord, RowBatch, send
-from penstock.cli import main
-from penstock.sinks import FileSink
+from sluicegate import DeadLetterRecord, RowBatch, send
+from sluicegate.cli import main
+from sluicegate.sinks import FileSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from penstock import Sink
+    from sluicegate import Sink
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -86,7 +86,7 @@ def module(folder: Path, name: str, text: str) -> None:
 
 def process(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """The command in its own process."""
-    command = [sys.executable, "-m", "penstock.cli", "dlq", *arguments]
+    command = [sys.executable, "-m", "sluicegate.cli", "dlq", *arguments]
     return subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

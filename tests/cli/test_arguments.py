@@ -8,8 +8,8 @@ from typing import Self
 
 import pytest
 
-import penstock
-from penstock.cli import main
+import sluicegate
+from sluicegate.cli import main
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_version_is_the_one_that_runs(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0
-    assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"
+    assert capsys.readouterr().out == f"sluicegate {sluicegate.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_package_that_is_missing_is_named_in_one_line(
     package: str, arguments: list[str], extra: str
 ) -> None:
     program = (
-        f"import sys; sys.modules[{package!r}] = None; from penstock.cli import main; "
+        f"import sys; sys.modules[{package!r}] = None; from sluicegate.cli import main; "
         f"sys.exit(main({arguments!r}))"
     )
     done = subprocess.run(
@@ -75,7 +75,7 @@ def test_a_package_that_is_missing_is_named_in_one_line(
     assert done.returncode == 2
     line = done.stderr.splitlines()[-1]
     assert f"needs the package {package}, which is not installed; the extra {extra!r} " in line
-    assert line.endswith(f'pip install "penstock[{extra}]"')
+    assert line.endswith(f'pip install "sluicegate[{extra}]"')
     assert not done.stdout
 
 
@@ -85,14 +85,14 @@ def test_the_embedded_server_is_an_extra_too(
     """It is required only where it is needed, and the error is the same."""
     pytest.importorskip("rich")
     pytest.importorskip("asyncpg")
-    from penstock.demo import database as _database
+    from sluicegate.demo import database as _database
 
     monkeypatch.setattr(_database, "_NEEDED", ("a_server_nobody_has",))
-    monkeypatch.setattr("penstock.demo.demo.find_file", lambda: sys.executable)
-    monkeypatch.setattr("penstock.demo.demo.FlightFile", _NoFile)
+    monkeypatch.setattr("sluicegate.demo.demo.find_file", lambda: sys.executable)
+    monkeypatch.setattr("sluicegate.demo.demo.FlightFile", _NoFile)
     assert main(["demo", "--plain"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("penstock demo needs the package a_server_nobody_has, ")
+    assert error.startswith("sluicegate demo needs the package a_server_nobody_has, ")
 
 
 class _NoFile:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.test_missing_extras import EXTRAS, with_the_core_alone
 
-from penstock.cli import _parser, main
+from sluicegate.cli import _parser, main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.cli.parser import Parser
+    from sluicegate.cli.parser import Parser
 
 
 def commands(parser: Parser, *path: str) -> Iterator[tuple[tuple[str, ...], Parser]]:
@@ -69,7 +69,7 @@ def test_the_help_of_every_command_ends_in_an_example_that_it_accepts(
     assert out.splitlines()[-2] == "example:"
     words = shlex.split(out.splitlines()[-1])
     if path != ("help",):  # its help is that of all commands
-        assert words[: len(path) + 1] == ["penstock", *path]
+        assert words[: len(path) + 1] == ["sluicegate", *path]
     if words[-1] != "--help":
         options = _parser().parse(words[1:])
         assert not options.parser.commands, "it is complete"
@@ -122,7 +122,7 @@ def test_a_command_whose_client_is_missing_says_the_package_the_extra_and_the_co
     }
     program = f"""
 import contextlib, io, json, shlex
-from penstock.cli import main
+from sluicegate.cli import main
 
 def said(example):
     err = io.StringIO()
@@ -136,5 +136,5 @@ print(json.dumps({{name: said(example) for name, example in {examples!r}.items()
         assert code == 2, name
         assert f"needs the package {package}, " in err, name
         assert f"the extra {extra!r} " in err, name
-        assert err.endswith(f'pip install "penstock[{extra}]"\n'), name
+        assert err.endswith(f'pip install "sluicegate[{extra}]"\n'), name
         assert any(each.startswith(package) for each in EXTRAS[extra]) or extra == "demo"

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from penstock.testing import EmbeddedUnavailable, skip_or_fail
+from sluicegate.testing import EmbeddedUnavailable, skip_or_fail
 
 pytest.importorskip("rich")
 pytest.importorskip("asyncpg")
 from tests.cli.demo_help import assert_nothing_is_left, signalled, start
 
-from penstock.batcher import Batcher
-from penstock.cli import main
-from penstock.demo.database import Database
-from penstock.demo.flights import NoFlights, find_file
+from sluicegate.batcher import Batcher
+from sluicegate.cli import main
+from sluicegate.demo.database import Database
+from sluicegate.demo.flights import NoFlights, find_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 PROVEN = "every flight is stored exactly once"
 
@@ -89,7 +89,7 @@ def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("penstock.demo.spark.has_java", lambda: False)
+    monkeypatch.setattr("sluicegate.demo.spark.has_java", lambda: False)
     assert (
         main(
             [
@@ -199,8 +199,8 @@ def test_a_schema_of_its_name_that_is_not_the_demos_stays(
         finally:
             await connection.close()
 
-    asyncio.run(execute("DROP SCHEMA IF EXISTS penstock_demo CASCADE"))
-    asyncio.run(execute("CREATE SCHEMA penstock_demo CREATE TABLE precious (n int)"))
+    asyncio.run(execute("DROP SCHEMA IF EXISTS sluicegate_demo CASCADE"))
+    asyncio.run(execute("CREATE SCHEMA sluicegate_demo CREATE TABLE precious (n int)"))
     try:
         arguments = [
             "--rows",
@@ -215,12 +215,12 @@ def test_a_schema_of_its_name_that_is_not_the_demos_stays(
         ]
         assert main(["demo", *arguments]) == 2
         assert (
-            "the schema penstock_demo exists, and was not created by this demo"
+            "the schema sluicegate_demo exists, and was not created by this demo"
             in capfd.readouterr().err
         )
-        asyncio.run(execute("SELECT * FROM penstock_demo.precious"))
+        asyncio.run(execute("SELECT * FROM sluicegate_demo.precious"))
     finally:
-        asyncio.run(execute("DROP SCHEMA penstock_demo CASCADE"))
+        asyncio.run(execute("DROP SCHEMA sluicegate_demo CASCADE"))
 
 
 def test_a_row_that_is_lost_is_a_failure(
@@ -260,7 +260,7 @@ def test_a_database_that_is_not_there_is_told_without_its_password(
     """A clear message instead of a traceback."""
     assert main(["demo", "--rows", "10", "--plain", "--dsn", dsn]) == code
     captured = capfd.readouterr()
-    assert captured.err.startswith("penstock demo: ")
+    assert captured.err.startswith("sluicegate demo: ")
     assert told in captured.err
     assert "Traceback" not in captured.err
     assert "sesame" not in captured.out + captured.err
@@ -272,7 +272,7 @@ def test_a_password_that_is_wrong_is_told(
     dsn = f"postgresql://postgres:sesame@127.0.0.1:{embedded_postgres.port}/postgres"
     assert main(["demo", "--rows", "10", "--plain", "--dsn", dsn]) == 1
     captured = capfd.readouterr()
-    assert 'penstock demo: password authentication failed for user "postgres"' in captured.err
+    assert 'sluicegate demo: password authentication failed for user "postgres"' in captured.err
     assert "sesame" not in captured.out + captured.err
 
 
@@ -286,7 +286,7 @@ def test_a_server_that_does_not_come_back_is_told_with_what_was_left(
 
     monkeypatch.setattr(Database, "crash", no_way)
     assert main(["demo", "--rows", "5000", "--plain"]) == 2
-    assert "penstock demo: it would not start" in capfd.readouterr().err
+    assert "sluicegate demo: it would not start" in capfd.readouterr().err
 
 
 # -- signals ---------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_no_moment_to_interrupt_leaves_a_server_behind(
 def test_a_reader_that_goes_away_leaves_no_server_behind(
     embedded_postgres: EmbeddedPostgres, folder: Path
 ) -> None:
-    """`penstock demo | head -1`."""
+    """`sluicegate demo | head -1`."""
     child = start(folder, "--rows", "30000")
     assert child.stdout is not None
     child.stdout.readline()

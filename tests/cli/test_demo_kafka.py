@@ -14,26 +14,26 @@ pytest.importorskip("aiokafka")
 import asyncpg
 from tests.cli.demo_help import assert_nothing_is_left, signalled, start
 
-from penstock.cli import main
-from penstock.demo.consumer import Place
-from penstock.demo.consumers import ConsumerFailed, Consumers
-from penstock.demo.flights import NAMES, Flight, NoFlights, find_file
-from penstock.demo.legs import LEG, Leg, create_legs, legs_of, prove_legs
-from penstock.demo.proof import create_table
-from penstock.testing import EmbeddedKafka, EmbeddedUnavailable, skip_or_fail
+from sluicegate.cli import main
+from sluicegate.demo.consumer import Place
+from sluicegate.demo.consumers import ConsumerFailed, Consumers
+from sluicegate.demo.flights import NAMES, Flight, NoFlights, find_file
+from sluicegate.demo.legs import LEG, Leg, create_legs, legs_of, prove_legs
+from sluicegate.demo.proof import create_table
+from sluicegate.testing import EmbeddedKafka, EmbeddedUnavailable, skip_or_fail
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.demo.legs import ProvenLegs
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.demo.legs import ProvenLegs
+    from sluicegate.testing import EmbeddedPostgres
 
 KILLED = "killing the first consumer with SIGKILL"
 
 
 @pytest.fixture
 def kafka() -> None:
-    """Skip if Kafka or the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
+    """Skip if Kafka or the flights are missing, unless `SLUICEGATE_REQUIRE` names them."""
     try:
         find_file()
     except NoFlights as error:
@@ -132,7 +132,7 @@ def test_no_moment_to_interrupt_leaves_a_process_behind(
 @pytest.fixture
 def without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("JAVA_HOME", "PENSTOCK_REQUIRE", "PENSTOCK_KAFKA_BOOTSTRAP"):
+    for name in ("JAVA_HOME", "SLUICEGATE_REQUIRE", "SLUICEGATE_KAFKA_BOOTSTRAP"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -162,32 +162,32 @@ def test_without_java_the_scene_is_left_out_and_says_why(
 
 
 @pytest.mark.usefixtures("without_java")
-@pytest.mark.parametrize("required", ["--kafka", "PENSTOCK_REQUIRE"])
+@pytest.mark.parametrize("required", ["--kafka", "SLUICEGATE_REQUIRE"])
 def test_a_required_scene_is_not_left_out(
     embedded_postgres: EmbeddedPostgres,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     required: str,
 ) -> None:
-    if required == "PENSTOCK_REQUIRE":
+    if required == "SLUICEGATE_REQUIRE":
         monkeypatch.setenv(required, "kafka")
         assert demo(embedded_postgres) == 2
     else:
         assert demo(embedded_postgres, required) == 2
-    assert "penstock demo: no java: install a Java runtime" in capfd.readouterr().err
+    assert "sluicegate demo: no java: install a Java runtime" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("required", ["--kafka", "PENSTOCK_REQUIRE"])
+@pytest.mark.parametrize("required", ["--kafka", "SLUICEGATE_REQUIRE"])
 def test_a_required_scene_without_aiokafka_ends_the_demo_before_it_begins(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], required: str
 ) -> None:
     monkeypatch.setattr(
-        "penstock.demo.scenes.kafka.unavailable_reason", lambda: "aiokafka is not installed"
+        "sluicegate.demo.scenes.kafka.unavailable_reason", lambda: "aiokafka is not installed"
     )
-    monkeypatch.setenv("PENSTOCK_REQUIRE", "kafka" if required == "PENSTOCK_REQUIRE" else "")
+    monkeypatch.setenv("SLUICEGATE_REQUIRE", "kafka" if required == "SLUICEGATE_REQUIRE" else "")
     arguments = [required] if required == "--kafka" else []
     assert main(["demo", "--plain", *arguments]) == 2
-    assert capfd.readouterr().err == f"penstock demo: {required}: aiokafka is not installed\n"
+    assert capfd.readouterr().err == f"sluicegate demo: {required}: aiokafka is not installed\n"
 
 
 def test_a_consumer_that_ends_by_itself_is_told_with_its_last_words() -> None:
@@ -197,7 +197,7 @@ def test_a_consumer_that_ends_by_itself_is_told_with_its_last_words() -> None:
     )
 
     async def run() -> None:
-        async with Consumers("penstock.no_such_module", place) as consumers:
+        async with Consumers("sluicegate.no_such_module", place) as consumers:
             with pytest.raises(ConsumerFailed, match=r"(?s)consumer 'first'.*no_such_module"):
                 await consumers.start("first")
             with pytest.raises(ConsumerFailed, match=r"(?s)consumer 'first'.*no_such_module"):
@@ -241,7 +241,7 @@ def proven(server: EmbeddedPostgres, change: str) -> ProvenLegs:
     """The proof of five produced records after `change` to the received ones."""
 
     async def run() -> ProvenLegs:
-        schema = "penstock_demo"
+        schema = "sluicegate_demo"
         await create_table(server.dsn, schema)
         connection: Any = await asyncpg.connect(server.dsn)
         try:

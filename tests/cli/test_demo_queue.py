@@ -16,28 +16,28 @@ pytest.importorskip("asyncpg")
 import asyncpg
 from tests.cli.demo_help import assert_nothing_is_left, signalled, start
 
-from penstock.cli import main
-from penstock.demo.flights import NoFlights, find_file
-from penstock.demo.proof import create_table, replace_schema
-from penstock.demo.queue_producer import enqueue, planned, shares_of
-from penstock.demo.queue_proof import QueueTables
-from penstock.demo.queue_worker import QUEUE, QueuePlace
-from penstock.queues import QueueAdmin
-from penstock.streams import install_streams
-from penstock.testing import skip_or_fail
+from sluicegate.cli import main
+from sluicegate.demo.flights import NoFlights, find_file
+from sluicegate.demo.proof import create_table, replace_schema
+from sluicegate.demo.queue_producer import enqueue, planned, shares_of
+from sluicegate.demo.queue_proof import QueueTables
+from sluicegate.demo.queue_worker import QUEUE, QueuePlace
+from sluicegate.queues import QueueAdmin
+from sluicegate.streams import install_streams
+from sluicegate.testing import skip_or_fail
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.demo.proof import Finding
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.demo.proof import Finding
+    from sluicegate.testing import EmbeddedPostgres
 
 JOIN, KILL = "one worker becomes 8", "killing 3 workers with SIGKILL"
 
 
 @pytest.fixture
 def flights() -> None:
-    """Skip if the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
+    """Skip if the flights are missing, unless `SLUICEGATE_REQUIRE` names them."""
     try:
         find_file()
     except NoFlights as error:
@@ -109,7 +109,7 @@ def test_without_psutil_the_scene_is_left_out_and_says_why(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(
-        "penstock.demo.scenes.queue_scene.unavailable_reason", lambda: "psutil is not installed"
+        "sluicegate.demo.scenes.queue_scene.unavailable_reason", lambda: "psutil is not installed"
     )
     arguments = ["--rows", "50", "--plain", "--no-kafka", "--no-spark"]
     assert main(["demo", *arguments, "--dsn", embedded_postgres.dsn]) == 0
@@ -135,7 +135,7 @@ def proven(server: EmbeddedPostgres, change: str) -> tuple[list[Finding], int]:
     """The proof of 899 enqueued flights and a spoiled one after `change` to the handled ones, and
     the number of those handled again.
     """
-    place = QueuePlace(dsn=server.dsn, schema="penstock_demo", queues="penstock_demo_queue")
+    place = QueuePlace(dsn=server.dsn, schema="sluicegate_demo", queues="sluicegate_demo_queue")
 
     async def run() -> tuple[list[Finding], int]:
         await create_table(place.dsn, place.schema)

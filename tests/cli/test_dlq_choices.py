@@ -1,4 +1,4 @@
-"""`penstock dlq` with typing errors, and with commands that cannot be undone."""
+"""`sluicegate dlq` with typing errors, and with commands that cannot be undone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import NOON, Cli, keep_in_file, module, record
 
-from penstock.cli import main
+from sluicegate.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, process, record
 
-from penstock._core.source import Record
-from penstock.consumer import Consumer, Message, Terminate
-from penstock.letters.source_items import item_of_record
-from penstock.sinks import FileSink
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate._core.source import Record
+from sluicegate.consumer import Consumer, Message, Terminate
+from sluicegate.letters.source_items import item_of_record
+from sluicegate.sinks import FileSink
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock import DeadLetterRecord
-    from penstock.testing import FakeClock
+    from sluicegate import DeadLetterRecord
+    from sluicegate.testing import FakeClock
 
 _NAMES = (f"handlers_{number}" for number in itertools.count())
 
 HEAD = """
 import asyncio, json, os, sys
-from penstock import *
-from penstock.consumer import *
+from sluicegate import *
+from sluicegate.consumer import *
 
 def log(message):
     with open("log", "a") as file:

@@ -12,8 +12,8 @@ import pytest
 import zstandard
 from tests.cli.dlq_help import Cli, keep_in_file, module, record
 
-from penstock.cli import main
-from penstock.letters.text import as_json
+from sluicegate.cli import main
+from sluicegate.letters.text import as_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ def test_nothing_of_a_letter_reaches_the_terminal_in_a_replay(
     """Nor does any part of the sink's own error, or of the given names."""
     store = lines(tmp_path / "a", hostile(1), hostile(2))
     text = (
-        "from penstock import *\nasync def sink(batch): raise "
+        "from sluicegate import *\nasync def sink(batch): raise "
         f"PermanentError({ESCAPES!r})\ndef decode(item): raise ValueError({ESCAPES!r})"
     )
     module(tmp_path, "hostile_sink", text)

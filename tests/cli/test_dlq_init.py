@@ -1,4 +1,4 @@
-"""`penstock dlq init`: a table for letters, or a refusal that names the differences."""
+"""`sluicegate dlq init`: a table for letters, or a refusal that names the differences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, record
 
-from penstock import DeadLetterRecord
-from penstock.letters.preparation import prepare
-from penstock.letters.store import StoreError
-from penstock.letters.table import COLUMNS, LATER, creation
-from penstock.sinks import PostgresSink
+from sluicegate import DeadLetterRecord
+from sluicegate.letters.preparation import prepare
+from sluicegate.letters.store import StoreError
+from sluicegate.letters.table import COLUMNS, LATER, creation
+from sluicegate.sinks import PostgresSink
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 class Database:
@@ -123,7 +123,7 @@ def test_a_column_that_an_earlier_release_did_not_create_is_added_beside_its_let
         assert sorted(cli.keys(database.dsn)) == [1, 2]
     else:
         cli("list", database.dsn, code=2)
-        assert "`penstock dlq init` adds the column" in cli.err
+        assert "`sluicegate dlq init` adds the column" in cli.err
     cli("init", database.dsn)
     assert cli.err == f"added to public.dead_letters: {column}\n"
     assert database.columns() == whole
@@ -242,7 +242,7 @@ def test_a_file_needs_no_preparation(cli: Cli, tmp_path: Path) -> None:
 def test_an_unknown_table_tells_which_there_are(cli: Cli, database: Database) -> None:
     database.ask("DROP TABLE IF EXISTS letters_of_audit")
     cli("list", database.dsn, code=2)
-    assert "`penstock dlq init` creates it" in cli.err
+    assert "`sluicegate dlq init` creates it" in cli.err
     database.ask(creation("letters_of_audit"))
     try:
         cli("list", database.dsn, code=2)

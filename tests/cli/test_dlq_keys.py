@@ -16,7 +16,7 @@ import pytest
 from tests.cli.dlq_help import NOON, Cli, keep, keep_in_file, module, process, record
 from tests.cli.test_dlq_postgres import Letters
 
-from penstock import (
+from sluicegate import (
     BlockingBatcher,
     Capabilities,
     DeadLetter,
@@ -28,12 +28,12 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.cli.dlq.replay import LEFT, Replay, ReplayRules, item_of
-from penstock.cli.named import named_sink
-from penstock.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
-from penstock.letters.store import Unreadable
-from penstock.letters.table import creation
-from penstock.sinks import FileSink, MemorySink
+from sluicegate.cli.dlq.replay import LEFT, Replay, ReplayRules, item_of
+from sluicegate.cli.named import named_sink
+from sluicegate.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
+from sluicegate.letters.store import Unreadable
+from sluicegate.letters.table import creation
+from sluicegate.sinks import FileSink, MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from penstock import Batch
-    from penstock.letters.store import Ending
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Batch
+    from sluicegate.letters.store import Ending
+    from sluicegate.testing import EmbeddedPostgres
 
 SINK = """
 import json, os, pathlib, signal
-from penstock import *
+from sluicegate import *
 
 class Log:
     def __init__(self, safe): self.capabilities = Capabilities(key_prefix_safe=safe)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, record
 
-from penstock.letters import rewrite as _dlq_rewrite
+from sluicegate.letters import rewrite as _dlq_rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,11 +154,11 @@ def test_a_planted_link_at_the_temporary_name_is_an_error(
     victim.write_text("precious")
     store = replayed(cli, tmp_path)
     monkeypatch.setattr(secrets, "token_hex", lambda number: "guessed")
-    (tmp_path / ".penstock-guessed.new").symlink_to(victim)
+    (tmp_path / ".sluicegate-guessed.new").symlink_to(victim)
     cli("purge", store, code=2)
     assert victim.read_text() == "precious"
     assert cli.keys(store, "--state", "all") == [0, 1, 2]
-    assert (tmp_path / ".penstock-guessed.new").is_symlink(), (
+    assert (tmp_path / ".sluicegate-guessed.new").is_symlink(), (
         "what was not made here is not removed"
     )
 

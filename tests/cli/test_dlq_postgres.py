@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, module, process, record
 
-from penstock import (
+from sluicegate import (
     Batcher,
     DeadLetter,
     DeadLetterRecord,
@@ -24,18 +24,18 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock._core.source import Record
-from penstock.cli import main
-from penstock.consumer import Consumer, Message, PoisonError
-from penstock.sinks import PostgresSink
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate._core.source import Record
+from sluicegate.cli import main
+from sluicegate.consumer import Consumer, Message, PoisonError
+from sluicegate.sinks import PostgresSink
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from penstock import Batch
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Batch
+    from sluicegate.testing import EmbeddedPostgres
 
 
 class Letters:
@@ -149,9 +149,9 @@ def test_a_replay_into_a_table_is_exactly_once_though_it_is_killed_anywhere(
         "into_events",
         f"""
 import os, signal
-from penstock import send, stack
-from penstock.cli import main
-from penstock.sinks import PostgresSink
+from sluicegate import send, stack
+from sluicegate.cli import main
+from sluicegate.sinks import PostgresSink
 dsn = {letters.dsn!r}
 
 class Fragile:
@@ -197,8 +197,8 @@ def test_what_fails_again_keeps_its_attempts_and_tells_its_new_error(
         tmp_path,
         "into_checked",
         f"""
-from penstock.cli import main
-from penstock.sinks import PostgresSink
+from sluicegate.cli import main
+from sluicegate.sinks import PostgresSink
 sink = PostgresSink({letters.dsn!r}, table="events", columns=("n", "word"), row=lambda item: (item["n"], "x\\0" if item["n"] == 1 else "x"))
 """,
     )

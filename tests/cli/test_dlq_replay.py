@@ -18,8 +18,8 @@ _NAMES = (f"stack_{number}" for number in itertools.count())
 
 HEAD = """
 import asyncio, json, os, signal, tenacity
-from penstock import *
-from penstock.sinks import FileSink
+from sluicegate import *
+from sluicegate.sinks import FileSink
 
 def log(batch):
     with open("log", "a") as file:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.flights import NAMES, FlightFile, NoFlights, find_file
-from penstock.testing import skip_or_fail
+from sluicegate.demo.flights import NAMES, FlightFile, NoFlights, find_file
+from sluicegate.testing import skip_or_fail
 
 HEADER = ",".join(NAMES[1:]).encode() + b"\n"
 LINES = (

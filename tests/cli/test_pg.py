@@ -1,4 +1,4 @@
-"""`penstock pg`: a log is installed, upgraded and checked from the command line."""
+"""`sluicegate pg`: a log is installed, upgraded and checked from the command line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.children import child
 from tests.sinks.postgres_help import proxied
 from tests.streams.log_help import Log, fresh_name, installed
 
-from penstock.cli import main
-from penstock.streams import check_streams
+from sluicegate.cli import main
+from sluicegate.streams import check_streams
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 SECRET = "hush-hush"
 
@@ -144,7 +144,7 @@ def test_a_bad_name_is_told(log: Log, pg: Pg) -> None:
     pg("install", log.dsn, "--schema", "pg_mine", code=2)
     assert "schema='pg_mine'" in pg.err
     pg("upgrade", log.dsn, "--schema", log.schema, code=2)
-    assert "run `penstock pg install`" in pg.err
+    assert "run `sluicegate pg install`" in pg.err
 
 
 async def test_an_interrupted_installation_leaves_nothing(log: Log, real_clock: LoopClock) -> None:
@@ -158,8 +158,8 @@ async def test_an_interrupted_installation_leaves_nothing(log: Log, real_clock: 
 
     async with proxied(log.dsn) as (proxy, through), log.connected() as con, con.transaction():
         proxy.cut_request = seen
-        await con.execute("SELECT pg_advisory_xact_lock(hashtext('penstock pg install'))")
-        command = (sys.executable, "-m", "penstock.cli", "pg", "install", through)
+        await con.execute("SELECT pg_advisory_xact_lock(hashtext('sluicegate pg install'))")
+        command = (sys.executable, "-m", "sluicegate.cli", "pg", "install", through)
         pipe = asyncio.subprocess.PIPE
         async with child(*command, "--schema", log.schema, stderr=pipe) as process:
             await waits.wait()

@@ -1,4 +1,4 @@
-"""`penstock pipeline` as a user runs it: in its own process, with its exit codes."""
+"""`sluicegate pipeline` as a user runs it: in its own process, with its exit codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.examples.example import printed_on
 
-from penstock.cli import main
+from sluicegate.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,7 +144,7 @@ def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     file = tmp_path / "numbers.toml"
     file.write_text(STREAM)
-    command = [sys.executable, "-m", "penstock.cli", "pipeline", "run", str(file)]
+    command = [sys.executable, "-m", "sluicegate.cli", "pipeline", "run", str(file)]
     with subprocess.Popen(
         command,
         env={**os.environ, "HERE": str(tmp_path)},
@@ -183,7 +183,7 @@ def test_a_signal_while_the_sink_opens_ends_a_batch_and_nothing_is_written(
     pytest.importorskip("pyspark")
     (tmp_path / "numbers.csv").write_text("id\n1\n2\n")
     file = tmp_path / "numbers.toml"
-    command = [sys.executable, "-m", "penstock.cli", "pipeline", "run", str(file)]
+    command = [sys.executable, "-m", "sluicegate.cli", "pipeline", "run", str(file)]
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60.0)
         port = server.getsockname()[1]

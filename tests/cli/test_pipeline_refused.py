@@ -45,7 +45,7 @@ kind = "retry"
 
 TWICE = """
 import os, sys
-from penstock.cli import main
+from sluicegate.cli import main
 for target in sys.argv[2:]:
     os.environ["TARGET"] = target
     ended = main(["pipeline", "run", "--plain", sys.argv[1]])

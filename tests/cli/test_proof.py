@@ -11,15 +11,15 @@ import pytest
 pytest.importorskip("asyncpg")
 import asyncpg
 
-from penstock.demo.flights import NAMES, Flight, FlightFile
-from penstock.demo.proof import Expected, create_table, prove
+from sluicegate.demo.flights import NAMES, Flight, FlightFile
+from sluicegate.demo.proof import Expected, create_table, prove
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
-SCHEMA = "penstock_proof"
+SCHEMA = "sluicegate_proof"
 LINES = (
     "2013,1,1,517,515,2,830,819,11,UA,1545,N14228,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z\n"
     "2013,1,1,533,529,4,850,830,20,UA,1714,N24211,LGA,IAH,227,1416,5,29,2013-01-01T10:00:00Z\n"

@@ -1,4 +1,4 @@
-"""`penstock queue`: queues are created, viewed and operated, and claims follow the changes."""
+"""`sluicegate queue`: queues are created, viewed and operated, and claims follow the changes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.queues.jobs_help import claim, handled, insert
 from tests.queues.operated_help import fail
 from tests.streams.log_pool import lent
 
-from penstock.cli import main
-from penstock.cli.queue import changes
+from sluicegate.cli import main
+from sluicegate.cli.queue import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from tests.streams.log_help import Log
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 SECRET = "hush-hush"
@@ -79,7 +79,7 @@ def queue(
 def test_queues_are_made_changed_and_listed(queue: Queue) -> None:
     """Again with equal settings; different ones are an error."""
     queue("list")
-    assert "has no queue; `penstock queue create` makes one" in queue.err
+    assert "has no queue; `sluicegate queue create` makes one" in queue.err
     arguments = ("mails", "--sticky", "--max-depth", "100", "--keep-done", "12h")
     queue("create", *arguments)
     assert queue.err == "created the queue mails\n"
@@ -164,7 +164,7 @@ def test_keys_are_blocked_parked_and_continued(queue: Queue) -> None:
     assert "move the first job of the key a to the dead letters? There is no terminal" in queue.err
     queue("unblock", "mails", "a", "--skip", "--yes")
     queue("park", "mails", "a", "--reason", "by hand")
-    assert queue.err == "the key a is parked; `penstock queue unpark` continues it\n"
+    assert queue.err == "the key a is parked; `sluicegate queue unpark` continues it\n"
     assert queue.handled() == []
     queue("unpark", "mails", "a")
     assert queue.handled() == [2]
@@ -279,7 +279,7 @@ def test_a_wrong_queue_schema_or_server_is_told_without_secrets(
         assert "queue='x': is not in the schema" in queue.err
         name, *rest = command
         assert main(["queue", name, queue.log.dsn, *rest, "--schema", "nowhere"]) == 2
-        assert "penstock pg install DSN --schema nowhere" in capsys.readouterr().err
+        assert "sluicegate pg install DSN --schema nowhere" in capsys.readouterr().err
         dsn = f"postgresql://postgres:{SECRET}@127.0.0.1:1/postgres"
         assert main(["queue", name, dsn, *rest]) == 2
         told = capsys.readouterr().err

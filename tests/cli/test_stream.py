@@ -1,4 +1,4 @@
-"""`penstock stream`: subscriptions are viewed and changed, and consumers follow the changes."""
+"""`sluicegate stream`: subscriptions are viewed and changed, and consumers follow the changes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from tests.streams.log_pool import lent
 from tests.streams.served_help import consumed, served, stored_offsets
 
-from penstock.cli import main
-from penstock.cli.stream import messages, replay
-from penstock.sources.postgres_stream import options
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate.cli import main
+from sluicegate.cli.stream import messages, replay
+from sluicegate.sources.postgres_stream import options
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from tests.streams.log_help import Log
 
-    from penstock.streams import Deleted
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.streams import Deleted
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 SECRET = "hush-hush"
@@ -32,7 +32,7 @@ HANDLERS = """
 import asyncio
 import os
 
-from penstock import Nak
+from sluicegate import Nak
 
 async def note(message):
     with open({path!r}, "a") as file:
@@ -348,7 +348,7 @@ def test_a_wrong_subscription_schema_or_server_is_told_without_secrets(
             assert "it has none" in stream.err
         name, *rest = command
         assert main(["stream", name, stream.log.dsn, *rest, "--schema", "nowhere"]) == 2
-        assert "penstock pg install DSN --schema nowhere" in capsys.readouterr().err
+        assert "sluicegate pg install DSN --schema nowhere" in capsys.readouterr().err
         dsn = f"postgresql://postgres:{SECRET}@127.0.0.1:1/postgres"
         assert main(["stream", name, dsn, *rest]) == 2
         told = capsys.readouterr().err

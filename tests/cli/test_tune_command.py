@@ -1,4 +1,4 @@
-"""`penstock tune`: its output, also as JSON, after a failed write and after an interruption."""
+"""`sluicegate tune`: its output, also as JSON, after a failed write and after an interruption."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from tests.cli.tune_help import QUICK
 from tests.examples.example import DOCS, EXAMPLES
 
-from penstock.cli import main
-from penstock.cli.tune.worksheet import Measured, Needs, worksheet
+from sluicegate.cli import main
+from sluicegate.cli.tune.worksheet import Measured, Needs, worksheet
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 def test_it_measures_and_prints_limits(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ def test_progress_is_shown_on_a_terminal(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interruption_closes_the_sink(here: Path, number: signal.Signals, code: int) -> None:
     """It prints how much was written."""
-    command = [sys.executable, "-m", "penstock.cli", "tune", "tuned:deaf", *QUICK]
+    command = [sys.executable, "-m", "sluicegate.cli", "tune", "tuned:deaf", *QUICK]
     with subprocess.Popen(
         command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -169,7 +169,7 @@ def test_an_interruption_leaves_what_was_measured(
     here: Path, number: signal.Signals, code: int, arguments: list[str]
 ) -> None:
     sizes = ("--sizes", "1,10,100", *arguments)
-    command = [sys.executable, "-m", "penstock.cli", "tune", "tuned:stuck", *QUICK, *sizes]
+    command = [sys.executable, "-m", "sluicegate.cli", "tune", "tuned:stuck", *QUICK, *sizes]
     with subprocess.Popen(
         command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -1,4 +1,4 @@
-"""`penstock tune`: refused arguments, sinks and items, and the confirmation before it writes."""
+"""`sluicegate tune`: refused arguments, sinks and items, and the confirmation before it writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.tune_help import QUICK
 
-from penstock.cli import main
+from sluicegate.cli import main
 
 
 @pytest.mark.parametrize(

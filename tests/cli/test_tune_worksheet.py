@@ -1,4 +1,4 @@
-"""The limits that `penstock tune` computes from measured writes, and the measurement itself."""
+"""The limits that `sluicegate tune` computes from measured writes, and the measurement itself."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.examples.example import DOCS, load
 
-from penstock import Batch, Limits
-from penstock.cli.tune.measure import Measurement, WriteFailed, item_bytes
-from penstock.cli.tune.worksheet import (
+from sluicegate import Batch, Limits
+from sluicegate.cli.tune.measure import Measurement, WriteFailed, item_bytes
+from sluicegate.cli.tune.worksheet import (
     Measured,
     Needs,
     amount_of,
@@ -24,7 +24,7 @@ from penstock.cli.tune.worksheet import (
 )
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 # -- the arithmetic --------------------------------------------------------------------------------
 

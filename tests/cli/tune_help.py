@@ -1,10 +1,10 @@
-"""The module whose sinks and item functions the tests of `penstock tune` use."""
+"""The module whose sinks and item functions the tests of `sluicegate tune` use."""
 
 from __future__ import annotations
 
 PROGRAM = '''
 import asyncio
-from penstock import PermanentError
+from sluicegate import PermanentError
 
 class Slow:
     """10 ms a write, nothing for an item."""

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from penstock.sources import TopicPartition
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing.conformance import SourceConformance
+from sluicegate.sources import TopicPartition
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock import Clock
-    from penstock.sources import Position, Source
-    from penstock.testing import FakeClock
+    from sluicegate import Clock
+    from sluicegate.sources import Position, Source
+    from sluicegate.testing import FakeClock
 
 LOGS: dict[str, MemoryLog] = {}
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Batcher, Observer, Tally
-from penstock.testing import FakeClock
-from penstock.testing.conformance import BatcherConformance
+from sluicegate import Batcher, Observer, Tally
+from sluicegate.testing import FakeClock
+from sluicegate.testing.conformance import BatcherConformance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

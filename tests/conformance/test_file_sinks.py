@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from tests.sinks.file_help import lines
 
-from penstock._clients.files.append import archives
-from penstock.sinks import FileSink
-from penstock.testing.conformance import SinkConformance
+from sluicegate._clients.files.append import archives
+from sluicegate.sinks import FileSink
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from pathlib import Path

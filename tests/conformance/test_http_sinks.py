@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from tests.sinks.http_help import Reply, Request, Server
 
-from penstock import Batch, PermanentError, WriteResult
-from penstock.sinks import ElasticsearchSink, HttpResponse, HttpSink
-from penstock.testing.conformance import SinkConformance
+from sluicegate import Batch, PermanentError, WriteResult
+from sluicegate.sinks import ElasticsearchSink, HttpResponse, HttpSink
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.testing import EmbeddedOpenSearch
+    from sluicegate.testing import EmbeddedOpenSearch
 
 STORED: list[int] = []
 SERVER = Server()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.conformance.source_help import MemorySourceSuite
 
-from penstock.testing.conformance import SourceConformance
+from sluicegate.testing.conformance import SourceConformance
 
 
 class TestMemorySource(MemorySourceSuite):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.examples.example import load
 
-from penstock.testing.conformance import SinkConformance
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

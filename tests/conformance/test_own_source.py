@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.examples.example import load
 
-from penstock.sources import Position, TopicPartition
-from penstock.testing.conformance import SourceConformance
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from penstock.sources import Source
-    from penstock.testing import FakeClock
+    from sluicegate.sources import Source
+    from sluicegate.testing import FakeClock
 
 EXAMPLE = load("own_source")
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import LoopClock
-from penstock.consumer import MemoryParkStore, ParkedRecord, ParkStore
-from penstock.testing.conformance import ParkStoreConformance
+from sluicegate import LoopClock
+from sluicegate.consumer import MemoryParkStore, ParkedRecord, ParkStore
+from sluicegate.testing.conformance import ParkStoreConformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,13 +14,13 @@ import pytest
 from tests.sinks.postgres_queue.queue_help import create_queue
 from tests.streams.log_pool import lent
 
-from penstock.sinks import PostgresQueueSink
-from penstock.testing.conformance import SinkConformance
+from sluicegate.sinks import PostgresQueueSink
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 class TestPostgresQueueSink(SinkConformance[dict[str, Any]]):

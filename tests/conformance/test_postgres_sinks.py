@@ -11,13 +11,13 @@ import asyncpg
 import pyarrow as pa
 import pytest
 
-from penstock.sinks import PostgresSink
-from penstock.testing.conformance import TransactionConformance
+from sluicegate.sinks import PostgresSink
+from sluicegate.testing.conformance import TransactionConformance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 class TestPostgresSink(TransactionConformance[tuple[int, str]]):

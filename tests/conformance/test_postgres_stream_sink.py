@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from tests.streams.log_pool import lent
 
-from penstock.sinks import PostgresStreamSink
-from penstock.testing.conformance import SinkConformance
+from sluicegate.sinks import PostgresStreamSink
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 class TestPostgresStreamSink(SinkConformance[dict[str, Any]]):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     CircuitBreaker,
     Combine,
@@ -27,11 +27,11 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.sinks import FunctionSink, MemorySink
-from penstock.testing.conformance import SinkConformance, TransactionConformance
+from sluicegate.sinks import FunctionSink, MemorySink
+from sluicegate.testing.conformance import SinkConformance, TransactionConformance
 
 if TYPE_CHECKING:
-    from penstock import Sink, SinkLike
+    from sluicegate import Sink, SinkLike
 
 Row = dict[str, int]
 SHELVES: dict[int, list[Any]] = {}

@@ -9,15 +9,15 @@ import pytest
 from tests.sources.subscriptions.frozen import MovedClock
 from tests.streams.log_help import Log, installed
 
-from penstock.postgres import PostgresAccess
-from penstock.sources.subscriptions import (
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sources.subscriptions import (
     MemorySubscriptions,
     PostgresAdvisoryLocks,
     PostgresSubscriptions,
     SQLiteSubscriptions,
     locked_slot,
 )
-from penstock.testing.conformance import (
+from sluicegate.testing.conformance import (
     SubscriptionLocksConformance,
     SubscriptionStateConformance,
 )
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from penstock.sources.subscriptions import SubscriptionLocks
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.sources.subscriptions import SubscriptionLocks
+    from sluicegate.testing import EmbeddedPostgres
 
 
 class OfMemory:

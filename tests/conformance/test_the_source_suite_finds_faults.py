@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.conformance.source_help import LOGS, MemorySourceSuite
 
-from penstock import ConfigError
-from penstock.sources import Fetched, Position, Record, UndecodableRecord
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock
-from penstock.testing.conformance.source.declaration import contradictions
+from sluicegate import ConfigError
+from sluicegate.sources import Fetched, Position, Record, UndecodableRecord
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock
+from sluicegate.testing.conformance.source.declaration import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from penstock.sources import ClaimHost, Source, SourceClaim, TopicPartition
+    from sluicegate.sources import ClaimHost, Source, SourceClaim, TopicPartition
 
 
 class CommitsWhatItNoLongerHolds(MemorySource):

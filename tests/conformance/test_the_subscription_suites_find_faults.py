@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sources.subscriptions.frozen import MovedClock
 
-from penstock import LoopClock
-from penstock.sources.subscriptions import MemorySubscriptions, Subscribed
-from penstock.testing.conformance import (
+from sluicegate import LoopClock
+from sluicegate.sources.subscriptions import MemorySubscriptions, Subscribed
+from sluicegate.testing.conformance import (
     SubscriptionLocksConformance,
     SubscriptionStateConformance,
 )
@@ -20,7 +20,7 @@ from penstock.testing.conformance import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from penstock.sources.subscriptions import Move, SubscriptionLocks, SubscriptionStart
+    from sluicegate.sources.subscriptions import Move, SubscriptionLocks, SubscriptionStart
 
 
 class Faultless(MemorySubscriptions):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import ArrowBatch, Batch, Capabilities, LoopClock, PermanentError, WriteResult
-from penstock.testing.conformance import SinkConformance
+from sluicegate import ArrowBatch, Batch, Capabilities, LoopClock, PermanentError, WriteResult
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,15 +12,15 @@ from uuid import uuid4
 
 import pytest
 
-from penstock import Capabilities, LoopClock
-from penstock._core.enlisted import enlisted
-from penstock.sinks import MemorySink
-from penstock.testing.conformance import TransactionConformance
+from sluicegate import Capabilities, LoopClock
+from sluicegate._core.enlisted import enlisted
+from sluicegate.sinks import MemorySink
+from sluicegate.testing.conformance import TransactionConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock import Sink, Unit
+    from sluicegate import Sink, Unit
 
 
 class Faultless(MemorySink[int]):

@@ -6,16 +6,16 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock._core.source import Record, TopicPartition
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Terminate
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate._core.source import Record, TopicPartition
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Terminate
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
 
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 P0 = TopicPartition("t", 0)
 P1 = TopicPartition("t", 1)

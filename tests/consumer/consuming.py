@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock._core.retry_policy import DoublingBackoff, RetryPolicy
-from penstock._core.source import Record
-from penstock.consumer.consumer import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate._core.retry_policy import DoublingBackoff, RetryPolicy
+from sluicegate._core.source import Record
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.consumer.report import DrainReport
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.report import DrainReport
+    from sluicegate.testing import FakeClock
 
 PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
 """Two attempts, 0.1 s apart."""

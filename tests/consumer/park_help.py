@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from penstock._core.park_store import ParkedRecord
-from penstock.letters.parked import MemoryParkStore
+from sluicegate._core.park_store import ParkedRecord
+from sluicegate.letters.parked import MemoryParkStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic
 
-from penstock._core.source import Record
+from sluicegate._core.source import Record
 
 
 @dataclass(frozen=True)

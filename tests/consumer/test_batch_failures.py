@@ -13,19 +13,19 @@ from consumer_help import P0, P1, finite, log_of, records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import UnavailableError
-from penstock._core.retry_policy import RetryPolicy
-from penstock._core.source import Position
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
-from penstock.letters.parked import MemoryParkStore
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock
+from sluicegate import UnavailableError
+from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate._core.source import Position
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
+from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.consumer.message import Message
+    from sluicegate.consumer.message import Message
 
 
 def once(offset: int, result: object) -> Callable[[list[Message]], object]:

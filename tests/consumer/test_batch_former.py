@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import records
 
-from penstock._core.source import Position, Record, TopicPartition
-from penstock.consumer.batching.batch_limits import BatchLimits
-from penstock.consumer.claim import Claim
-from penstock.consumer.keys import KeyRules
-from penstock.consumer.message import Message
-from penstock.consumer.schedule import Schedule
-from penstock.consumer.window import Window
+from sluicegate._core.source import Position, Record, TopicPartition
+from sluicegate.consumer.batching.batch_limits import BatchLimits
+from sluicegate.consumer.claim import Claim
+from sluicegate.consumer.keys import KeyRules
+from sluicegate.consumer.message import Message
+from sluicegate.consumer.schedule import Schedule
+from sluicegate.consumer.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

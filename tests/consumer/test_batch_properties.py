@@ -12,17 +12,17 @@ from consumer_help import finite
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import TransientError, UnavailableError
-from penstock._core.retry_policy import RetryPolicy
-from penstock._core.source import Record
-from penstock.consumer.results import Ack, Nak, Skip, Terminate, ToDeadLetter
-from penstock.sources.memory import MemoryLog
-from penstock.testing import FakeClock
+from sluicegate import TransientError, UnavailableError
+from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate._core.source import Record
+from sluicegate.consumer.results import Ack, Nak, Skip, Terminate, ToDeadLetter
+from sluicegate.sources.memory import MemoryLog
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from penstock.consumer.message import Message
+    from sluicegate.consumer.message import Message
 
 ATTEMPTS = 3
 

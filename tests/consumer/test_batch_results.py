@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import TransientError
-from penstock.consumer.batching.batch_results import results_of
-from penstock.consumer.results import ACK, BatchResultCountError, Nak, Terminate
+from sluicegate import TransientError
+from sluicegate.consumer.batching.batch_results import results_of
+from sluicegate.consumer.results import ACK, BatchResultCountError, Nak, Terminate
 
 NAK = Nak()
 

@@ -11,17 +11,17 @@ import pytest
 from batch_help import Batches
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
-from penstock import ConfigError
-from penstock._core.source import Position
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Skip
-from penstock.consumer.stepping import with_steps
-from penstock.consumer.steps import decode
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ConfigError
+from sluicegate._core.source import Position
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Skip
+from sluicegate.consumer.stepping import with_steps
+from sluicegate.consumer.steps import decode
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 def endless(log: MemoryLog, clock: FakeClock, **options: Any) -> Consumer:

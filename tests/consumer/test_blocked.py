@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 
-from penstock import ConfigError, NoSuchKey
-from penstock._core.source import Position
-from penstock.consumer import offset_map
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Nak, PoisonError
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeSink
+from sluicegate import ConfigError, NoSuchKey
+from sluicegate._core.source import Position
+from sluicegate.consumer import offset_map
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Nak, PoisonError
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeSink
 
 if TYPE_CHECKING:
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 async def test_a_blocked_key_waits_and_others_go_on(fake_clock: FakeClock) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import Poisoned, Recorder, finite, log_of, records
 
-from penstock import ConfigError
-from penstock.consumer.consumer import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ConfigError
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 class Slow(Recorder):

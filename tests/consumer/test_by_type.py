@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consuming import consume, records
 
-from penstock import ConfigError
-from penstock._core.source import Record
-from penstock.consumer import HandlersByType, NoHandlerError, decode, with_steps
+from sluicegate import ConfigError
+from sluicegate._core.source import Record
+from sluicegate.consumer import HandlersByType, NoHandlerError, decode, with_steps
 
 if TYPE_CHECKING:
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 async def fine(message: Message) -> None:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Poisoned, finite, log_of, records
 
-from penstock import DeadLetterLimit
-from penstock._core.order.lanes import Lanes
-from penstock._core.source import Position
-from penstock.consumer.claim import Claim
-from penstock.consumer.letter_circuit import WINDOW, LetterCircuit
-from penstock.consumer.results import PoisonError
-from penstock.sources.memory import MemoryLog
+from sluicegate import DeadLetterLimit
+from sluicegate._core.order.lanes import Lanes
+from sluicegate._core.source import Position
+from sluicegate.consumer.claim import Claim
+from sluicegate.consumer.letter_circuit import WINDOW, LetterCircuit
+from sluicegate.consumer.results import PoisonError
+from sluicegate.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 def claim(partition: Any = P0) -> Claim:

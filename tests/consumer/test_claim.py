@@ -8,10 +8,10 @@ from consumer_help import P0
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._core.order.lanes import Lanes
-from penstock._core.source import Position
-from penstock.consumer import offset_map
-from penstock.consumer.claim import Claim
+from sluicegate._core.order.lanes import Lanes
+from sluicegate._core.source import Position
+from sluicegate.consumer import offset_map
+from sluicegate.consumer.claim import Claim
 
 
 def claim_of(position: int, ranges: list[tuple[int, int]]) -> Claim:

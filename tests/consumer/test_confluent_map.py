@@ -20,7 +20,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.consumer.offset_map import ForeignMap, decode
+from sluicegate.consumer.offset_map import ForeignMap, decode
 
 RUNS = [2, 3, 1, 1, 130, 300]
 """Unfinished 0 and 1, 5, 7 to 136; finished 2 to 4, 6, 137 to 436."""
@@ -156,7 +156,7 @@ def test_a_bomb_is_refused() -> None:
 
 def test_without_zstandard_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(ForeignMap, match=r'pip install "penstock\[files\]"'):
+    with pytest.raises(ForeignMap, match=r'pip install "sluicegate\[files\]"'):
         decode(0, text("J", forms(RUNS)["J"]))
     assert decode(0, text("n", forms(RUNS)["n"])) == RANGES
 

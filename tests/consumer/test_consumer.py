@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
-from penstock import ClosedError, ConfigError, RetryPolicy
-from penstock._core.source import Position
-from penstock.consumer import offset_map
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Nak, Terminate
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ClosedError, ConfigError, RetryPolicy
+from sluicegate._core.source import Position
+from sluicegate.consumer import offset_map
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Nak, Terminate
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._core.source import Fetched, SourceClaim
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate._core.source import Fetched, SourceClaim
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 class Counting(MemorySource):

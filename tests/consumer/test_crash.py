@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from consumer_help import P0, Recorder, finite, records
 
-from penstock import Consumer
-from penstock.consumer import offset_map
-from penstock.sources.memory import Crashed, MemoryLog, MemorySource
+from sluicegate import Consumer
+from sluicegate.consumer import offset_map
+from sluicegate.sources.memory import Crashed, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import FakeClock
+    from sluicegate import Message
+    from sluicegate.testing import FakeClock
 
 BEHIND = 50_000
 AFTER_THE_COMMIT = 7

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from consumer_help import P0, P1, records
 
-from penstock.consumer.consumer import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._core.source import Fetched, SourceClaim, TopicPartition
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate._core.source import Fetched, SourceClaim, TopicPartition
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 class Asked(MemorySource):

@@ -13,17 +13,17 @@ from consuming import records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import RetryPolicy
-from penstock._core.retry_policy import DoublingBackoff
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Ack
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock
+from sluicegate import RetryPolicy
+from sluicegate._core.retry_policy import DoublingBackoff
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Ack
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.consumer.message import Message
+    from sluicegate.consumer.message import Message
 
 PATIENT = RetryPolicy(attempts=1000, unlisted_attempts=1000, backoff=DoublingBackoff(0.5, 0.5))
 HARMLESS = ("sleep(0)", "sleep", "group", "timeout", "swallow", "child")

@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from consumer_help import P0, finite, log_of
 
-from penstock import (
+from sluicegate import (
     PermanentError,
     ThrottledError,
     TransientError,
     UnavailableError,
     WriteResult,
 )
-from penstock._core.classify import classified
-from penstock._core.errors import ParkedBehind
-from penstock._core.order.keys import identity
-from penstock._core.order.lanes import Lanes
-from penstock._core.source import Position, Record, TopicPartition
-from penstock.consumer.claim import Claim
-from penstock.consumer.dead_letters import LetterWriter
-from penstock.consumer.keys import alone
-from penstock.consumer.message import Message
-from penstock.consumer.results import PoisonError, Terminate, ToDeadLetter
-from penstock.letters.file import FileStore
-from penstock.letters.letter import Selection
-from penstock.letters.source_items import NoSourceRecordError, item_of_record, record_of_item
-from penstock.sinks import FileSink
-from penstock.testing import BlockingSink, ScriptedSink, fail, ok
+from sluicegate._core.classify import classified
+from sluicegate._core.errors import ParkedBehind
+from sluicegate._core.order.keys import identity
+from sluicegate._core.order.lanes import Lanes
+from sluicegate._core.source import Position, Record, TopicPartition
+from sluicegate.consumer.claim import Claim
+from sluicegate.consumer.dead_letters import LetterWriter
+from sluicegate.consumer.keys import alone
+from sluicegate.consumer.message import Message
+from sluicegate.consumer.results import PoisonError, Terminate, ToDeadLetter
+from sluicegate.letters.file import FileStore
+from sluicegate.letters.letter import Selection
+from sluicegate.letters.source_items import NoSourceRecordError, item_of_record, record_of_item
+from sluicegate.sinks import FileSink
+from sluicegate.testing import BlockingSink, ScriptedSink, fail, ok
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from penstock import Batch
-    from penstock._core.source import SourceRecord
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate._core.source import SourceRecord
+    from sluicegate.testing import FakeClock
 
 
 class NoDesk:

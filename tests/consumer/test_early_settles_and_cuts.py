@@ -9,20 +9,20 @@ import pytest
 from consumer_help import P0, log_of
 from consuming import PROMPT
 
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import ACK, Manual, Nak, Terminate
-from penstock.letters.parked import MemoryParkStore
-from penstock.sinks.memory import MemorySink
-from penstock.sources.memory import MemorySource
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import ACK, Manual, Nak, Terminate
+from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.sinks.memory import MemorySink
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._core.park_store import ParkedRecord
-    from penstock.consumer.message import Message
-    from penstock.consumer.poison import PoisonStrategy
-    from penstock.consumer.results import Result
-    from penstock.testing import FakeClock
+    from sluicegate._core.park_store import ParkedRecord
+    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.poison import PoisonStrategy
+    from sluicegate.consumer.results import Result
+    from sluicegate.testing import FakeClock
 
 
 class Store(MemoryParkStore):

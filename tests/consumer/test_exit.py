@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of
 
-from penstock import Nak, RetryPolicy
-from penstock._core.source import Position
-from penstock.consumer import PoisonError, offset_map
-from penstock.testing import FakeClock, FakeSink
+from sluicegate import Nak, RetryPolicy
+from sluicegate._core.source import Position
+from sluicegate.consumer import PoisonError, offset_map
+from sluicegate.testing import FakeClock, FakeSink
 
 if TYPE_CHECKING:
-    from penstock.consumer.message import Message
+    from sluicegate.consumer.message import Message
 
 ONCE = RetryPolicy(attempts=1)
 

@@ -12,23 +12,23 @@ import pytest
 from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, causes_of, running
 
-from penstock import TransientError
-from penstock._core.source import Record, TopicPartition
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
-from penstock.consumer.standing import standings
-from penstock.consumer.wait_reason import REMEDIES, WaitReason
-from penstock.letters.parked import MemoryParkStore
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import TransientError
+from sluicegate._core.source import Record, TopicPartition
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
+from sluicegate.consumer.standing import standings
+from sluicegate.consumer.wait_reason import REMEDIES, WaitReason
+from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock import Batch, DeadLetterRecord
-    from penstock._core.park_store import ParkedRecord
-    from penstock.consumer.explain import Explanation
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate import Batch, DeadLetterRecord
+    from sluicegate._core.park_store import ParkedRecord
+    from sluicegate.consumer.explain import Explanation
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "why-is-it-stuck.md"
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from consumer_help import finite, log_of, records
 
-from penstock import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import FakeClock
+    from sluicegate import Message
+    from sluicegate.testing import FakeClock
 
 
 async def test_every_ready_key_starts_within_one_round(fake_clock: FakeClock) -> None:

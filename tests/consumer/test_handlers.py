@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consuming import PROMPT, consume, records
 
-from penstock import Batcher, ConfigError, flow
-from penstock._core.errors import StoppedError
-from penstock._core.source import Record
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.handlers import as_batch_handler, as_handler
-from penstock.consumer.results import Ack, Nak, Skip, Terminate
-from penstock.consumer.run_end import TaskCancelled
-from penstock.consumer.stepping import with_steps
-from penstock.consumer.steps import decode
-from penstock.consumer.workers import Slot, result_of_cut
-from penstock.sinks import MemorySink, SQLiteEffects
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Batcher, ConfigError, flow
+from sluicegate._core.errors import StoppedError
+from sluicegate._core.source import Record
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.handlers import as_batch_handler, as_handler
+from sluicegate.consumer.results import Ack, Nak, Skip, Terminate
+from sluicegate.consumer.run_end import TaskCancelled
+from sluicegate.consumer.stepping import with_steps
+from sluicegate.consumer.steps import decode
+from sluicegate.consumer.workers import Slot, result_of_cut
+from sluicegate.sinks import MemorySink, SQLiteEffects
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock._core.source import SourceRecord
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate._core.source import SourceRecord
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("fake_clock")
 

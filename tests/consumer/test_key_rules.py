@@ -9,8 +9,8 @@ from consumer_help import finite, log_of
 if TYPE_CHECKING:
     import pytest
 
-    from penstock import Message
-    from penstock.testing import FakeClock
+    from sluicegate import Message
+    from sluicegate.testing import FakeClock
 
 
 async def _most_at_once(clock: FakeClock, **options: object) -> int:

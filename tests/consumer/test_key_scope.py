@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from consumer_help import P0, P1
 
-from penstock.consumer.consumer import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 async def test_a_partition_that_returns_shares_the_keys_of_the_others(

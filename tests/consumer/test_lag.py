@@ -9,15 +9,15 @@ import pytest
 from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, running
 
-from penstock._core.source import Record, Unread
-from penstock.consumer import Consumer, Lag
-from penstock.sources.memory import Crashed, MemoryLog, MemorySource
+from sluicegate._core.source import Record, Unread
+from sluicegate.consumer import Consumer, Lag
+from sluicegate.sources.memory import Crashed, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from penstock._core.source import SourceClaim
-    from penstock.testing import FakeClock
+    from sluicegate._core.source import SourceClaim
+    from sluicegate.testing import FakeClock
 
 
 def stamped(clock: FakeClock, keys: str, partition: int = 0) -> MemoryLog:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of, records, running
 
-from penstock import DeadLetterLimit, TransientError
-from penstock._core.source import Position
-from penstock.consumer import Nak, Terminate, ToDeadLetter
-from penstock.consumer.consumer import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, SlowSink
+from sluicegate import DeadLetterLimit, TransientError
+from sluicegate._core.source import Position
+from sluicegate.consumer import Nak, Terminate, ToDeadLetter
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, SlowSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock._core.batch import Batch
-    from penstock._core.source import ClaimHost
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate._core.batch import Batch
+    from sluicegate._core.source import ClaimHost
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 def offsets(letters: ScriptedSink[Any]) -> list[int]:

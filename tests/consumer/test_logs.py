@@ -9,14 +9,14 @@ import pytest
 from consumer_help import P0, P1
 from consuming import PROMPT
 
-from penstock import Consumer, Nak, Terminate
-from penstock._core.source import Position, Record
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import ScriptedSink, fail
+from sluicegate import Consumer, Nak, Terminate
+from sluicegate._core.source import Position, Record
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import ScriptedSink, fail
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import FakeClock
+    from sluicegate import Message
+    from sluicegate.testing import FakeClock
 
 SECRET = "4111-1111"
 DEBUG, INFO, WARNING, ERROR = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
@@ -42,14 +42,14 @@ async def logged(
     clock: FakeClock, caplog: pytest.LogCaptureFixture, source: MemorySource, **options: Any
 ) -> list[tuple[int, str]]:
     """Run to the end; return the lines by level, without the name."""
-    caplog.set_level(DEBUG, "penstock.consumer")
+    caplog.set_level(DEBUG, "sluicegate.consumer")
     options = {"poison": "skip", "retry": PROMPT, **options}
     await Consumer(source, name="billing", clock=clock, **options).receive(handle)
     return lines(caplog)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
-    found = [each for each in caplog.records if each.name.startswith("penstock")]
+    found = [each for each in caplog.records if each.name.startswith("sluicegate")]
     told = [each.getMessage() for each in found]
     assert all(line.startswith("billing: ") for line in told), told
     assert SECRET not in caplog.text
@@ -83,7 +83,7 @@ async def test_blocked_messages_and_failing_dead_letters_are_errors(
     consumer = Consumer(
         source, name="billing", clock=fake_clock, dead_letters=letters, retry=PROMPT
     )
-    caplog.set_level(DEBUG, "penstock.consumer")
+    caplog.set_level(DEBUG, "sluicegate.consumer")
     async with consumer:
         await consumer.run(handle)
     found = [(level, line.partition(" (")[0]) for level, line in lines(caplog)]
@@ -114,7 +114,7 @@ async def test_a_failed_commit_is_a_warning_and_so_is_a_drain_without_one(
 async def test_claims_come_and_go_at_level_info(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(INFO, "penstock.consumer")
+    caplog.set_level(INFO, "sluicegate.consumer")
     log = MemoryLog([*records("a"), *records("b", partition=1)])
     source = MemorySource(log, clock=fake_clock)
     async with Consumer(source, name="billing", clock=fake_clock):
@@ -130,7 +130,7 @@ async def test_claims_come_and_go_at_level_info(
 async def test_a_stored_map_that_cannot_be_read_is_a_warning(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(INFO, "penstock.consumer")
+    caplog.set_level(INFO, "sluicegate.consumer")
     log = MemoryLog(records("a"))
     log.store({P0: Position(0, "not a map of ours")})
     async with Consumer(MemorySource(log, clock=fake_clock), name="billing", clock=fake_clock):

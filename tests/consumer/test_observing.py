@@ -10,9 +10,9 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from consuming import PROMPT
 
-from penstock import ConfigError, Observer
-from penstock._core.consumer_observer import ConsumerObservers
-from penstock.consumer import (
+from sluicegate import ConfigError, Observer
+from sluicegate._core.consumer_observer import ConsumerObservers
+from sluicegate.consumer import (
     Consumer,
     ConsumerObserver,
     HandlerEnd,
@@ -23,17 +23,17 @@ from penstock.consumer import (
     Terminate,
     ToDeadLetter,
 )
-from penstock.consumer.commons import Commons
-from penstock.consumer.observing import observed
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer.commons import Commons
+from sluicegate.consumer.observing import observed
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from penstock._core.source import SourceClaim, TopicPartition
-    from penstock.consumer import Message
-    from penstock.testing import FakeClock
+    from sluicegate._core.source import SourceClaim, TopicPartition
+    from sluicegate.consumer import Message
+    from sluicegate.testing import FakeClock
 
 
 class Events(ConsumerObserver):
@@ -309,7 +309,7 @@ async def test_an_observer_that_raises_is_logged_once_and_hurts_nothing(
     assert (report.counts.acked, report.counts.terminated) == (3, 1)
     assert seen.states[0] == "opening"
     assert seen.states[-1] == "closed"
-    lines = [each for each in caplog.records if each.name == "penstock.observer"]
+    lines = [each for each in caplog.records if each.name == "sluicegate.observer"]
     assert [line.levelno for line in lines] == [logging.ERROR]
 
 

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.consumer.offset_map import LIMIT, MOST_RANGES, ForeignMap, decode, encode, joined
+from sluicegate.consumer.offset_map import LIMIT, MOST_RANGES, ForeignMap, decode, encode, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

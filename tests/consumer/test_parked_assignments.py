@@ -12,16 +12,16 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from park_help import DurableParkStore, parking
 
-from penstock._core.park_store import ParkedRecord
-from penstock._core.source import Position
-from penstock.consumer import Unparked
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Nak, Terminate
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock
+from sluicegate._core.park_store import ParkedRecord
+from sluicegate._core.source import Position
+from sluicegate.consumer import Unparked
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Nak, Terminate
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from penstock.consumer.message import Message
+    from sluicegate.consumer.message import Message
 
 # -- the keys of an assigned partition -------------------------------------------------------------
 

@@ -9,18 +9,18 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from park_help import DurableParkStore, parking
 
-from penstock import ConfigError, NoSuchKey, PenstockWarning
-from penstock._core.source import Position
-from penstock.consumer import Unparked
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Nak, Terminate
-from penstock.letters.parked import MemoryParkStore
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock
+from sluicegate import ConfigError, NoSuchKey, SluicegateWarning
+from sluicegate._core.source import Position
+from sluicegate.consumer import Unparked
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Nak, Terminate
+from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from penstock._core.source import SourceRecord
-    from penstock.consumer.message import Message
+    from sluicegate._core.source import SourceRecord
+    from sluicegate.consumer.message import Message
 
 
 async def test_a_poison_message_parks_its_key_and_the_others_flow(fake_clock: FakeClock) -> None:
@@ -199,7 +199,7 @@ async def test_a_drain_leaves_what_cannot_be_parked_to_the_next_owner(
 
 def test_the_settings_of_a_park_store_are_checked(fake_clock: FakeClock) -> None:
     source = MemorySource(MemoryLog(), clock=fake_clock)
-    with pytest.warns(PenstockWarning, match="loses parked messages with this process") as told:
+    with pytest.warns(SluicegateWarning, match="loses parked messages with this process") as told:
         Consumer(source, parked=MemoryParkStore())
     assert len(told) == 1
     with pytest.raises(ConfigError, match="name='consumer': must be set with parked="):

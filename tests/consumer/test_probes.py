@@ -13,17 +13,17 @@ import pytest
 from consumer_help import Recorder, log_of
 from watch_help import Gate, running
 
-from penstock import ConfigError
-from penstock.consumer import Consumer, probes, serve_probes
-from penstock.sources.memory import MemorySource
-from penstock.telemetry import PrometheusConsumerObserver
+from sluicegate import ConfigError
+from sluicegate.consumer import Consumer, probes, serve_probes
+from sluicegate.sources.memory import MemorySource
+from sluicegate.telemetry import PrometheusConsumerObserver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.consumer import Probes
-    from penstock.testing import FakeClock
+    from sluicegate.consumer import Probes
+    from sluicegate.testing import FakeClock
 
 
 ANY = Consumer(MemorySource(log_of()))
@@ -177,10 +177,10 @@ async def test_metrics_are_served_beside_the_probes(
     monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue())  # type: ignore[no-untyped-call]
     Counter("jobs", "Jobs.", registry=CollectorRegistry()).inc()  # of any process
     assert "jobs_total 1.0\n" in (await get(app, "/metrics")).text
-    monkeypatch.setattr("penstock.consumer.probe_app.find_spec", lambda _: None)
+    monkeypatch.setattr("sluicegate.consumer.probe_app.find_spec", lambda _: None)
     response = await get(app, "/metrics")
     assert response.status_code == 501
-    assert 'pip install "penstock[prometheus]"' in response.text
+    assert 'pip install "sluicegate[prometheus]"' in response.text
 
 
 async def test_it_is_served_over_a_socket_until_the_block_ends(

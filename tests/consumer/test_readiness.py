@@ -9,16 +9,16 @@ import pytest
 from consumer_help import P0, Recorder, log_of
 from watch_help import Gate, running
 
-from penstock import ClosedError
-from penstock.consumer import Consumer
-from penstock.consumer.health import Heartbeat
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ClosedError
+from sluicegate.consumer import Consumer
+from sluicegate.consumer.health import Heartbeat
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock._core.source import TopicPartition
-    from penstock.testing import FakeClock
+    from sluicegate._core.source import TopicPartition
+    from sluicegate.testing import FakeClock
 
 
 class Late(MemorySource):

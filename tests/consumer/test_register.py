@@ -21,14 +21,14 @@ from register_help import (
     typed,
 )
 
-from penstock import Message, Nak
-from penstock._core.source import Record
-from penstock.consumer import Envelope, HandlerRegister, NoHandlerError
+from sluicegate import Message, Nak
+from sluicegate._core.source import Record
+from sluicegate.consumer import Envelope, HandlerRegister, NoHandlerError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 async def test_each_handler_takes_the_class_of_its_hint(fake_clock: FakeClock) -> None:

@@ -10,14 +10,14 @@ import pytest
 from consuming import consume_batches
 from register_help import Paid, Placed, RefundEvent, RefundPaid, just_place
 
-from penstock import ConfigError, Message
-from penstock.consumer import Envelope, HandlerRegister
+from sluicegate import ConfigError, Message
+from sluicegate.consumer import Envelope, HandlerRegister
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from decimal import Decimal
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 # -- two handlers of one class ---------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ import pytest
 from consuming import consume
 from register_help import ONE, Cancelled, Placed, Shipped, just_place, typed
 
-from penstock._core.source import Record
-from penstock.consumer import DecodeError, HandlerRegister
+from sluicegate._core.source import Record
+from sluicegate.consumer import DecodeError, HandlerRegister
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 @pytest.mark.parametrize(

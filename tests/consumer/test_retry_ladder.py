@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, Recorder, finite, log_of
 
-from penstock import (
+from sluicegate import (
     ConfigError,
     PermanentError,
     ThrottledError,
     TransientError,
     UnavailableError,
 )
-from penstock._core.source import Position
-from penstock.consumer import DoublingBackoff, FullJitter, Nak, RetryPolicy
+from sluicegate._core.source import Position
+from sluicegate.consumer import DoublingBackoff, FullJitter, Nak, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 class Fixed(Random):

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from consumer_help import P0
 
-from penstock._core.order.lanes import Lanes
-from penstock._core.source import Position, Record
-from penstock.consumer import Consumer, offset_map
-from penstock.consumer.claim import Claim
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate._core.order.lanes import Lanes
+from sluicegate._core.source import Position, Record
+from sluicegate.consumer import Consumer, offset_map
+from sluicegate.consumer.claim import Claim
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.consumer import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer import Message
+    from sluicegate.testing import FakeClock
 
 BESIDES = 200_000
 """Bytes that do not depend on the number of records: workers, full queues."""

@@ -1,4 +1,4 @@
-"""`penstock.run` with a consumer: a signal drains it, and a second one ends the drain at once."""
+"""`sluicegate.run` with a consumer: a signal drains it, and a second one ends the drain at once."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import pytest
 from consumer_help import P0, Recorder, log_of
 from watch_help import Gate
 
-import penstock
-from penstock import Consumer
-from penstock.sources.memory import MemorySource
+import sluicegate
+from sluicegate import Consumer
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from penstock.sources import ClaimHost
-    from penstock.testing import FakeClock
+    from sluicegate.sources import ClaimHost
+    from sluicegate.testing import FakeClock
 
 PROGRAM = """
 import asyncio, math, sys
-import penstock
-from penstock._core.clock import LOOP_CLOCK, wait_until
-from penstock._core.source import Record
-from penstock.sources.memory import MemoryLog, MemorySource
+import sluicegate
+from sluicegate._core.clock import LOOP_CLOCK, wait_until
+from sluicegate._core.source import Record
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 log = MemoryLog([Record("t", 0, offset, key) for offset, key in enumerate("aab")])
 
@@ -44,7 +44,7 @@ async def handle(message):
             raise
 
 async def main():
-    consumer = penstock.Consumer(MemorySource(log), name="billing", drain=60.0)
+    consumer = sluicegate.Consumer(MemorySource(log), name="billing", drain=60.0)
     async with consumer:
         telling = asyncio.create_task(tell(consumer))
         await consumer.run(handle)
@@ -57,7 +57,7 @@ async def tell(consumer):
     print("draining", flush=True)
 
 try:
-    penstock.run(main())
+    sluicegate.run(main())
 finally:
     print(log.positions, flush=True)
 """
@@ -96,7 +96,7 @@ def test_a_signal_drains_and_a_second_one_ends_the_drain(tmp_path: Path) -> None
     assert out[0] == "cut"
     assert "Position(offset=0, metadata='" in out[-1]
     assert err.splitlines()[-1] == (
-        "penstock.DrainTimeout: the drain was incomplete: billing: 1 messages acknowledged; "
+        "sluicegate.DrainTimeout: the drain was incomplete: billing: 1 messages acknowledged; "
         "1 unfinished and delivered again: t/0@0 (key 'a', attempt 1)"
     )
 
@@ -194,6 +194,6 @@ def test_a_consumer_that_opens_its_source_is_ended_by_a_signal(swallows: bool) -
         async with Consumer(source) as consumer:
             await consumer.run(recorder)
 
-    assert penstock.run(main()) is None
+    assert sluicegate.run(main()) is None
     assert recorder.offsets == []
     assert log.positions == {}

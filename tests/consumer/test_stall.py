@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watch_help import Gate, running
 
-from penstock._core.source import Record
-from penstock.consumer.results import Nak
-from penstock.consumer.stalls import StallDetector
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate._core.source import Record
+from sluicegate.consumer.results import Nak
+from sluicegate.consumer.stalls import StallDetector
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from penstock._core.source import SourceClaim
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate._core.source import SourceClaim
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 def test_work_without_progress_for_long_enough_is_a_stall() -> None:

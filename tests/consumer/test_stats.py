@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watch_help import Gate, running
 
-from penstock import ClosedError
-from penstock._core.source import Position
-from penstock.consumer import Consumer, InFlight, Nak, Terminate, ToDeadLetter, offset_map
-from penstock.consumer.tracker import Tracker
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ClosedError
+from sluicegate._core.source import Position
+from sluicegate.consumer import Consumer, InFlight, Nak, Terminate, ToDeadLetter, offset_map
+from sluicegate.consumer.tracker import Tracker
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer import ConsumerStats, Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer import ConsumerStats, Message
+    from sluicegate.testing import FakeClock
 
 
 async def test_a_snapshot_has_levels_counts_and_positions(fake_clock: FakeClock) -> None:

@@ -11,10 +11,10 @@ import pytest
 from consuming import consume, consume_batches, records
 from watch_help import running
 
-from penstock import ConfigError
-from penstock._core.errors import PermanentError, UnavailableError
-from penstock._core.source import Record
-from penstock.consumer import (
+from sluicegate import ConfigError
+from sluicegate._core.errors import PermanentError, UnavailableError
+from sluicegate._core.source import Record
+from sluicegate.consumer import (
     Ack,
     Consumer,
     DecodeError,
@@ -28,13 +28,13 @@ from penstock.consumer import (
     skip_seen,
     with_steps,
 )
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 
 class Handled:

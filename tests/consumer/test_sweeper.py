@@ -14,24 +14,24 @@ import pytest
 from consuming import PROMPT, consume, records
 from watch_help import running
 
-from penstock import Batcher, RetryPolicy, flow
-from penstock._core.errors import StoppedError
-from penstock._core.retry_policy import DoublingBackoff
-from penstock._core.source import SourceTraits
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.handler_clock import HandlerClock
-from penstock.consumer.results import Ack, HandlerTimeout
-from penstock.consumer.wait_reason import WaitReason
-from penstock.consumer.workers import Slot
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Batcher, RetryPolicy, flow
+from sluicegate._core.errors import StoppedError
+from sluicegate._core.retry_policy import DoublingBackoff
+from sluicegate._core.source import SourceTraits
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.handler_clock import HandlerClock
+from sluicegate.consumer.results import Ack, HandlerTimeout
+from sluicegate.consumer.wait_reason import WaitReason
+from sluicegate.consumer.workers import Slot
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock._core.clock import TimerHandle
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate._core.clock import TimerHandle
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 AT_ONCE = RetryPolicy(attempts=4, unlisted_attempts=4, backoff=DoublingBackoff(1e-6, 1e-6))
 

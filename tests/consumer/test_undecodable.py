@@ -10,19 +10,19 @@ import pytest
 from consumer_help import P0, log_of, running
 from park_help import DurableParkStore, parking
 
-from penstock._core.source import Position
-from penstock.consumer import Consumer, Unparked
-from penstock.consumer.jobs import JobScheduler
-from penstock.letters.source_items import NoSourceRecordError, record_of_item
-from penstock.sources import UndecodableRecord
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeSink
+from sluicegate._core.source import Position
+from sluicegate.consumer import Consumer, Unparked
+from sluicegate.consumer.jobs import JobScheduler
+from sluicegate.letters.source_items import NoSourceRecordError, record_of_item
+from sluicegate.sources import UndecodableRecord
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 BAD = {2, 5, 7}
 """The offsets of undecodable records: of the key a, without a key, and of an unknown key."""

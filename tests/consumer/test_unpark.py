@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from park_help import DurableParkStore, parking
 
-from penstock import ConfigError, NoSuchKey
-from penstock._core.source import Position, TopicPartition
-from penstock.consumer import Unparked
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Nak, PoisonError, Terminate, ToDeadLetter
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock, FakeSink
+from sluicegate import ConfigError, NoSuchKey
+from sluicegate._core.source import Position, TopicPartition
+from sluicegate.consumer import Unparked
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.results import Nak, PoisonError, Terminate, ToDeadLetter
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock, FakeSink
 
 if TYPE_CHECKING:
-    from penstock.consumer.message import Message
+    from sluicegate.consumer.message import Message
 
 
 async def test_unpark_replays_in_order_before_new_records(fake_clock: FakeClock) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import ConfigError
-from penstock.consumer.window import Window
+from sluicegate import ConfigError
+from sluicegate.consumer.window import Window
 
 
 def test_messages_bound_the_room() -> None:

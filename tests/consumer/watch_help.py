@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from consumer_help import P0, log_of
 
-from penstock.consumer.consumer import Consumer
-from penstock.sources.memory import MemorySource
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from penstock.consumer.message import Message
-    from penstock.consumer.wait_reason import WaitCause
-    from penstock.sources.memory import MemoryLog
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.wait_reason import WaitCause
+    from sluicegate.sources.memory import MemoryLog
+    from sluicegate.testing import FakeClock
 
 NEVER = 1e6
 """Seconds that no test waits for."""

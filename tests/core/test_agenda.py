@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._core.agenda import Agenda
+from sluicegate._core.agenda import Agenda
 
 
 def test_the_earliest_is_first_and_stays_until_it_is_dropped() -> None:

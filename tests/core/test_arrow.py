@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import ArrowBatch, Batch, Outcome, PermanentError, WriteResult, send
+from sluicegate import ArrowBatch, Batch, Outcome, PermanentError, WriteResult, send
 
 pa = pytest.importorskip("pyarrow")
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 def batch_of(count: int) -> ArrowBatch:

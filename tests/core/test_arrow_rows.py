@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
-from penstock import (  # noqa: E402
+from sluicegate import (  # noqa: E402
     ArrowBatch,
     Batch,
     Capabilities,
@@ -22,10 +22,10 @@ from penstock import (  # noqa: E402
     send,
     stack,
 )
-from penstock._core.arrow_rows import UnreadableRows  # noqa: E402
+from sluicegate._core.arrow_rows import UnreadableRows  # noqa: E402
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 DAYS = [0, 10**7, -(10**6), None, 2**31 - 1]
 BROKEN = pa.array([b"a", b"\xffA"], pa.binary()).view(pa.string())

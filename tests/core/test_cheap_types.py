@@ -11,9 +11,9 @@ import pickle
 
 import pytest
 
-from penstock import CircuitState, ErrorClass, Lineage, Outcome, Reason
-from penstock._core.condition import DestinationState
-from penstock._core.lineage import sealed_lineage
+from sluicegate import CircuitState, ErrorClass, Lineage, Outcome, Reason
+from sluicegate._core.condition import DestinationState
+from sluicegate._core.lineage import sealed_lineage
 
 HOT: list[type[enum.Enum]] = [Outcome, Reason, ErrorClass, DestinationState]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock._core.runtime.countdown import Countdown
+from sluicegate._core.runtime.countdown import Countdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
     Wait = Callable[[Countdown], Coroutine[None, None, object]]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import (
+from sluicegate import (
     Batch,
     Outcome,
     PermanentError,
@@ -22,11 +22,11 @@ from penstock import (
     WriteResult,
     send,
 )
-from penstock._core.outcome import worst
-from penstock.sinks import MemorySink
+from sluicegate._core.outcome import worst
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 def as_dead(outcome: Outcome) -> Outcome:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._core.error_groups import by_error
+from sluicegate._core.error_groups import by_error
 
 
 @dataclass(eq=True)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "src" / "penstock"
+SOURCES = ROOT / "src" / "sluicegate"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-OWN = {"penstock", "pyspark_penstock"}
+OWN = {"sluicegate", "pyspark_sluicegate"}
 
 IMPORTED_AS = {
     "confluent-kafka": "confluent_kafka",
@@ -104,7 +104,7 @@ def packages(extra: str) -> set[str]:
     found: set[str] = set()
     for requirement in EXTRAS[extra]:
         name, others = _parsed(requirement)
-        if name == "penstock":
+        if name == "sluicegate":
             for other in others:
                 found |= packages(other)
         else:
@@ -210,7 +210,7 @@ def test_every_message_names_an_extra_that_provides_what_is_missing() -> None:
                 if package.startswith("'"):
                     needed.append((module, package.strip("'"), extra.strip("'")))
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                for extras in re.findall(r"penstock\[([\w,-]+)\]", node.value):
+                for extras in re.findall(r"sluicegate\[([\w,-]+)\]", node.value):
                     named.setdefault(module, set()).update(extras.split(","))
     assert {extra for extras in named.values() for extra in extras} <= set(EXTRAS)
     wrong = [
@@ -230,7 +230,7 @@ def test_the_pages_name_extras_that_exist() -> None:
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "examples").rglob("*.py"),
     ):
-        for extras in re.findall(r"(?:penstock|-e \"?\.)\[([\w,-]+)\]", page.read_text()):
+        for extras in re.findall(r"(?:sluicegate|-e \"?\.)\[([\w,-]+)\]", page.read_text()):
             assert set(extras.split(",")) <= set(EXTRAS), page
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     CircuitOpenError,
@@ -28,16 +28,16 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.causes import distinct
-from penstock._core.delivery.delivery import Delivery
-from penstock._core.delivery.tries import Tries
+from sluicegate._core.causes import distinct
+from sluicegate._core.delivery.delivery import Delivery
+from sluicegate._core.delivery.tries import Tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import FrameType
 
-    from penstock._core.condition import Condition
-    from penstock.testing import FakeClock
+    from sluicegate._core.condition import Condition
+    from sluicegate.testing import FakeClock
 
 
 class Failing:

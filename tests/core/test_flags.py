@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.surface import PUBLIC, signature
 
-from penstock import ConfigError, Metrics, Retry, Tracing
-from penstock.consumer import FullJitter
-from penstock.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
-from penstock.queues import JobAdmin, LaneAdmin, QueueAdmin, QueueSettings, RangeAdmin, StoredQueue
-from penstock.sinks import (
+from sluicegate import ConfigError, Metrics, Retry, Tracing
+from sluicegate.consumer import FullJitter
+from sluicegate.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
+from sluicegate.queues import (
+    JobAdmin,
+    LaneAdmin,
+    QueueAdmin,
+    QueueSettings,
+    RangeAdmin,
+    StoredQueue,
+)
+from sluicegate.sinks import (
     ClickHouseSink,
     FileSink,
     HttpSink,
@@ -27,19 +34,19 @@ from penstock.sinks import (
     PostgresStreamSink,
     RedisSink,
 )
-from penstock.sources.files import FileSource
-from penstock.sources.jetstream import JetStreamSource
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.streams import StreamRetention, SubscriptionAdmin, install_streams, upgrade_streams
-from penstock.telemetry import (
+from sluicegate.sources.files import FileSource
+from sluicegate.sources.jetstream import JetStreamSource
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.streams import StreamRetention, SubscriptionAdmin, install_streams, upgrade_streams
+from sluicegate.telemetry import (
     ConsumerTracing,
     OpenTelemetryConsumerObserver,
     PrometheusConsumerObserver,
     PrometheusObserver,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.surface import PUBLIC
 
-import penstock
-import penstock.batcher
-import penstock.flow
-import penstock.sinks
-import penstock.telemetry
-from penstock._core.public import later
+import sluicegate
+import sluicegate.batcher
+import sluicegate.flow
+import sluicegate.sinks
+import sluicegate.telemetry
+from sluicegate._core.public import later
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 MOST_MODULES = 52
-"""Maximum number of Penstock modules after a bare import. Each costs about 0.4 ms, or 0.8 ms if not
+"""Maximum number of Sluicegate modules after a bare import. Each costs about 0.4 ms, or 0.8 ms if not
 compiled.
 """
 MOST_WITH_BATCHER = 126
-"""Maximum number of Penstock modules for a batcher whose sink is a plain function."""
+"""Maximum number of Sluicegate modules for a batcher whose sink is a plain function."""
 
 DEFERRED_PARTS = {
-    "penstock._clients", "penstock._core.staging", "penstock._core.transaction",
-    "penstock.batcher", "penstock.consumer", "penstock.letters", "penstock.retry", "penstock.sinks",
-    "penstock.telemetry",
+    "sluicegate._clients", "sluicegate._core.staging", "sluicegate._core.transaction",
+    "sluicegate.batcher", "sluicegate.consumer", "sluicegate.letters", "sluicegate.retry", "sluicegate.sinks",
+    "sluicegate.telemetry",
 }  # fmt: skip
 HEAVY = {
     "email", "gzip", "html", "http", "importlib.resources", "json", "pathlib", "random", "secrets",
@@ -45,16 +45,16 @@ HEAVY = {
 """Parts of the standard library that a bare import must not load, unless `asyncio` does."""
 
 DOORS = [
-    "penstock.letters.record", "penstock._core.transaction", "penstock.consumer.message",
-    "penstock.sinks.postgres.sink", "penstock.telemetry.tracing", "penstock.batcher.report",
-    "penstock.batcher.threads.blocking", "penstock.retry.circuit",
-    "penstock.sinks.combinators.router", "penstock.sinks.decorators.timeout",
-    "penstock.sinks.elasticsearch.sink", "penstock.sinks.file.sink", "penstock.sinks.http.write",
-    "penstock.telemetry.rules",
+    "sluicegate.letters.record", "sluicegate._core.transaction", "sluicegate.consumer.message",
+    "sluicegate.sinks.postgres.sink", "sluicegate.telemetry.tracing", "sluicegate.batcher.report",
+    "sluicegate.batcher.threads.blocking", "sluicegate.retry.circuit",
+    "sluicegate.sinks.combinators.router", "sluicegate.sinks.decorators.timeout",
+    "sluicegate.sinks.elasticsearch.sink", "sluicegate.sinks.file.sink", "sluicegate.sinks.http.write",
+    "sluicegate.telemetry.rules",
 ]  # fmt: skip
 """Modules that a program may import first."""
 
-LAZY = [penstock, penstock.batcher, penstock.flow, penstock.sinks, penstock.telemetry]
+LAZY = [sluicegate, sluicegate.batcher, sluicegate.flow, sluicegate.sinks, sluicegate.telemetry]
 _numbers = count()
 
 
@@ -77,14 +77,14 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def ours(loaded: set[str]) -> set[str]:
-    return {name for name in loaded if name.partition(".")[0] == "penstock"}
+    return {name for name in loaded if name.partition(".")[0] == "sluicegate"}
 
 
 def homes(statement: str) -> dict[str, str]:
     """The module that each public name reports after `statement`."""
     found = told(
-        f"{statement}\nimport json, penstock.sinks, penstock.retry, penstock.telemetry\n"
-        "packages = [penstock, penstock.sinks, penstock.retry, penstock.telemetry]\n"
+        f"{statement}\nimport json, sluicegate.sinks, sluicegate.retry, sluicegate.telemetry\n"
+        "packages = [sluicegate, sluicegate.sinks, sluicegate.retry, sluicegate.telemetry]\n"
         "print(json.dumps({f'{p.__name__}.{n}': getattr(getattr(p, n), '__module__', '')"
         " for p in packages for n in p.__all__}))"
     )
@@ -93,7 +93,7 @@ def homes(statement: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def bare() -> set[str]:
-    return loaded_by("import penstock")
+    return loaded_by("import sluicegate")
 
 
 def test_a_bare_import_loads_no_more_modules_than_it_may(bare: set[str]) -> None:
@@ -101,9 +101,9 @@ def test_a_bare_import_loads_no_more_modules_than_it_may(bare: set[str]) -> None
 
 
 def test_a_batcher_loads_no_more_modules_than_it_may() -> None:
-    loaded = loaded_by("from penstock import Batcher, Limits")
+    loaded = loaded_by("from sluicegate import Batcher, Limits")
     assert MOST_MODULES < len(ours(loaded)) <= MOST_WITH_BATCHER
-    assert loaded & DEFERRED_PARTS == {"penstock.batcher"}
+    assert loaded & DEFERRED_PARTS == {"sluicegate.batcher"}
     assert loaded & HEAVY == set()
 
 
@@ -112,7 +112,7 @@ def test_a_bare_import_loads_no_batcher_no_sink_no_retry_and_no_telemetry(bare: 
 
 
 def test_a_bare_import_loads_nothing_but_ours_and_the_standard_library(bare: set[str]) -> None:
-    assert {name.partition(".")[0] for name in bare} - sys.stdlib_module_names == {"penstock"}
+    assert {name.partition(".")[0] for name in bare} - sys.stdlib_module_names == {"sluicegate"}
 
 
 def test_a_bare_import_loads_no_heavy_part_of_the_standard_library(bare: set[str]) -> None:
@@ -121,32 +121,32 @@ def test_a_bare_import_loads_no_heavy_part_of_the_standard_library(bare: set[str
 
 def test_the_deferred_parts_are_seen_once_they_are_loaded() -> None:
     """The assertions above would also pass with names that do not exist."""
-    loaded = loaded_by("from penstock import *\nfrom penstock.sinks import *")
+    loaded = loaded_by("from sluicegate import *\nfrom sluicegate.sinks import *")
     assert loaded >= DEFERRED_PARTS
     assert loaded & HEAVY > {"json", "pathlib"}
 
 
 def test_one_sink_does_not_load_the_others() -> None:
-    loaded = loaded_by("from penstock.sinks.postgres import PostgresSink")
-    assert "penstock.sinks.postgres.sink" in loaded
+    loaded = loaded_by("from sluicegate.sinks.postgres import PostgresSink")
+    assert "sluicegate.sinks.postgres.sink" in loaded
     others = {"decorators", "combinators", "elasticsearch", "file", "http"}
-    assert loaded & {f"penstock.sinks.{name}" for name in others} == set()
+    assert loaded & {f"sluicegate.sinks.{name}" for name in others} == set()
 
 
 def test_metrics_load_without_what_reads_the_rules_file() -> None:
-    loaded = loaded_by("from penstock import Metrics")
-    assert loaded & DEFERRED_PARTS <= {"penstock.telemetry", "penstock._core.transaction"}
-    assert loaded & {"penstock.telemetry.rules", "importlib.resources", "tempfile"} == set()
+    loaded = loaded_by("from sluicegate import Metrics")
+    assert loaded & DEFERRED_PARTS <= {"sluicegate.telemetry", "sluicegate._core.transaction"}
+    assert loaded & {"sluicegate.telemetry.rules", "importlib.resources", "tempfile"} == set()
 
 
 def test_a_name_loads_its_own_part_only() -> None:
-    loaded = loaded_by("from penstock import Retry")
-    assert loaded & DEFERRED_PARTS <= {"penstock.retry", "penstock._core.transaction"}
+    loaded = loaded_by("from sluicegate import Retry")
+    assert loaded & DEFERRED_PARTS <= {"sluicegate.retry", "sluicegate._core.transaction"}
 
 
 LIFE = """
 import asyncio, json, sys
-from penstock import Batcher, BlockingBatcher, Limits, TransientError, run
+from sluicegate import Batcher, BlockingBatcher, Limits, TransientError, run
 loaded, counts = set(sys.modules), iter(range(1000))
 
 def write(items):
@@ -178,8 +178,8 @@ def test_dir_lists_every_public_name(path: str) -> None:
 
 
 def test_dir_lists_deferred_names_before_they_are_loaded() -> None:
-    listed = set(told("import json, penstock\nprint(json.dumps(dir(penstock)))"))
-    assert listed >= {*penstock.__all__, "retry", "sinks", "telemetry", "__version__"}
+    listed = set(told("import json, sluicegate\nprint(json.dumps(dir(sluicegate)))"))
+    assert listed >= {*sluicegate.__all__, "retry", "sinks", "telemetry", "__version__"}
 
 
 @pytest.mark.parametrize("package", LAZY)
@@ -204,29 +204,33 @@ def table_of(package: ModuleType) -> dict[str, list[str]]:
 
 def test_a_star_import_brings_every_public_name() -> None:
     names = told(
-        "from penstock import *\nfrom penstock.sinks import *\nfrom penstock.batcher import *\n"
+        "from sluicegate import *\nfrom sluicegate.sinks import *\nfrom sluicegate.batcher import *\n"
         "names = list(globals())\nimport json\nprint(json.dumps(names))"
     )
-    assert set(names) >= {*penstock.__all__, *penstock.sinks.__all__, *penstock.batcher.__all__}
+    assert set(names) >= {
+        *sluicegate.__all__,
+        *sluicegate.sinks.__all__,
+        *sluicegate.batcher.__all__,
+    }
 
 
 def test_a_part_is_an_attribute_of_its_package_without_an_import_of_its_own() -> None:
     assert told(
-        "import json, penstock\nparts = [penstock.sinks.postgres, penstock.retry, "
-        "penstock.telemetry, penstock.sinks.memory]\n"
+        "import json, sluicegate\nparts = [sluicegate.sinks.postgres, sluicegate.retry, "
+        "sluicegate.telemetry, sluicegate.sinks.memory]\n"
         "print(json.dumps([part.__name__ for part in parts]))"
     ) == [
-        "penstock.sinks.postgres",
-        "penstock.retry",
-        "penstock.telemetry",
-        "penstock.sinks.memory",
+        "sluicegate.sinks.postgres",
+        "sluicegate.retry",
+        "sluicegate.telemetry",
+        "sluicegate.sinks.memory",
     ]
 
 
 @pytest.fixture(scope="module")
 def usual() -> dict[str, str]:
     """The modules that names report if each is loaded by its public name."""
-    return homes("import penstock")
+    return homes("import sluicegate")
 
 
 @pytest.mark.parametrize(
@@ -239,28 +243,30 @@ def test_a_name_reports_the_same_home_by_whichever_door_it_was_loaded(
 
 
 def test_deferred_names_travel_by_pickle() -> None:
-    kinds: list[object] = [penstock.Timeout, penstock.Unit, penstock.sinks.PostgresSink]
+    kinds: list[object] = [sluicegate.Timeout, sluicegate.Unit, sluicegate.sinks.PostgresSink]
     sent = pickle.dumps(kinds)
     assert b"_core" not in sent
     assert told(
         f"import json, pickle\nkinds = pickle.loads({sent!r})\n"
         "print(json.dumps([f'{kind.__module__}.{kind.__qualname__}' for kind in kinds]))"
-    ) == ["penstock.Timeout", "penstock.Unit", "penstock.sinks.PostgresSink"]
+    ) == ["sluicegate.Timeout", "sluicegate.Unit", "sluicegate.sinks.PostgresSink"]
 
 
 def test_annotations_find_deferred_names() -> None:
     assert told(
-        "import json, typing, penstock\nhints = typing.get_type_hints(penstock.Committed)\n"
-        "print(json.dumps(hints['counts'] is penstock.Counts))"
+        "import json, typing, sluicegate\nhints = typing.get_type_hints(sluicegate.Committed)\n"
+        "print(json.dumps(hints['counts'] is sluicegate.Counts))"
     )
 
 
 def test_an_unknown_name_is_refused_as_by_any_module() -> None:
-    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'Bacher'") as info:
-        penstock.Bacher  # type: ignore[attr-defined]  # noqa: B018  # the type checkers refuse it, too
+    with pytest.raises(
+        AttributeError, match="module 'sluicegate' has no attribute 'Bacher'"
+    ) as info:
+        sluicegate.Bacher  # type: ignore[attr-defined]  # noqa: B018  # the type checkers refuse it, too
     assert info.value.name == "Bacher"
-    assert info.value.obj is penstock
-    assert not hasattr(penstock.sinks, "PulsarSink")
+    assert info.value.obj is sluicegate
+    assert not hasattr(sluicegate.sinks, "PulsarSink")
 
 
 @pytest.fixture
@@ -270,7 +276,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     home = tmp_path / name
     home.mkdir()
     (home / "__init__.py").write_text(
-        "from penstock._core.public import later\nruns = []\n"
+        "from sluicegate._core.public import later\nruns = []\n"
         "__getattr__, __dir__ = later(__name__, {'a': ['x', 'y'], 'b': ['z']})\n"
     )
     (home / "a.py").write_text("from . import runs\nruns.append(1)\nx, y = object(), object()\n")

@@ -8,7 +8,7 @@ from enum import Enum, IntEnum, StrEnum
 
 import pytest
 
-from penstock._core.order.keys import identity, key_of, shown, text_of
+from sluicegate._core.order.keys import identity, key_of, shown, text_of
 
 
 class Colour(Enum):

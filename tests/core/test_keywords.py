@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import pytest
 
-from penstock import ConfigError
-from penstock._core.keywords import takes
-from penstock.sinks import ElasticsearchSink, HttpSink
-from penstock.sinks.http import config
+from sluicegate import ConfigError
+from sluicegate._core.keywords import takes
+from sluicegate.sinks import ElasticsearchSink, HttpSink
+from sluicegate.sinks.http import config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

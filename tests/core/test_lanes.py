@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock._core.order.lanes import Entry, Lanes
+from sluicegate._core.order.lanes import Entry, Lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import ClosedError
-from penstock._core.runtime.loop_thread import LoopThread
+from sluicegate import ClosedError
+from sluicegate._core.runtime.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

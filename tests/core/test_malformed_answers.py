@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Outcome,
     PermanentError,
@@ -21,8 +21,8 @@ from penstock import (
     WriteResult,
     send,
 )
-from penstock.retry import Backoff, Retry
-from penstock.testing import FakeClock
+from sluicegate.retry import Backoff, Retry
+from sluicegate.testing import FakeClock
 
 ERROR = PermanentError("refused")
 new_result: Any = WriteResult  # wrong types are intended here
@@ -199,7 +199,7 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
 
 def _sealed(items: str) -> RowBatch[str]:
     """A batch as sealed by a batcher."""
-    from penstock._core.lineage import Lineage
+    from sluicegate._core.lineage import Lineage
 
     return RowBatch(items, lineage=Lineage(sealed_at=1.0))
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import MissingJars
-from penstock._maven import fetch
+from sluicegate import MissingJars
+from sluicegate._maven import fetch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,10 +62,10 @@ def test_jars_that_cannot_be_had_are_told_and_leave_nothing(
     pom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
 ) -> None:
     install_maven(tmp_path, program, monkeypatch)
-    monkeypatch.setattr("penstock._maven.FETCH_SECONDS", 0.2)
+    monkeypatch.setattr("sluicegate._maven.FETCH_SECONDS", 0.2)
     with pytest.raises(MissingJars, match=told):
         fetch(pom)
-    assert [path.suffix for path in (tmp_path / "cache" / "penstock").iterdir()] == [".lock"]
+    assert [path.suffix for path in (tmp_path / "cache" / "sluicegate").iterdir()] == [".lock"]
 
 
 def test_a_missing_maven_is_told(

@@ -9,7 +9,7 @@ from weakref import ref
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     ConfigError,
@@ -24,11 +24,11 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.opening import opened
-from penstock.sinks import MemorySink
+from sluicegate._core.opening import opened
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 REFUSED = r"settled by another sink \(MemorySink.*use FanOut or a batch for each"
 

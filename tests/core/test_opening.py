@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     ConfigError,
@@ -26,24 +26,24 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.decorator import WrappingSink
-from penstock._core.opening import Openable, only_user, opened
-from penstock.sinks import MemorySink
-from penstock.sources.files import FileSource
-from penstock.sources.jetstream import JetStreamSource
-from penstock.sources.kafka import KafkaSource
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
-from penstock.sources.memory import MemoryLog, MemorySource, TopicPartition
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate._core.decorator import WrappingSink
+from sluicegate._core.opening import Openable, only_user, opened
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.files import FileSource
+from sluicegate.sources.jetstream import JetStreamSource
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate.sources.memory import MemoryLog, MemorySource, TopicPartition
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from penstock import Sink
-    from penstock.testing import FakeClock
+    from sluicegate import Sink
+    from sluicegate.testing import FakeClock
 
 
 class Door(Openable):
@@ -215,7 +215,7 @@ SOURCES: list[Callable[[], Any]] = [
 
 
 def test_the_sources_of_these_tests_are_all() -> None:
-    folder = Path(__file__).parents[2] / "src" / "penstock" / "sources"
+    folder = Path(__file__).parents[2] / "src" / "sluicegate" / "sources"
     assert len(SOURCES) == len(list(folder.glob("*/source.py")))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import KeyStopped, PermanentError, RowBatch, TransientError
-from penstock._core.delivery.delivery import Delivery
-from penstock._core.errors import ErrorClass
-from penstock._core.order.prefix import held_back, leaders
-from penstock._core.outcome import Outcome
-from penstock._core.retry_policy import RetryPolicy
-from penstock.retry.series import RetrySeries
+from sluicegate import KeyStopped, PermanentError, RowBatch, TransientError
+from sluicegate._core.delivery.delivery import Delivery
+from sluicegate._core.errors import ErrorClass
+from sluicegate._core.order.prefix import held_back, leaders
+from sluicegate._core.outcome import Outcome
+from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate.retry.series import RetrySeries
 
 BAD = PermanentError("bad")
 LATER = TransientError("later")

@@ -1,4 +1,4 @@
-"""`penstock.run` ends a program with code 0 only if every item and every record is accounted for."""
+"""`sluicegate.run` ends a program with code 0 only if every item and every record is accounted for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import penstock
-from penstock import (
+import sluicegate
+from sluicegate import (
     Batcher,
     BlockingBatcher,
     ConfigError,
@@ -24,25 +24,25 @@ from penstock import (
     UnknownOutcomeError,
     flow,
 )
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from penstock import Batch
+    from sluicegate import Batch
 
 PROGRAM = """
 import asyncio
-import penstock
+import sluicegate
 
 async def write(batch):
     print("writing", flush=True)
     await asyncio.sleep(3600)
 
 def batcher(name, sink=write):
-    limits = penstock.Limits(max_delay=3600.0, flush_timeout=3600.0)
-    return penstock.Batcher(sink, name=name, shutdown_deadline=0.05, limits=limits)
+    limits = sluicegate.Limits(max_delay=3600.0, flush_timeout=3600.0)
+    return sluicegate.Batcher(sink, name=name, shutdown_deadline=0.05, limits=limits)
 
 async def use(name, sink=write):
     async with batcher(name, sink) as one:
@@ -77,7 +77,7 @@ async def takes(batch):
 async def drained():
     await use("drained", takes)
 
-print("returned", penstock.run({main}), flush=True)
+print("returned", sluicegate.run({main}), flush=True)
 """
 
 
@@ -179,32 +179,32 @@ def test_a_run_fails_for_an_item_of_a_batcher_unless_its_outcome_is_expected(
 ) -> None:
     """B-T49: the exit code is 0 only if everything was written."""
     with pytest.raises((ItemsFailed, DrainTimeout), match=f"3 {outcome}") as caught:
-        penstock.run(main(outcome))
+        sluicegate.run(main(outcome))
     if isinstance(caught.value, ItemsFailed):
         assert f'accept=("{outcome}",)' in str(caught.value)
         assert [report.name for report in caught.value.reports] == ["rows"]
     others = tuple(name for name in ERRORS if name != outcome)
     with pytest.raises(type(caught.value)):
-        penstock.run(main(outcome), accept=others)  # type: ignore[arg-type]
-    assert penstock.run(main(outcome), accept=(outcome,)) == "done"
+        sluicegate.run(main(outcome), accept=others)  # type: ignore[arg-type]
+    assert sluicegate.run(main(outcome), accept=(outcome,)) == "done"
 
 
 EXITS = """
 import sys
-import penstock
+import sluicegate
 
 async def refuse(batch):
-    raise penstock.PermanentError("no")
+    raise sluicegate.PermanentError("no")
 
 async def main(code):
-    async with penstock.Batcher(refuse) as batcher:
+    async with sluicegate.Batcher(refuse) as batcher:
         await batcher.add(1)
     sys.exit(code)
 
 for code, accept in ((0, ()), (None, ()), (3, ()), (0, ("rejected",))):
     try:
-        penstock.run(main(code), accept=accept)
-    except penstock.ItemsFailed:
+        sluicegate.run(main(code), accept=accept)
+    except sluicegate.ItemsFailed:
         print("failed")
     except SystemExit as asked:
         print(asked.code)
@@ -225,13 +225,13 @@ def test_the_programs_own_error_comes_first() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        penstock.run(main())
+        sluicegate.run(main())
 
 
-@pytest.mark.parametrize("accept", ["rejected", ("dropped",), (penstock.Outcome.REJECTED,), None])
+@pytest.mark.parametrize("accept", ["rejected", ("dropped",), (sluicegate.Outcome.REJECTED,), None])
 def test_other_names_are_refused(accept: Any) -> None:
     with pytest.raises(ConfigError, match=r"accept=.*'rejected', 'unsent', 'unknown'"):
-        penstock.run(taken("rejected"), accept=accept)
+        sluicegate.run(taken("rejected"), accept=accept)
 
 
 def test_a_program_that_expects_an_outcome_ends_with_code_0() -> None:
@@ -266,10 +266,10 @@ def test_a_pipe_with_a_poison_record_in_the_letters_succeeds(*, blocks: bool) ->
     letters: MemorySink[Any] = MemorySink()
     limits = Limits(max_items=1)
     batcher = Batcher(refuse_three, key=lambda message: message.key, limits=limits)
-    retry = penstock.RetryPolicy(attempts=1)
+    retry = sluicegate.RetryPolicy(attempts=1)
     strategy: Any = "block_and_dead_letter" if blocks else "skip"
     pipe = flow.pipe(records(), batcher, dead_letters=letters, on_rejected=strategy, retry=retry)
-    report = penstock.run(pipe.run())
+    report = sluicegate.run(pipe.run())
     assert report is not None
     assert report.complete
     tally, held = report.batcher.tally, int(blocks)
@@ -281,7 +281,7 @@ def test_a_consumer_that_has_dead_lettered_an_event_answers_for_its_item() -> No
     """The batcher that it forwards to has a rejected item."""
     letters: MemorySink[Any] = MemorySink()
 
-    async def main() -> penstock.Tally:
+    async def main() -> sluicegate.Tally:
         async with Batcher(refuse_three, limits=Limits(max_items=1)) as batcher:
             consumer = Consumer(
                 records(),
@@ -289,7 +289,7 @@ def test_a_consumer_that_has_dead_lettered_an_event_answers_for_its_item() -> No
                 ordering="partition",
                 poison="skip",
                 dead_letters=letters,
-                retry=penstock.RetryPolicy(attempts=1),
+                retry=sluicegate.RetryPolicy(attempts=1),
             )
             async with consumer:
                 await consumer.run_events(
@@ -297,7 +297,7 @@ def test_a_consumer_that_has_dead_lettered_an_event_answers_for_its_item() -> No
                 )
         return batcher.tally()
 
-    tally = penstock.run(main())
+    tally = sluicegate.run(main())
     assert tally is not None
     assert (tally.delivered, tally.rejected, len(letters.items)) == (4, 1, 1)
 
@@ -311,7 +311,7 @@ def test_a_pipe_or_consumer_that_was_cut_off_fails_the_run_however_it_ends() -> 
 
     pipe = flow.pipe(records(), Batcher(hang, key=lambda message: message.key), drain=0.05)
     with pytest.raises(DrainTimeout, match=r"INCOMPLETE|unfinished"):
-        penstock.run(pipe.run(), accept=("rejected", "unsent", "unknown"))
+        sluicegate.run(pipe.run(), accept=("rejected", "unsent", "unknown"))
 
     async def handle(message: Any) -> None:
         consumer.stop()
@@ -324,4 +324,4 @@ def test_a_pipe_or_consumer_that_was_cut_off_fails_the_run_however_it_ends() -> 
             await consumer.run(handle)
 
     with pytest.raises(DrainTimeout, match="unfinished"):
-        penstock.run(main(), accept=("rejected", "unsent", "unknown"))
+        sluicegate.run(main(), accept=("rejected", "unsent", "unknown"))

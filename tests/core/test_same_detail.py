@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import Batch, Batcher, Outcome
-from penstock._core.same_detail import same_detail
-from penstock._core.tokens import token_of_batch
+from sluicegate import Batch, Batcher, Outcome
+from sluicegate._core.same_detail import same_detail
+from sluicegate._core.tokens import token_of_batch
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 def test_it_is_as_a_mapping_with_an_entry_per_item() -> None:

@@ -19,14 +19,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock import ConfigError, RowBatch
-from penstock._clients.postgres.schema.administration import check_streams
-from penstock._core.function_sink import as_sink
-from penstock.cli import main
-from penstock.flow import PostgresState
-from penstock.postgres import PostgresAccess
-from penstock.queues import QueueAdmin, QueueMonitor
-from penstock.sinks import (
+from sluicegate import ConfigError, RowBatch
+from sluicegate._clients.postgres.schema.administration import check_streams
+from sluicegate._core.function_sink import as_sink
+from sluicegate.cli import main
+from sluicegate.flow import PostgresState
+from sluicegate.postgres import PostgresAccess
+from sluicegate.queues import QueueAdmin, QueueMonitor
+from sluicegate.sinks import (
     ClickHouseSink,
     ElasticsearchSink,
     HttpSink,
@@ -40,13 +40,13 @@ from penstock.sinks import (
     RedisSink,
     SqlSink,
 )
-from penstock.sources.jetstream import JetStreamSource
-from penstock.sources.kafka import KafkaSource
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
-from penstock.streams import PostgresParkStore, StreamMonitor, SubscriptionAdmin
+from sluicegate.sources.jetstream import JetStreamSource
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
+from sluicegate.streams import PostgresParkStore, StreamMonitor, SubscriptionAdmin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ItemFailed,
     Limits,
@@ -21,8 +21,8 @@ from penstock import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 class InParts:

@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
 
-REPOSITORY = "https://git.example/water/penstock"
+REPOSITORY = "https://git.example/water/sluicegate"
 
 
 def settings() -> MkDocsConfig:
@@ -31,7 +31,7 @@ def edit_link(config: MkDocsConfig) -> str | None:
 
 
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PENSTOCK_REPOSITORY", raising=False)
+    monkeypatch.delenv("SLUICEGATE_REPOSITORY", raising=False)
     config = settings()
     assert not config.repo_url
     assert not config.site_url
@@ -39,9 +39,9 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_with_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_REPOSITORY", REPOSITORY)
-    monkeypatch.setenv("PENSTOCK_SITE", "https://docs.example/")
+    monkeypatch.setenv("SLUICEGATE_REPOSITORY", REPOSITORY)
+    monkeypatch.setenv("SLUICEGATE_SITE", "https://docs.example/")
     config = settings()
-    assert (config.repo_url, config.repo_name) == (REPOSITORY, "Penstock")
+    assert (config.repo_url, config.repo_name) == (REPOSITORY, "Sluicegate")
     assert config.site_url == "https://docs.example/"
     assert edit_link(config) == f"{REPOSITORY}/edit/main/docs/index.md"

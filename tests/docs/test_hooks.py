@@ -47,7 +47,7 @@ def test_before_the_first_release_the_changelog_is_empty() -> None:
 
 def test_other_pages_stay_as_they_are() -> None:
     assert hook("changelog_page").on_page_markdown("text", page=page("index.md")) == "text"
-    html = '<p title="penstock._core.errors.X">\n\n</p>'
+    html = '<p title="sluicegate._core.errors.X">\n\n</p>'
     assert hook("reference_html").on_post_page(html, page=page("index.md")) == html
 
 
@@ -59,15 +59,15 @@ def shown(html: str) -> str:
 
 def test_no_private_path_is_shown() -> None:
     assert (
-        shown('<a title="Clock (penstock._core.clock.Clock)" href="#x">Clock</a>')
+        shown('<a title="Clock (sluicegate._core.clock.Clock)" href="#x">Clock</a>')
         == '<a href="#x">Clock</a>'
     )
     assert shown('<span title="enum.Enum">Enum</span>') == '<span title="enum.Enum">Enum</span>'
 
 
 def test_only_public_bases_are_shown() -> None:
-    private = '<code><span title="penstock.sinks.http.base.HttpBase">HttpBase</span></code>'
-    public = '<code><a class="autorefs" href="#penstock.SinkError">SinkError</a></code>'
+    private = '<code><span title="sluicegate.sinks.http.base.HttpBase">HttpBase</span></code>'
+    public = '<code><a class="autorefs" href="#sluicegate.SinkError">SinkError</a></code>'
     assert shown(f'<p class="doc doc-class-bases">\nBases: {private}</p>') == ""
     both = shown(f'<p class="doc doc-class-bases">\nBases: {private}, {public}</p>')
     assert both == f'<p class="doc doc-class-bases">\nBases: {public}</p>'

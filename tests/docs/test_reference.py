@@ -11,7 +11,7 @@ from tests.surface import PUBLIC
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference" / "api"
 OTHERWISE = {
-    "pyspark_penstock": "where Spark looks for data sources; programs never import it",
+    "pyspark_sluicegate": "where Spark looks for data sources; programs never import it",
 }
 
 

@@ -16,20 +16,20 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.docs.pages import ROOT, pages_with_snippets, snippets
 from tests.examples.example import load
 
-from penstock import Batcher, Consumer, PermanentError, RowBatch, WriteResult, flow
-from penstock.consumer import MemoryParkStore
-from penstock.consumer.jobs import EventContext, Incomplete, Interjector, JobScheduler
-from penstock.sinks import MemorySink, PostgresSink
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.streams import install_streams
-from penstock.testing.servers.ports import free_port
+from sluicegate import Batcher, Consumer, PermanentError, RowBatch, WriteResult, flow
+from sluicegate.consumer import MemoryParkStore
+from sluicegate.consumer.jobs import EventContext, Incomplete, Interjector, JobScheduler
+from sluicegate.sinks import MemorySink, PostgresSink
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.streams import install_streams
+from sluicegate.testing.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock import Batch, Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate import Batch, Message
+    from sluicegate.testing import EmbeddedKafka
 
 BY_OTHER_TESTS = {
     "how-to/coalesce-requests.md": "tests/examples/test_coalescing.py",
@@ -240,7 +240,7 @@ def test_watch_with_prometheus(
     collects.run(runner, given)
     assert given["metrics"]() == b""
     rules.run(runner, given, **{"/etc/prometheus": str(tmp_path)})
-    assert (tmp_path / "penstock.yml").read_text().startswith("# Rules for batchers")
+    assert (tmp_path / "sluicegate.yml").read_text().startswith("# Rules for batchers")
 
 
 def test_why_is_it_stuck(runner: asyncio.Runner) -> None:

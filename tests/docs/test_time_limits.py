@@ -7,23 +7,23 @@ import re
 from pathlib import Path
 from typing import Any
 
-from penstock import sinks
-from penstock._clients.kafka.log_reader import PATIENCE
-from penstock._clients.nats.connection import CLOSE_SECONDS
-from penstock._clients.nats.options import PING_INTERVAL, PINGS
-from penstock.flow import KafkaState, PostgresState
-from penstock.letters import object_turn, objects
-from penstock.queues import QueueAdmin, QueueMonitor
-from penstock.sinks.http.config import TIMEOUT
-from penstock.sinks.sql.sink import ANSWER_WITHIN
-from penstock.sources.jetstream import JetStreamSource
-from penstock.sources.jetstream.channel import REQUEST_WITHIN
-from penstock.sources.kafka import KafkaSource
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
-from penstock.streams import PostgresParkStore, StreamMonitor, SubscriptionAdmin
+from sluicegate import sinks
+from sluicegate._clients.kafka.log_reader import PATIENCE
+from sluicegate._clients.nats.connection import CLOSE_SECONDS
+from sluicegate._clients.nats.options import PING_INTERVAL, PINGS
+from sluicegate.flow import KafkaState, PostgresState
+from sluicegate.letters import object_turn, objects
+from sluicegate.queues import QueueAdmin, QueueMonitor
+from sluicegate.sinks.http.config import TIMEOUT
+from sluicegate.sinks.sql.sink import ANSWER_WITHIN
+from sluicegate.sources.jetstream import JetStreamSource
+from sluicegate.sources.jetstream.channel import REQUEST_WITHIN
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
+from sluicegate.streams import PostgresParkStore, StreamMonitor, SubscriptionAdmin
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/time-limits.md"
@@ -80,15 +80,15 @@ TESTED = {
     "QueueMonitor": (CLIENTS, "QueueMonitor"),
     "StreamMonitor": (CLIENTS, "StreamMonitor"),
     "SubscriptionAdmin": (CLIENTS, "SubscriptionAdmin"),
-    "penstock dlq": ("tests/letters/test_objects.py", "test_an_unanswered_release_is_bounded"),
+    "sluicegate dlq": ("tests/letters/test_objects.py", "test_an_unanswered_release_is_bounded"),
 }
 """The file of the test of each client with silent connections, and the test or its case."""
 FIXED = {
     "NatsSink: closing": CLOSE_SECONDS,
     "SqlSink: opening": ANSWER_WITHIN,
     "JetStreamSource: a request": REQUEST_WITHIN,
-    "penstock dlq: a request": objects.TIMEOUT,
-    "penstock dlq: a request about the lease; its release at the end": object_turn.ANSWER_WITHIN,
+    "sluicegate dlq: a request": objects.TIMEOUT,
+    "sluicegate dlq: a request about the lease; its release at the end": object_turn.ANSWER_WITHIN,
 }
 TIMES = {"": 1, " / 1000": 0.001, ", three times": PATIENCE}
 
@@ -138,4 +138,4 @@ def test_everything_with_a_limit_is_on_the_page() -> None:
         for name, made in (shelf | KINDS).items()
         if any(each.endswith("_timeout") for each in inspect.signature(made).parameters)
     }
-    assert limited == {*TESTED} - {"penstock dlq"}
+    assert limited == {*TESTED} - {"sluicegate dlq"}

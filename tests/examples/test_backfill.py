@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from penstock import Message
+    from sluicegate import Message
 
 
 def test_the_page_shows_what_the_program_prints(capsys: pytest.CaptureFixture[str]) -> None:

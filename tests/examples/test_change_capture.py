@@ -1,6 +1,6 @@
 """The page on change capture: its program runs on a broker and a database, and its relay is killed.
 
-`PENSTOCK_KILLS=100 pytest -m soak tests/examples/test_change_capture.py` kills 100 times.
+`SLUICEGATE_KILLS=100 pytest -m soak tests/examples/test_change_capture.py` kills 100 times.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tests.children import child
 from tests.examples.example import EXAMPLES, load, printed_on
 from tests.sources.kafka.kafka_help import new_topic
 
-from penstock.sources import Position
-from penstock.streams import install_streams
+from sluicegate.sources import Position
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedKafka
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedKafka
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "20"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "20"))
 PROGRAM = EXAMPLES / "change_capture.py"
 UPSERT = """
 INSERT INTO accounts SELECT n, 100 FROM generate_series(0, $1 - 1) AS n
@@ -38,7 +38,7 @@ ON CONFLICT (id) DO UPDATE SET balance = 100
 TELL_OF_STORES = """
 CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_notify('stored', ''); RETURN NULL; END $$;
-CREATE TRIGGER tell AFTER UPDATE OF position ON penstock.subscription_slot EXECUTE FUNCTION tell();
+CREATE TRIGGER tell AFTER UPDATE OF position ON sluicegate.subscription_slot EXECUTE FUNCTION tell();
 """
 END_SESSIONS = """
 SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
@@ -69,7 +69,7 @@ async def test_a_relay_that_is_killed_repeats_only_changes_that_were_not_stored(
 async def test_a_relay_that_is_killed_many_times(
     embedded_kafka: EmbeddedKafka, database: str, real_clock: LoopClock
 ) -> None:
-    """S-T2: `PENSTOCK_KILLS` times."""
+    """S-T2: `SLUICEGATE_KILLS` times."""
     await killed(embedded_kafka, database, KILLS)
 
 
@@ -145,7 +145,7 @@ async def killed(broker: EmbeddedKafka, dsn: str, times: int) -> None:
         report = await module.make_relay(broker.bootstrap, dsn, name, ends=True).run()
         await topic.read_all()
     assert report.complete
-    appended = await con.fetch("SELECT id::text, stream, version FROM penstock.message")
+    appended = await con.fetch("SELECT id::text, stream, version FROM sluicegate.message")
     assert topic.versions.keys() == {row["stream"] for row in appended}
     assert topic.ids == {row["id"] for row in appended}
     for versions in topic.versions.values():
@@ -155,8 +155,8 @@ async def killed(broker: EmbeddedKafka, dsn: str, times: int) -> None:
 
 async def stored(con: Any) -> set[str]:
     """The ids of the messages that the subscription has stored as delivered."""
-    slots = await con.fetch("SELECT slot, position, metadata FROM penstock.subscription_slot")
+    slots = await con.fetch("SELECT slot, position, metadata FROM sluicegate.subscription_slot")
     settled = {slot: Position(position, metadata) for slot, position, metadata in slots}
-    messages = await con.fetch("SELECT id::text, slot, position FROM penstock.message")
+    messages = await con.fetch("SELECT id::text, slot, position FROM sluicegate.message")
     behind = {slot: covered(position) for slot, position in settled.items()}
     return {row["id"] for row in messages if row["position"] in behind[row["slot"]]}

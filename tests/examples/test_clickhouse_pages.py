@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 from tests.examples.example import load, printed_on
 from tests.sinks.clickhouse.servers import EngineServer, running
 
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing.servers.require import there_or_skip
 
 
 def test_rows_reach_a_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from tests.examples.example import load, printed_on
 from tests.examples.snippets import snippet_on
 
-from penstock import Batch, Batcher, Combine, Limits, Retry, Timeout, WriteResult, stack
+from sluicegate import Batch, Batcher, Combine, Limits, Retry, Timeout, WriteResult, stack
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 def test_many_callers_share_a_query(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,7 +31,7 @@ async def shout(batch: Batch[str]) -> WriteResult:
 
 def test_the_stack_of_the_page() -> None:
     snippet = snippet_on(
-        "how-to/coalesce-requests.md", "from penstock import Retry, Timeout, stack"
+        "how-to/coalesce-requests.md", "from sluicegate import Retry, Timeout, stack"
     )
     made, _, call = snippet.rpartition("\n\n")
     names: dict[str, Any] = {

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from tests.examples.example import load, printed_on
 
-from penstock import Consumer, RetryPolicy
-from penstock.queues import QueueAdmin
-from penstock.streams import install_streams
+from sluicegate import Consumer, RetryPolicy
+from sluicegate.queues import QueueAdmin
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     import pytest
 
-    from penstock.consumer import Message
+    from sluicegate.consumer import Message
 
 INSERT = (
-    "INSERT INTO penstock.job (queue, key, payload) "
+    "INSERT INTO sluicegate.job (queue, key, payload) "
     "SELECT $1, u.key, u.payload::jsonb FROM unnest($2::text[], $3::text[]) AS u (key, payload)"
 )
 ACCOUNTS = """
@@ -32,7 +32,7 @@ CREATE TABLE account (name text PRIMARY KEY, cents int, lease bigint NOT NULL DE
 INSERT INTO account (name, cents) VALUES ('ann', 1000), ('bob', 1000);
 """
 TAKE_OVER = """
-UPDATE penstock.lane SET lease = lease + 1, owner = 'another' WHERE queue = 'charges' AND key = 'ann'
+UPDATE sluicegate.lane SET lease = lease + 1, owner = 'another' WHERE queue = 'charges' AND key = 'ann'
 """
 
 
@@ -107,7 +107,7 @@ def test_effects_in_the_transaction_of_the_settle_are_there_once(database: str) 
             await pool.execute(ACCOUNTS)
             await load("queue_sources").charge_once(database)
             rows = await pool.fetch("SELECT cents FROM account ORDER BY name")
-            left = await pool.fetchval("SELECT count(*) FROM penstock.job")
+            left = await pool.fetchval("SELECT count(*) FROM sluicegate.job")
             return [row["cents"] for row in rows], left
 
     assert asyncio.run(run()) == ([650, 800], 0)

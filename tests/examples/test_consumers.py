@@ -8,7 +8,7 @@ import pytest
 from tests.examples.example import load, printed_on
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.examples.example import load, printed_on
 
-from penstock.consumer.jobs import MemoryState
-from penstock.sources.memory import MemoryLog, TopicPartition
+from sluicegate.consumer.jobs import MemoryState
+from sluicegate.sources.memory import MemoryLog, TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 USERS = TopicPartition("users", 0)
 

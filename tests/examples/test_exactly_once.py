@@ -11,7 +11,7 @@ from tests.examples.example import load, printed_on
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 
 @pytest.mark.long

@@ -15,8 +15,8 @@ from tests.examples.example import EXAMPLES, load
 from tests.sinks.http_help import Reply, Request, serving
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedKafka, EmbeddedOpenSearch, EmbeddedPostgres, FakeClock
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedKafka, EmbeddedOpenSearch, EmbeddedPostgres, FakeClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "a-full-stack.md"
 

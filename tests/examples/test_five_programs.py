@@ -25,14 +25,14 @@ from tests.examples.conftest import database
 from tests.examples.example import DOCS, EXAMPLES
 from tests.examples.test_from_the_wheel import Reader, outside, reader_in, wheel
 
-from penstock.queues import QueueAdmin
-from penstock.streams import install_streams
+from sluicegate.queues import QueueAdmin
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 __all__ = ["database", "wheel"]
 pytestmark = [
@@ -44,7 +44,7 @@ pytestmark = [
 COUNT = 2_000
 WITHIN = 120
 GUIDES = ("use-with-fastapi", "source-into-postgresql", "consume-a-queue", "deliver-exactly-once-from-spark", "test-your-code")  # fmt: skip
-INSTALLED = re.compile(r'(?:pip install "|needs `)penstock\[(\S+?)\]["`](.*)')
+INSTALLED = re.compile(r'(?:pip install "|needs `)sluicegate\[(\S+?)\]["`](.*)')
 ANNOUNCED = """
 CREATE FUNCTION announce() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_notify('news', ''); RETURN NULL; END $$;
@@ -52,13 +52,13 @@ CREATE TRIGGER announced AFTER INSERT ON {table} EXECUTE FUNCTION announce()
 """
 PIPE = """\
 import sys
-import penstock
+import sluicegate
 from kafka_to_postgres import make_pipe
-penstock.run(make_pipe(*sys.argv[1:]).run())
+sluicegate.run(make_pipe(*sys.argv[1:]).run())
 """
 QUEUE = """\
 import asyncio, sys
-import asyncpg, penstock
+import asyncpg, sluicegate
 from queue_sources import serve
 
 async def main(dsn):
@@ -69,7 +69,7 @@ async def main(dsn):
             )
         await serve(dsn, send)
 
-penstock.run(main(sys.argv[1]))
+sluicegate.run(main(sys.argv[1]))
 """
 A_TEST = """\
 import asyncio
@@ -252,7 +252,7 @@ async def test_the_queue(reader: Reader, database: str) -> None:
         for turn, ending in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM)):
             async with started(reader, "mails.py", database) as running:
                 await sent.con.execute(
-                    "INSERT INTO penstock.job (queue, key, payload) SELECT 'mails', 'k' || n % 10,"
+                    "INSERT INTO sluicegate.job (queue, key, payload) SELECT 'mails', 'k' || n % 10,"
                     " to_jsonb(n) FROM generate_series($1::int, $2) AS n",
                     turn * COUNT,
                     (turn + 1) * COUNT - 1,

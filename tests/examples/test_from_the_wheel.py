@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.examples.example import DOCS, EXAMPLES, ROOT, printed_on
 
-from penstock.testing.servers.require import EmbeddedUnavailable, there_or_skip
+from sluicegate.testing.servers.require import EmbeddedUnavailable, there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -32,7 +32,7 @@ CONSOLE = re.compile(r"```console\n\$ \.venv/bin/python examples/(\S+\.py).*\n((
 
 @dataclass
 class Reader:
-    """An environment with Penstock, and an empty folder for programs."""
+    """An environment with Sluicegate, and an empty folder for programs."""
 
     environment: Path
     folder: Path
@@ -127,7 +127,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with there_or_skip("index", builder(tmp_path_factory.mktemp("build"))) as made:
         build = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
         made.run(*build, str(ROOT), seconds=INSTALL_SECONDS)
-        (found,) = made.folder.glob("penstock-*.whl")
+        (found,) = made.folder.glob("sluicegate-*.whl")
     return found
 
 
@@ -143,7 +143,8 @@ def bare(wheel: Path, tmp_path: Path) -> Reader:
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel with the extras that first-steps.md names."""
     (extras,) = re.findall(
-        r'pip install "/path/to/penstock(\[.*?\])"', (DOCS / "tutorial/first-steps.md").read_text()
+        r'pip install "/path/to/sluicegate(\[.*?\])"',
+        (DOCS / "tutorial/first-steps.md").read_text(),
     )
     made = reader_in(tmp_path_factory.mktemp("reader"))
     made.install(f"{wheel}{extras}")
@@ -172,7 +173,7 @@ def comparable(printed: str) -> list[str]:
 def test_without_an_extra(bare: Reader) -> None:
     """The programs that need no extra, and the package that they import."""
     bare.copy("first_batcher.py", "first_consumer.py", "charges.py")
-    imported = Path(bare.run("-c", "import penstock; print(penstock.__file__)").strip())
+    imported = Path(bare.run("-c", "import sluicegate; print(sluicegate.__file__)").strip())
     assert imported.is_relative_to(bare.environment)
     said = console_on("tutorial/first-steps.md")["first_batcher.py"]
     assert comparable(bare.run("first_batcher.py")) == comparable(said)
@@ -201,8 +202,8 @@ def test_the_tests_of_the_guides(reader: Reader) -> None:
 def test_the_service(reader: Reader) -> None:
     """The service of the tutorial with the packages and the load on its page."""
     page = (DOCS / "tutorial/a-service.md").read_text()
-    ((extras, others),) = re.findall(r'pip install "penstock(\[.*?\])" (.*)', page)
-    reader.install(f"penstock{extras}", *others.split())
+    ((extras, others),) = re.findall(r'pip install "sluicegate(\[.*?\])" (.*)', page)
+    reader.install(f"sluicegate{extras}", *others.split())
     reader.copy("a_postgres.py", "ingest_service.py", "ingest_load.py")
     with reader.started("a_postgres.py") as first:
         dsn = first.removeprefix("export DSN=")

@@ -9,7 +9,7 @@ from tests.examples.example import load, printed_on
 if TYPE_CHECKING:
     import pytest
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 async def test_the_page_shows_what_the_program_prints(

@@ -10,13 +10,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.examples.example import load
 
-from penstock import Batcher, Limits, PermanentError, Retry, ThrottledError, stack
-from penstock.testing import ScriptedSink, fail, hang
+from sluicegate import Batcher, Limits, PermanentError, Retry, ThrottledError, stack
+from sluicegate.testing import ScriptedSink, fail, hang
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 SMALL = Limits(max_items=1, max_pending_items=2)
 EVENT = {"id": 1, "action": "login"}

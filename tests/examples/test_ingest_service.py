@@ -20,12 +20,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.children import child
 from tests.examples.example import EXAMPLES, load
 
-from penstock.testing import embedded_postgres as another_server
+from sluicegate.testing import embedded_postgres as another_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 CAPACITY = 20
 CLIENTS = 60

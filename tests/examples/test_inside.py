@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE = DOCS / "explanation" / "inside.md"
-PACKAGE = ROOT / "src" / "penstock"
+PACKAGE = ROOT / "src" / "sluicegate"
 NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
 
 

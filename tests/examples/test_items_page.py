@@ -16,8 +16,8 @@ pytest.importorskip("msgspec")
 from tests.examples.example import load, printed_on
 from tests.examples.snippets import snippet_on
 
-from penstock import ArrowBatch, send
-from penstock.sinks import ParquetSink
+from sluicegate import ArrowBatch, send
+from sluicegate.sinks import ParquetSink
 
 if TYPE_CHECKING:
     from pathlib import Path

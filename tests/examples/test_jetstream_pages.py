@@ -14,15 +14,15 @@ import pytest
 from nats.js.api import StreamConfig, SubjectTransform
 from tests.examples.example import DOCS, load, printed_on
 
-from penstock import ConfigError, Consumer
-from penstock.sources.jetstream import JetStreamSource, partitioned
-from penstock.testing import embedded_nats
+from sluicegate import ConfigError, Consumer
+from sluicegate.sources.jetstream import JetStreamSource, partitioned
+from sluicegate.testing import embedded_nats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock import Message
-    from penstock.testing import EmbeddedNats
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedNats
 
 PAGE = "how-to/consume-from-jetstream.md"
 FIVE = 5
@@ -65,7 +65,7 @@ def test_the_sources_of_the_page_can_be_made(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_keys_of_the_table() -> None:
     rows = re.findall(r"^\| (.+?) \| `\"(.+?)\"`.*\|$", (DOCS / PAGE).read_text(), re.MULTILINE)
     told = [expected for _, expected in rows][:3]
-    from penstock.sources.jetstream.subjects import key_function
+    from sluicegate.sources.jetstream.subjects import key_function
 
     assert [key_function(key)("orders.ann.eu", {}) for key in ("subject", 2, (2, 3))] == told
 

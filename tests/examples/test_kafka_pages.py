@@ -20,15 +20,15 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from tests.children import child
 from tests.examples.example import DOCS, EXAMPLES, load, printed_on
 
-from penstock import ConfigError, Consumer
-from penstock.sources.kafka import KafkaSource
-from penstock.testing.servers.ports import free_port
+from sluicegate import ConfigError, Consumer
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 PAGE = "how-to/consume-from-kafka.md"
 TIMES: dict[str, Any] = {"session_timeout": 6.0, "rebalance_timeout": 12.0}
@@ -130,7 +130,7 @@ async def explained(kafka: EmbeddedKafka, *topics: str, group: str, **options: A
     """The source's trouble in `explain()`, with the names on the page."""
     bootstrap = options.pop("bootstrap", kafka.bootstrap)
     source = KafkaSource(*topics, bootstrap=bootstrap, group=group, **{**TIMES, **options})
-    logger, heard = logging.getLogger("penstock.sources.kafka"), Heard(group)
+    logger, heard = logging.getLogger("sluicegate.sources.kafka"), Heard(group)
     logger.addHandler(heard)
     try:
         async with Consumer(source, name="billing") as consumer:

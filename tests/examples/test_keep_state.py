@@ -11,7 +11,7 @@ from tests.examples.example import load, printed_on
 if TYPE_CHECKING:
     import pytest
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 def test_totals_are_kept(

@@ -12,7 +12,7 @@ pytest.importorskip("httpx")
 from tests.examples.example import DOCS, load, printed_on
 from tests.sinks.http_help import Reply, Request, Step, reply, serving
 
-from penstock import ErrorClass, LoopClock, PermanentError, TransientError
+from sluicegate import ErrorClass, LoopClock, PermanentError, TransientError
 
 PAGE = "how-to/send-logs-to-loki.md"
 

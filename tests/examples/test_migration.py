@@ -19,7 +19,7 @@ from tests.examples.migration_diffs import DIFFS, diffs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 STEPS = sorted(path.stem for path in (EXAMPLES / "migration").glob("step_*.py"))
 COUNT = 300

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.examples.example import load, printed_on
 
-from penstock.testing import embedded_nats as start_nats
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing import embedded_nats as start_nats
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     import pytest

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 async def test_a_consumer_is_explained(

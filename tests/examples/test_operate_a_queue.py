@@ -12,10 +12,10 @@ from tests.examples.example import DOCS
 from tests.queues.jobs_help import insert
 from tests.streams.log_help import Log, installed
 
-from penstock.cli import main
+from sluicegate.cli import main
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 CLAIM = "SELECT * FROM {s}.claim_jobs('mails', 'mailers', 'mailer-1', 1, 1, 0, 30)"

@@ -12,12 +12,12 @@ import asyncpg
 import httpx
 from tests.examples.example import load, printed_on
 
-from penstock.streams import install_streams
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
     import pytest
 
-    from penstock import Batch, LoopClock
+    from sluicegate import Batch, LoopClock
 
 ORDERS = 20
 

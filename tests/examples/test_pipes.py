@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from tests.examples.example import load, printed_on
 
-from penstock import Batcher, Retry, UnavailableError, flow, stack
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Batcher, Retry, UnavailableError, flow, stack
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     import pytest
 
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 async def test_a_hot_key_by_a_handler_and_by_a_pipe(

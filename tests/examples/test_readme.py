@@ -13,20 +13,28 @@ import asyncpg
 import pytest
 from tests.examples.example import DOCS, ROOT
 
-from penstock import Batcher, ItemFailed
-from penstock.queues import QueueAdmin
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.streams import install_streams
+from sluicegate import Batcher, ItemFailed
+from sluicegate.queues import QueueAdmin
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 README = (ROOT / "README.md").read_text()
 DSN = "postgresql://localhost/app"
-RUN = ("Penstock", "Sinks", "Consumers", "Pipes", "Queues in PostgreSQL", "Spark", "Test your code")
+RUN = (
+    "Sluicegate",
+    "Sinks",
+    "Consumers",
+    "Pipes",
+    "Queues in PostgreSQL",
+    "Spark",
+    "Test your code",
+)
 """The headings of the programs that the tests of this file run."""
 
 
@@ -66,8 +74,8 @@ def test_every_program_is_run() -> None:
 
 
 def test_the_first_program(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(program("Penstock"), {})
-    assert capsys.readouterr().out == printed("Penstock")
+    exec(program("Sluicegate"), {})
+    assert capsys.readouterr().out == printed("Sluicegate")
 
 
 def test_the_home_page_shows_the_same_program() -> None:
@@ -157,9 +165,9 @@ def test_queues(database: str) -> None:
 
 
 def test_spark() -> None:
-    """Without a session: the tests of `penstock.spark` write DataFrames."""
+    """Without a session: the tests of `sluicegate.spark` write DataFrames."""
     pytest.importorskip("pyspark")
-    from penstock.spark import write_dataframe
+    from sluicegate.spark import write_dataframe
 
     bound = inspect.signature(write_dataframe).bind
     exec(program("Spark", ("write_dataframe(df", "bound(df")), {"df": object(), "bound": bound})

@@ -11,7 +11,7 @@ pytest.importorskip("redis")
 from tests.examples.example import load, printed_on
 from tests.redis_server import redis_server
 
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing.servers.require import there_or_skip
 
 
 def test_readings_reach_a_stream(

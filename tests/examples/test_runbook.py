@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.examples.example import DOCS
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batcher,
     Limits,
@@ -20,11 +20,11 @@ from penstock import (
     UnavailableError,
     stack,
 )
-from penstock.telemetry import PrometheusObserver
-from penstock.testing import ScriptedSink, SlowSink, fail, hang
+from sluicegate.telemetry import PrometheusObserver
+from sluicegate.testing import ScriptedSink, SlowSink, fail, hang
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 LIMITS = Limits(max_items=10, max_delay=0.2, max_pending_items=40)
 

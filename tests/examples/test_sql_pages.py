@@ -14,8 +14,8 @@ pytest.importorskip("sqlalchemy")
 
 from tests.examples.example import DOCS, load, printed_on
 
-from penstock import Batcher
-from penstock.sinks import SqlSink
+from sluicegate import Batcher
+from sluicegate.sinks import SqlSink
 
 if TYPE_CHECKING:
     from pathlib import Path

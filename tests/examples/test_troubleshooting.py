@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.examples.example import DOCS, load, printed_on
 
-import penstock
-from penstock.testing import FakeClock
+import sluicegate
+from sluicegate.testing import FakeClock
 
 PAGE = "how-to/troubleshooting.md"
 
@@ -30,7 +30,7 @@ def test_each_message_is_in_the_source() -> None:
     messages = re.findall(r"^\| `(.+?)` \|", told, re.MULTILINE)
     assert len(messages) > 10
     texts: list[str] = []
-    for path in Path(penstock.__file__).parent.rglob("*.py"):
+    for path in Path(sluicegate.__file__).parent.rglob("*.py"):
         tree = ast.parse(path.read_text())
         docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tests.sources.kafka.storm_help import QUICK, Watch
 from tests.sources.kafka.truth_help import Truth
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Capabilities,
     Limits,
@@ -18,13 +18,13 @@ from penstock import (
     UnknownOutcomeError,
     flow,
 )
-from penstock.sources.kafka import KafkaSource
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from penstock import Batch
-    from penstock.flow import PipeReport
+    from sluicegate import Batch
+    from sluicegate.flow import PipeReport
 
 
 Trouble = Literal["refused", "cut off", "answer lost"] | None

@@ -15,18 +15,18 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import penstock
-from penstock import flow
-from penstock.consumer import ConsumerObserver
-from penstock.sinks.kafka import KafkaSink
-from penstock.sources.kafka import KafkaSource
+import sluicegate
+from sluicegate import flow
+from sluicegate.consumer import ConsumerObserver
+from sluicegate.sinks.kafka import KafkaSink
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock import Message
-    from penstock.consumer import ConsumerStats
-    from penstock.sources import TopicPartition
+    from sluicegate import Message
+    from sluicegate.consumer import ConsumerStats
+    from sluicegate.sources import TopicPartition
 
 TELL_EVERY = 0.01
 """Seconds."""
@@ -114,4 +114,4 @@ async def main(options: Options) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    penstock.run(main(Options(**json.loads(sys.argv[1]))))
+    sluicegate.run(main(Options(**json.loads(sys.argv[1]))))

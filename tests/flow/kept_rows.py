@@ -7,17 +7,17 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock import Capabilities, PermanentError, PositionLost, WriteResult, flow
-from penstock._core.transaction import Attempt
-from penstock.sources.memory import MemorySource
+from sluicegate import Capabilities, PermanentError, PositionLost, WriteResult, flow
+from sluicegate._core.transaction import Attempt
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 
-    from penstock import Batch, PositionUnit
-    from penstock.sources import Position, TopicPartition
-    from penstock.sources.memory import MemoryLog
-    from penstock.testing import FakeClock
+    from sluicegate import Batch, PositionUnit
+    from sluicegate.sources import Position, TopicPartition
+    from sluicegate.sources.memory import MemoryLog
+    from sluicegate.testing import FakeClock
 
 Place = tuple[str, "TopicPartition"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import asyncpg
 from tests.sinks.postgres_help import database
 
-from penstock.sinks.postgres import PostgresSink
+from sluicegate.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.sinks.postgres_help import Database
 
-    from penstock import Message
+    from sluicegate import Message
 
 COLUMNS = ("part", "at", "key")
 

@@ -18,18 +18,18 @@ from kafka_transaction_child import row_of
 from tests.sources.kafka.kafka_help import admin_of, end_of, new_name, new_topic, produce
 from tests.sources.kafka.storm_help import Watch
 
-from penstock import flow
-from penstock._clients.kafka.coordinator import Coordinator
-from penstock._clients.kafka.offset_fetch import StableOffsetFetch, fetched
-from penstock.sinks.kafka import KafkaSink
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
+from sluicegate import flow
+from sluicegate._clients.kafka.coordinator import Coordinator
+from sluicegate._clients.kafka.offset_fetch import StableOffsetFetch, fetched
+from sluicegate.sinks.kafka import KafkaSink
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from penstock.consumer import DrainReport
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer import DrainReport
+    from sluicegate.testing import EmbeddedKafka
 
 SOON: Any = {"session_timeout": 6.0, "rebalance_timeout": 10.0}
 """Membership settings of a test's source."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from piping import P0, key_of, records
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Capabilities,
     DeadLetter,
@@ -32,19 +32,19 @@ from penstock import (
     flow,
     stack,
 )
-from penstock._core.outcome import Outcome
-from penstock.consumer import Skip
-from penstock.consumer.poison import STRATEGIES
-from penstock.letters.parked import MemoryParkStore
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock
+from sluicegate._core.outcome import Outcome
+from sluicegate.consumer import Skip
+from sluicegate.consumer.poison import STRATEGIES
+from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Batch
-    from penstock.consumer.poison import PoisonStrategy
+    from sluicegate import Batch
+    from sluicegate.consumer.poison import PoisonStrategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "source-into-postgresql.md"
 HEAD = """\

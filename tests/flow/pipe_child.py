@@ -13,19 +13,19 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import penstock
-from penstock import Batcher, Limits, Retry, flow, stack
-from penstock.consumer import ConsumerObserver
-from penstock.postgres import PostgresAccess
-from penstock.sinks.postgres import PostgresSink
-from penstock.sources import TopicPartition
-from penstock.sources.kafka import KafkaSource
+import sluicegate
+from sluicegate import Batcher, Limits, Retry, flow, stack
+from sluicegate.consumer import ConsumerObserver
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks.postgres import PostgresSink
+from sluicegate.sources import TopicPartition
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Message
-    from penstock.consumer import ConsumerStats
+    from sluicegate import Message
+    from sluicegate.consumer import ConsumerStats
 
 TELL_EVERY = 0.01
 """Seconds."""
@@ -125,4 +125,4 @@ async def main(options: Options) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    penstock.run(main(Options(**json.loads(sys.argv[1]))))
+    sluicegate.run(main(Options(**json.loads(sys.argv[1]))))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipe_troubles import RecordLetters, RowLetters, TruthfulSink
 
-from penstock import Batcher, DeadLetter, Retry, Timeout, flow, stack
-from penstock._core.consumer_observer import ConsumerObserver
-from penstock.consumer.quiet import GRACE
-from penstock.letters.parked import MemoryParkStore
-from penstock.retry import Backoff
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Batcher, DeadLetter, Retry, Timeout, flow, stack
+from sluicegate._core.consumer_observer import ConsumerObserver
+from sluicegate.consumer.quiet import GRACE
+from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.retry import Backoff
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     import random
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pipe_troubles import Weather
     from pipe_truth import Truth
 
-    from penstock._core.park_store import ParkedRecord
-    from penstock._core.source import ClaimHost, Position, SourceClaim, TopicPartition
-    from penstock.testing import FakeClock
+    from sluicegate._core.park_store import ParkedRecord
+    from sluicegate._core.source import ClaimHost, Position, SourceClaim, TopicPartition
+    from sluicegate.testing import FakeClock
 
 
 GROUP = "members"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock import Batcher, Outcome
-from penstock._core.delivery.delivery import Delivery
-from penstock.batcher.feed import Feed
-from penstock.consumer.claims import Claims
-from penstock.flow import held_rows
-from penstock.flow.piped import FailedRow, PipedMessage
+from sluicegate import Batcher, Outcome
+from sluicegate._core.delivery.delivery import Delivery
+from sluicegate.batcher.feed import Feed
+from sluicegate.consumer.claims import Claims
+from sluicegate.flow import held_rows
+from sluicegate.flow.piped import FailedRow, PipedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from penstock.flow.piped import PipedRow
+    from sluicegate.flow.piped import PipedRow
 
     Mutant = Callable[[pytest.MonkeyPatch], None]
 

@@ -17,17 +17,17 @@ from pipe_settings import BROKEN, drawn
 from pipe_troubles import Weather
 from pipe_truth import BROKEN_LAW, Truth
 
-from penstock import ClosedError, ConfigError, TransientError
-from penstock._core.delivery.delivery import GRACE
-from penstock._core.errors import NoSuchKey
-from penstock._core.source import TopicPartition
-from penstock.sources.memory import MemoryLog
-from penstock.testing import FakeClock
+from sluicegate import ClosedError, ConfigError, TransientError
+from sluicegate._core.delivery.delivery import GRACE
+from sluicegate._core.errors import NoSuchKey
+from sluicegate._core.source import TopicPartition
+from sluicegate.sources.memory import MemoryLog
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from penstock.consumer import Message
+    from sluicegate.consumer import Message
 
 NAMES = ("m0", "m1")
 DEAF = 30.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock import Limits, RetryPolicy
+from sluicegate import Limits, RetryPolicy
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Hashable
 
-    from penstock.consumer.poison import PoisonStrategy
+    from sluicegate.consumer.poison import PoisonStrategy
 
 BROKEN = "broken"
 """A key that the batcher's key function refuses."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipe_rows import id_of
 
-from penstock import (
+from sluicegate import (
     Capabilities,
     PermanentError,
     RefusedError,
@@ -16,7 +16,7 @@ from penstock import (
     UnknownOutcomeError,
     WriteResult,
 )
-from penstock._core.order.stopped import behind
+from sluicegate._core.order.stopped import behind
 
 if TYPE_CHECKING:
     import random
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pipe_rows import Call, RowId
     from pipe_truth import Truth
 
-    from penstock import Batch
-    from penstock._core.clock import Clock
+    from sluicegate import Batch
+    from sluicegate._core.clock import Clock
 
 Fate = Literal[
     "ok", "transient", "lost before", "lost midway", "lost after", "hang", "deaf", "refusal", "outage"

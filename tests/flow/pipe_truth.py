@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from pipe_rows import RowId, Told
 
-    from penstock import Batch
-    from penstock._core.source import Position, Record, SourceClaim, TopicPartition
+    from sluicegate import Batch
+    from sluicegate._core.source import Position, Record, SourceClaim, TopicPartition
 
 BROKEN_LAW = "a law is broken:"
 """Marks the event in the history."""

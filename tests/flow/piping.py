@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batcher, Capabilities, Limits, PermanentError, flow
-from penstock._core.source import Record, TopicPartition, UndecodableRecord
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Batcher, Capabilities, Limits, PermanentError, flow
+from sluicegate._core.source import Record, TopicPartition, UndecodableRecord
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from penstock import Batch, WriteResult
-    from penstock.testing import FakeClock
+    from sluicegate import Batch, WriteResult
+    from sluicegate.testing import FakeClock
 
 P0 = TopicPartition("t", 0)
 P1 = TopicPartition("t", 1)

@@ -12,13 +12,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import penstock
-from penstock import Batcher, Limits, Retry, flow, stack
-from penstock.sinks.postgres import PostgresEffects, PostgresSink
-from penstock.sources.postgres_queue import PostgresQueueSource
+import sluicegate
+from sluicegate import Batcher, Limits, Retry, flow, stack
+from sluicegate.sinks.postgres import PostgresEffects, PostgresSink
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 COLUMNS = ("worker", "key", "place", "word")
 IDLE = 1.5
@@ -87,4 +87,4 @@ def flow_of(options: Options) -> flow.TransactionalPipe | flow.Pipe:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    penstock.run(flow_of(Options(**json.loads(sys.argv[1]))).run())
+    sluicegate.run(flow_of(Options(**json.loads(sys.argv[1]))).run())

@@ -23,16 +23,16 @@ from tests.sources.postgres_queue.kills_help import (
 )
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock import RetryPolicy, flow
-from penstock.consumer import DoublingBackoff
-from penstock.sinks.postgres import PostgresEffects, PostgresSink
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate import RetryPolicy, flow
+from sluicegate.consumer import DoublingBackoff
+from sluicegate.sinks.postgres import PostgresEffects, PostgresSink
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from penstock import Message
-    from penstock.postgres import PostgresAccess
+    from sluicegate import Message
+    from sluicegate.postgres import PostgresAccess
 
     Hook = Callable[[Message], Awaitable[object]]
 

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock import flow
-from penstock.sinks import SQLiteEffects
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import flow
+from sluicegate.sinks import SQLiteEffects
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 COUNT = 12
 SECOND_TRANSACTION = (20, 24, 25, 26)
@@ -53,7 +53,7 @@ def check(path: Path) -> int:
     """The stored position, which is exactly that of the effects."""
     con = sqlite3.connect(path)
     try:
-        found = con.execute("SELECT position FROM penstock_positions").fetchall()
+        found = con.execute("SELECT position FROM sluicegate_positions").fetchall()
     except sqlite3.OperationalError:
         found = []
     position = int(found[0][0] or 0) if found else 0

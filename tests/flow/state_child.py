@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from state_counting import Counting, key_of
 
-import penstock
-from penstock._core.source import Record
-from penstock.consumer import Consumer
-from penstock.flow import KafkaState, PostgresState
-from penstock.sources.memory import MemoryLog, MemorySource
+import sluicegate
+from sluicegate._core.source import Record
+from sluicegate.consumer import Consumer
+from sluicegate.flow import KafkaState, PostgresState
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock._core.source import Source
+    from sluicegate._core.source import Source
 
 
 def source_of(options: dict[str, Any]) -> Source:
@@ -29,7 +29,7 @@ def source_of(options: dict[str, Any]) -> Source:
     if "topic" not in options:
         log = [Record("t", 0, at, key_of(at), b"") for at in range(options["count"])]
         return MemorySource(MemoryLog(log), ends=True)
-    from penstock.sources.kafka import KafkaSource
+    from sluicegate.sources.kafka import KafkaSource
 
     return KafkaSource(
         options["topic"],
@@ -71,4 +71,4 @@ async def main(options: dict[str, Any]) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    penstock.run(main(json.loads(sys.argv[1])))
+    sluicegate.run(main(json.loads(sys.argv[1])))

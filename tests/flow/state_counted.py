@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from state_topics import settled_state
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 
-from penstock._core.clock import LOOP_CLOCK
-from penstock._core.source import TopicPartition
-from penstock.consumer import Consumer
-from penstock.flow import KafkaState
-from penstock.sources.kafka import KafkaSource
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate._core.source import TopicPartition
+from sluicegate.consumer import Consumer
+from sluicegate.flow import KafkaState
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedKafka
 
 
 class Counted:

@@ -12,13 +12,13 @@ import hashlib
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from penstock._core.clock import LOOP_CLOCK
-from penstock.consumer.jobs import Interjector, JobScheduler
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.consumer.jobs import Interjector, JobScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.consumer.jobs import EventContext, Incomplete
+    from sluicegate.consumer.jobs import EventContext, Incomplete
 
 KEYS = 20
 

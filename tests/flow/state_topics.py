@@ -10,11 +10,11 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as ClientPartition
 from tests.sources.kafka.kafka_help import end_of, stored
 
-from penstock._core.source import Position
+from sluicegate._core.source import Position
 
 if TYPE_CHECKING:
-    from penstock._core.source import TopicPartition
-    from penstock.testing import EmbeddedKafka
+    from sluicegate._core.source import TopicPartition
+    from sluicegate.testing import EmbeddedKafka
 
 
 class StoredState(NamedTuple):

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-import penstock
-from penstock import Consumer, UnavailableError, flow
-from penstock.sinks import PostgresEffects
-from penstock.sinks.postgres import classify_postgres
-from penstock.sources.postgres_stream import PostgresStreamSource
+import sluicegate
+from sluicegate import Consumer, UnavailableError, flow
+from sluicegate.sinks import PostgresEffects
+from sluicegate.sinks.postgres import classify_postgres
+from sluicegate.sources.postgres_stream import PostgresStreamSource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 ANSWER = 1.0
 """Seconds for the effects of a message: the library does not bound a handler's statements."""
@@ -108,4 +108,4 @@ if __name__ == "__main__":
     logging.basicConfig(
         filename=given.log, level=logging.INFO, format="%(asctime)s %(process)d %(message)s"
     )
-    penstock.run(consume(given) if given.leases else transact(given))
+    sluicegate.run(consume(given) if given.leases else transact(given))

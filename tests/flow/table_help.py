@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import asyncpg
 from tests.sinks.postgres_help import database
 
-from penstock.consumer import offset_map
+from sluicegate.consumer import offset_map
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from tests.sinks.postgres_help import Database
 
-    from penstock.sources import Position
+    from sluicegate.sources import Position
 
 
 class Written(NamedTuple):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from piping import P0, P1, Destination, key_of, records
 from test_parking import DurableStore
 
-from penstock import Batcher, Limits, Terminate, flow
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Batcher, Limits, Terminate, flow
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 async def test_a_revoke_while_rows_wait_for_room_does_not_end_the_pipe(

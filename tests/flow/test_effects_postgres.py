@@ -13,16 +13,16 @@ from piping import P0, records
 from tests.sinks.postgres_help import proxied
 from tests.sources.kafka.storm_help import log_lines
 
-from penstock import ClosedError, ConfigError, RetryPolicy, RowBatch, Unit, flow, transaction
-from penstock.consumer import DoublingBackoff, Message, Nak, Skip, Terminate, ToDeadLetter
-from penstock.sinks import MemorySink, PostgresEffects
-from penstock.sources import Position
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ClosedError, ConfigError, RetryPolicy, RowBatch, Unit, flow, transaction
+from sluicegate.consumer import DoublingBackoff, Message, Nak, Skip, Terminate, ToDeadLetter
+from sluicegate.sinks import MemorySink, PostgresEffects
+from sluicegate.sources import Position
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
     Handler = Callable[[Message], Awaitable[object]]
 

@@ -14,7 +14,7 @@ import pytest
 from piping import P0, records
 from tests.sources.kafka.storm_help import log_lines
 
-from penstock import (
+from sluicegate import (
     ClosedError,
     ConfigError,
     PositionLost,
@@ -27,12 +27,12 @@ from penstock import (
     flow,
     transaction,
 )
-from penstock.consumer import DoublingBackoff, Message, Nak, Skip, Terminate, ToDeadLetter
-from penstock.retry import ErrorClass
-from penstock.sinks import MemorySink, SQLiteEffects
-from penstock.sources import Position
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate.consumer import DoublingBackoff, Message, Nak, Skip, Terminate, ToDeadLetter
+from sluicegate.retry import ErrorClass
+from sluicegate.sinks import MemorySink, SQLiteEffects
+from sluicegate.sources import Position
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ class Scene:
     @property
     def position(self) -> int | None:
         """The stored position of the group `memory`."""
-        query = "SELECT position FROM penstock_positions WHERE consumer_group = 'memory'"
+        query = "SELECT position FROM sluicegate_positions WHERE consumer_group = 'memory'"
         ((found,),) = self.select(query)
         return None if found is None else int(found)
 
@@ -345,8 +345,8 @@ async def test_nothing_of_an_earlier_owner_commits(made: Scene) -> None:
             pass
         assert await second.read_positions("g", [P0]) == {P0: Position(5)}
         for change, told in (
-            ("UPDATE penstock_positions SET position = 1", "from 5 to 1"),
-            ("DELETE FROM penstock_positions", "its row was deleted"),
+            ("UPDATE sluicegate_positions SET position = 1", "from 5 to 1"),
+            ("DELETE FROM sluicegate_positions", "its row was deleted"),
         ):
             with closing(sqlite3.connect(made.path)) as con, con:
                 con.execute(change)
@@ -454,7 +454,7 @@ async def test_bad_arguments_and_uses_are_refused(made: Scene, tmp_path: Path) -
         await made.effects().write(RowBatch([]))
     (tmp_path / "text").write_text("no database" * 100)
     with closing(sqlite3.connect(tmp_path / "other.db")) as con, con:
-        con.execute("CREATE TABLE penstock_positions (x)")
+        con.execute("CREATE TABLE sluicegate_positions (x)")
     for name in ("text", "other.db", "no/folder.db"):
         with pytest.raises(ConfigError, match="must be a file that SQLite can write"):
             async with SQLiteEffects(tmp_path / name):

@@ -1,7 +1,7 @@
 """Effects of handlers for messages of a log of streams, with killed and frozen processes and
 servers, and with silent connections.
 
-Checked by separate queries on the log and the table of effects. `PENSTOCK_KILLS=500 pytest -m soak
+Checked by separate queries on the log and the table of effects. `SLUICEGATE_KILLS=500 pytest -m soak
 tests/flow/test_effects_streams.py` kills that many times.
 """
 
@@ -24,21 +24,21 @@ from tests.sources.kafka.child_help import child_process
 from tests.streams.log_help import Log, fresh_name, install_log
 from tests.streams.silent_proxy import SilentProxy, freeze, silent_proxy
 
-from penstock.testing import embedded_postgres as start_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing import embedded_postgres as start_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 PROGRAM = Path(__file__).with_name("stream_effects_child.py")
 STREAMS, EACH = 40, 50
 FAULTS = ("kill", "freeze", "silence", "freeze the server")
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "500"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "500"))
 COLUMNS = "n bigserial, process int, slot int, at bigint, stream text, version bigint"
 BOTH = pytest.mark.parametrize("leases", [False, True], ids=["transactions", "leases"])
 WATCH = """
@@ -223,7 +223,7 @@ async def test_kills_and_frozen_processes_lose_no_effect_and_transactions_repeat
 async def test_many_kills_and_frozen_processes(
     embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
 ) -> None:
-    """S-T2, S-T7, S-T11: `PENSTOCK_KILLS` times; each fourth time a SIGSTOP that outlasts the
+    """S-T2, S-T7, S-T11: `SLUICEGATE_KILLS` times; each fourth time a SIGSTOP that outlasts the
     lease.
     """
     async with scene(embedded_postgres, tmp_path) as made:
@@ -237,7 +237,7 @@ async def test_many_kills_and_frozen_processes(
 async def test_silent_connections_and_frozen_servers_lose_no_effect(
     own_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool, seed: int
 ) -> None:
-    """S-T2, S-T7, S-T11: `PENSTOCK_KILLS` faults of all kinds. The server is frozen for up to four
+    """S-T2, S-T7, S-T11: `SLUICEGATE_KILLS` faults of all kinds. The server is frozen for up to four
     leases.
     """
     chance = random.Random(seed)

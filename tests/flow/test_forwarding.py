@@ -11,13 +11,13 @@ from tests.sources.kafka.kafka_help import end_of, fill, new_name, new_topic, pr
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import run
 
-from penstock import Batcher, Limits, RetryPolicy, stack
-from penstock.retry import Backoff, Retry
-from penstock.sinks import KafkaSink
-from penstock.sources import Position, TopicPartition
+from sluicegate import Batcher, Limits, RetryPolicy, stack
+from sluicegate.retry import Backoff, Retry
+from sluicegate.sinks import KafkaSink
+from sluicegate.sources import Position, TopicPartition
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 RECORDS = 200
 

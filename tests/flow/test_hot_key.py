@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from piping import P0, Destination, key_of, records
 
-from penstock import Batcher, Limits, flow
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Batcher, Limits, flow
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 COUNT = 20_000
 WRITE = 0.01

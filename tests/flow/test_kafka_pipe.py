@@ -21,12 +21,12 @@ from tests.sources.kafka.kafka_help import fill, lose, new_name, new_topic, stor
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import run
 
-from penstock import RetryPolicy
-from penstock.sources import Position, TopicPartition
+from sluicegate import RetryPolicy
+from sluicegate.sources import Position, TopicPartition
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import EmbeddedKafka
+    from sluicegate import Batch
+    from sluicegate.testing import EmbeddedKafka
 
 PARTITIONS = 6
 QUICKLY = RetryPolicy(attempts=100, backoff=lambda tries, error=None, waited=0.0: 0.02)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, piped, records
 
-from penstock import Limits, PermanentError, Terminate, WriteResult
-from penstock._core.errors import KeyStopped
-from penstock.letters.parked import MemoryParkStore
-from penstock.sources.memory import MemoryLog
+from sluicegate import Limits, PermanentError, Terminate, WriteResult
+from sluicegate._core.errors import KeyStopped
+from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 class DurableStore(MemoryParkStore):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, piped, records
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ClosedError,
     ConfigError,
@@ -20,13 +20,13 @@ from penstock import (
     UnknownOutcomeError,
     flow,
 )
-from penstock.consumer import Skip
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import Skip
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 async def test_records_become_rows_in_order_per_key_and_positions_follow(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, piped, records, refuse
 
-from penstock import Batcher, ClosedError, ConfigError, Limits
-from penstock.consumer import ConsumerObserver, Manual, Nak
-from penstock.sources.memory import MemoryLog
+from sluicegate import Batcher, ClosedError, ConfigError, Limits
+from sluicegate.consumer import ConsumerObserver, Manual, Nak
+from sluicegate.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 @pytest.mark.parametrize("name", ["stop", "stats", "explain"])

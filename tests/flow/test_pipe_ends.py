@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, key_of, piped, records
 
-from penstock import Batcher, BatcherBroken, ClosedError, Limits, PermanentError, flow
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import Batcher, BatcherBroken, ClosedError, Limits, PermanentError, flow
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 class Slow(Destination):

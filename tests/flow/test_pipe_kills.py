@@ -1,6 +1,6 @@
 """Pipes into PostgreSQL that are killed: only records whose position was not stored are repeated.
 
-`PENSTOCK_KILLS=100 pytest -m soak tests/flow/test_pipe_kills.py` kills at 100 random moments.
+`SLUICEGATE_KILLS=100 pytest -m soak tests/flow/test_pipe_kills.py` kills at 100 random moments.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from table_help import Written, assert_in_order, covered, table, written
 from tests.sources.kafka.child_help import Child, child_process
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 
-from penstock.sources import Position, TopicPartition
+from sluicegate.sources import Position, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.sinks.postgres_help import Database
 
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -36,7 +36,7 @@ $$ BEGIN PERFORM pg_sleep(0.15); RETURN NULL; END $$;
 CREATE TRIGGER slow AFTER INSERT ON {table} EXECUTE FUNCTION {table}_slow()
 """
 """Slows down every statement."""
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "10"))
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, P1, Destination, key_of, piped, records
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Limits,
     PermanentError,
@@ -19,12 +19,12 @@ from penstock import (
     flow,
     stack,
 )
-from penstock.letters.parked import MemoryParkStore
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 class LastingStore(MemoryParkStore):

@@ -19,10 +19,10 @@ from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 from tests.sources.kafka.proxy_help import proxied as proxied_broker
 from tests.sources.kafka.storm_help import log_lines, run
 
-from penstock import Batcher, Limits, Retry, stack
-from penstock.sources import Position, TopicPartition
-from penstock.testing import embedded_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate import Batcher, Limits, Retry, stack
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.testing import embedded_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tests.sinks.postgres_help import Database
     from tests.sources.kafka.own_help import OwnKafka
 
-    from penstock.flow import PipeReport
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.flow import PipeReport
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 COUNT = 2_000
 

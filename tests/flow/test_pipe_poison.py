@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, piped, records
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     Limits,
@@ -20,12 +20,12 @@ from penstock import (
     UnavailableError,
     flow,
 )
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 async def test_a_transform_whose_service_is_down_holds_everything_until_it_is_back(
@@ -277,7 +277,7 @@ async def test_a_batcher_in_a_pipe_has_its_name_and_loses_nothing_that_the_pipe_
     pytest.importorskip("prometheus_client")
     from prometheus_client import CollectorRegistry
 
-    from penstock.telemetry import PrometheusConsumerObserver, PrometheusObserver
+    from sluicegate.telemetry import PrometheusConsumerObserver, PrometheusObserver
 
     async def write(batch: Batch[Any]) -> None:
         if any(row.offset == 1 for row in batch):
@@ -321,7 +321,7 @@ async def test_two_pipes_of_one_name_in_one_registry_warn(
     pytest.importorskip("prometheus_client")
     from prometheus_client import CollectorRegistry
 
-    from penstock.telemetry import PrometheusConsumerObserver, PrometheusObserver
+    from sluicegate.telemetry import PrometheusConsumerObserver, PrometheusObserver
 
     registry = CollectorRegistry()
     for names in (("a", "b"), ("c", "c")):

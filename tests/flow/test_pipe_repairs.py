@@ -14,11 +14,11 @@ from tests.sinks.postgres_help import role
 from tests.sources.kafka.kafka_help import admin_of, fill, new_name, new_topic, stored
 from tests.sources.kafka.storm_help import log_lines, run
 
-from penstock import Batcher, Limits, Retry, RetryPolicy, stack
-from penstock.sources import TopicPartition
+from sluicegate import Batcher, Limits, Retry, RetryPolicy, stack
+from sluicegate.sources import TopicPartition
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 MISTAKES = {
     "the table renamed": (

@@ -1,4 +1,4 @@
-"""`penstock.run(pipe.run())`: a signal drains the pipe, a second one ends the drain at once."""
+"""`sluicegate.run(pipe.run())`: a signal drains the pipe, a second one ends the drain at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, key_of, records
 
-import penstock
-from penstock import Batcher, DrainTimeout, Limits, flow
-from penstock.consumer import ConsumerObserver
-from penstock.sources.memory import MemoryLog, MemorySource
+import sluicegate
+from sluicegate import Batcher, DrainTimeout, Limits, flow
+from sluicegate.consumer import ConsumerObserver
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Batch
+    from sluicegate import Batch
 
 
 class Interrupting(Destination):
@@ -47,7 +47,7 @@ def ran(sink: Destination, drain: float, *observers: ConsumerObserver) -> Memory
     batcher = Batcher(sink, key=key_of, limits=Limits(max_items=4, max_delay=0.0))
     pipe = flow.pipe(MemorySource(log), batcher, drain=drain, observers=observers)
     try:
-        assert penstock.run(pipe.run()) is None
+        assert sluicegate.run(pipe.run()) is None
     except DrainTimeout as error:
         error.add_note(f"position {log.start(P0).offset}")
         raise

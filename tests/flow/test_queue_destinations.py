@@ -14,17 +14,17 @@ from queue_flows import KINDS, LONG, TABLES, FlowQueue, Kind, flow_queue, runnin
 from tests.sources.kafka.storm_help import log_lines
 from tests.streams.log_help import Log, install_log
 
-from penstock import Batcher, ConfigError, RetryPolicy, flow
-from penstock.consumer import DoublingBackoff
-from penstock.sinks import MemorySink
-from penstock.sinks.kafka import KafkaSink
-from penstock.sinks.postgres import PostgresEffects, PostgresSink
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate import Batcher, ConfigError, RetryPolicy, flow
+from sluicegate.consumer import DoublingBackoff
+from sluicegate.sinks import MemorySink
+from sluicegate.sinks.kafka import KafkaSink
+from sluicegate.sinks.postgres import PostgresEffects, PostgresSink
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 NOWHERE = "postgresql://nowhere/none"
 
@@ -111,7 +111,7 @@ async def test_another_database_as_the_destination_costs_no_job_and_has_no_row(
     told: str,
 ) -> None:
     """Q-T13: every transaction is refused, even if the same queue is installed there."""
-    caplog.set_level(logging.DEBUG, "penstock.consumer")
+    caplog.set_level(logging.DEBUG, "sluicegate.consumer")
     async with (
         flow_queue(embedded_postgres.dsn) as made,
         another_database(made, what) as other,

@@ -1,7 +1,7 @@
 """Flows from a queue that are killed and frozen at random moments; the destination's rows are
 counted.
 
-`PENSTOCK_KILLS=100 pytest -m soak tests/flow/test_queue_kills.py` does so 100 times.
+`SLUICEGATE_KILLS=100 pytest -m soak tests/flow/test_queue_kills.py` does so 100 times.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tests.sources.postgres_queue.kills_help import stop
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "50"))
 JOBS = 60
 """Jobs before each kill."""
 SLOW = """
@@ -72,7 +72,7 @@ async def test_kills_and_frozen_processes_repeat_no_job_and_lose_none(
 async def test_many_kills_and_frozen_processes(
     embedded_postgres: EmbeddedPostgres, ordered: bool
 ) -> None:
-    """Q-T2, Q-T11, Q-T13, R6: `PENSTOCK_KILLS` faults, half of them a SIGSTOP that outlasts the
+    """Q-T2, Q-T11, Q-T13, R6: `SLUICEGATE_KILLS` faults, half of them a SIGSTOP that outlasts the
     lease.
     """
     options = {"ordering_required": True, "poison": "block"} if ordered else {}
@@ -94,7 +94,7 @@ async def test_a_pipe_that_is_killed_loses_no_job(embedded_postgres: EmbeddedPos
 async def test_a_pipe_that_is_killed_many_times_loses_no_job(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """Q-T2, Q-T11: `PENSTOCK_KILLS` faults, half of them a SIGSTOP that outlasts the lease."""
+    """Q-T2, Q-T11: `SLUICEGATE_KILLS` faults, half of them a SIGSTOP that outlasts the lease."""
     async with flow_queue(embedded_postgres.dsn, within=None) as made:
         await kill_at_random(made, ("pipe", "pipe"), KILLS, random.Random(3))
         await made.assert_in_order()

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from queue_flows import FlowQueue, flow_queue
 
-from penstock import PositionLost
-from penstock.sources import Position
+from sluicegate import PositionLost
+from sluicegate.sources import Position
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from penstock._core.positions import UnitMove
-    from penstock._core.source import SourceClaim, TopicPartition
-    from penstock.sources import Settled
-    from penstock.sources.postgres_queue import PostgresQueueSource
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.positions import UnitMove
+    from sluicegate._core.source import SourceClaim, TopicPartition
+    from sluicegate.sources import Settled
+    from sluicegate.sources.postgres_queue import PostgresQueueSource
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

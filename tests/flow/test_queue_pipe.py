@@ -11,14 +11,14 @@ import pytest
 from queue_flows import FlowQueue, flow_queue, row_of, running
 from tests.sinks.postgres_help import proxied
 
-from penstock import Batcher, Limits, Retry, RetryPolicy, flow, stack
-from penstock.consumer import DoublingBackoff, Terminate, ToDeadLetter
+from sluicegate import Batcher, Limits, Retry, RetryPolicy, flow, stack
+from sluicegate.consumer import DoublingBackoff, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from penstock import Message
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

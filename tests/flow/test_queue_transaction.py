@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from queue_flows import KINDS, FlowQueue, Kind, flow_queue, running
 
-from penstock import PermanentError
-from penstock.consumer import Skip, Terminate, ToDeadLetter
+from sluicegate import PermanentError
+from sluicegate.consumer import Skip, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.parametrize("kind", KINDS)]
 

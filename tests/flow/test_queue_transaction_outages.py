@@ -13,16 +13,16 @@ from queue_flows import KINDS, LEASE, LONG, FlowQueue, Kind, flow_queue, running
 from tests.sinks.postgres_help import Proxy, proxied
 from tests.sources.kafka.storm_help import log_lines
 
-from penstock.postgres import PostgresAccess
-from penstock.sinks.postgres import PostgresEffects
-from penstock.testing import embedded_postgres as start_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks.postgres import PostgresEffects
+from sluicegate.testing import embedded_postgres as start_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock import Message
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.parametrize("kind", KINDS)]
 

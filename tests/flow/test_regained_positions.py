@@ -9,14 +9,14 @@ import pytest
 from kept_rows import KeptRows, KeptSink, kept
 from piping import P0, records
 
-from penstock import ConfigError, UnavailableError
-from penstock.flow.positions import LOOK_AFTER, RECLAIM_AFTER
-from penstock.sinks import MemorySink
-from penstock.sources import Position
-from penstock.sources.memory import MemoryLog
+from sluicegate import ConfigError, UnavailableError
+from sluicegate.flow.positions import LOOK_AFTER, RECLAIM_AFTER
+from sluicegate.sinks import MemorySink
+from sluicegate.sources import Position
+from sluicegate.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 PLACE = ("memory", P0)
 

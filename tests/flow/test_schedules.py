@@ -37,7 +37,7 @@ TRIES = 20
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Suppress the log lines of thousands of failures."""
-    logger = logging.getLogger("penstock")
+    logger = logging.getLogger("sluicegate")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     yield

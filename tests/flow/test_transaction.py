@@ -9,15 +9,15 @@ import pytest
 from kept_rows import KeptRows, KeptSink, kept
 from piping import P0, P1, records
 
-from penstock import ConfigError, Router, UnavailableError, UnknownOutcomeError, flow, stack
-from penstock.consumer.offset_map import encode
-from penstock.sinks import DeadLetter, FanOut, MemorySink
-from penstock.sources import Position
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ConfigError, Router, UnavailableError, UnknownOutcomeError, flow, stack
+from sluicegate.consumer.offset_map import encode
+from sluicegate.sinks import DeadLetter, FanOut, MemorySink
+from sluicegate.sources import Position
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import FakeClock
+    from sluicegate import Message
+    from sluicegate.testing import FakeClock
 
 
 def offsets(rows: KeptRows, partition: int = 0) -> list[int]:

@@ -14,7 +14,7 @@ from tests.sources.kafka.kafka_help import fill, new_name, new_topic, produce, s
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import log_lines
 
-from penstock import (
+from sluicegate import (
     Capabilities,
     ConfigError,
     PermanentError,
@@ -27,15 +27,15 @@ from penstock import (
     send,
     transaction,
 )
-from penstock.consumer.offset_map import encode
-from penstock.sources import Position
+from sluicegate.consumer.offset_map import encode
+from sluicegate.sources import Position
 
 if TYPE_CHECKING:
     from kept_topic import KeptTopic
     from tests.sources.kafka.own_help import OwnKafka
 
-    from penstock import Batch, Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate import Batch, Message
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -1,6 +1,6 @@
 """Transactional flows from Kafka into Kafka that are killed and frozen: each record once, in order.
 
-`PENSTOCK_KILLS=50 pytest -m soak tests/flow/test_transaction_into_kafka_kills.py` kills 50 times.
+`SLUICEGATE_KILLS=50 pytest -m soak tests/flow/test_transaction_into_kafka_kills.py` kills 50 times.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kept_topic import KeptTopic, assert_once_and_in_order, kept_topic, running
 from tests.sources.kafka.child_help import Child, child_process
 from tests.sources.kafka.kafka_help import fill
 
-from penstock.sources import Position
+from sluicegate.sources import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 PROGRAM = Path(__file__).with_name("kafka_transaction_child.py")
 COUNT = 3_000
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "50"))
 
 
 def options_of(kept: KeptTopic, **options: Any) -> dict[str, Any]:

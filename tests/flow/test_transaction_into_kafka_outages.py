@@ -18,15 +18,15 @@ from tests.sources.kafka.own_help import USER, login
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import log_lines
 
-from penstock import PositionUnit, RefusedError, RowBatch, UnavailableError, send, transaction
-from penstock._clients.kafka.transaction_errors import FENCED
-from penstock.sources import Position
+from sluicegate import PositionUnit, RefusedError, RowBatch, UnavailableError, send, transaction
+from sluicegate._clients.kafka.transaction_errors import FENCED
+from sluicegate.sources import Position
 
 if TYPE_CHECKING:
     from tests.sources.kafka.own_help import OwnKafka
     from tests.sources.kafka.proxy_help import Direction, Frame
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -58,7 +58,7 @@ async def test_what_is_lost_of_a_transaction_costs_no_record_and_repeats_none(
     claims: list[Frame] = []
 
     def watch(frame: Frame) -> None:
-        if b"penstock:" in frame.body:
+        if b"sluicegate:" in frame.body:
             claims.append(frame)
 
     async with proxied(broker, watch) as proxy:
@@ -237,7 +237,7 @@ async def test_missing_rights_are_told_with_their_repair(own_broker: OwnKafka) -
     kept = await kept_topic(own_broker)
     unit = PositionUnit(kept.group, kept.at(0), Position(1))
     await _grant(own_broker, _TOPIC, kept.topic)
-    name = f"penstock:{kept.group}:{kept.source_topic}:0"
+    name = f"sluicegate:{kept.group}:{kept.source_topic}:0"
     options: Any = {"request_timeout": 0.5, **login()}
     async with kept.sink(own_broker.logins, **options) as sink:
         with pytest.raises(RefusedError, match="WRITE and DESCRIBE on the transactional id"):

@@ -20,14 +20,14 @@ from tests.sources.kafka.kafka_help import (
     transact,
 )
 
-from penstock import ConfigError, flow
-from penstock.sinks import PostgresSink
-from penstock.sources import Position, TopicPartition
+from sluicegate import ConfigError, flow
+from sluicegate.sinks import PostgresSink
+from sluicegate.sources import Position, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -1,7 +1,7 @@
 """Transactional flows into PostgreSQL that are killed, frozen and stopped: the destination has each
 record once, in order per partition.
 
-`PENSTOCK_KILLS=50 pytest -m soak tests/flow/test_transaction_kills.py` kills at 50 random moments.
+`SLUICEGATE_KILLS=50 pytest -m soak tests/flow/test_transaction_kills.py` kills at 50 random moments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.sources.kafka.child_help import Child, child_process
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -29,7 +29,7 @@ PARTS = 3
 COUNT = 4_000
 SPOILED = 97
 """The table refuses one of this many records."""
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "50"))
 COLUMNS = f"n bigserial, part int, at bigint CHECK (at % {SPOILED} <> 13), key text"
 SLOW = """
 CREATE FUNCTION {table}_slow() RETURNS trigger LANGUAGE plpgsql AS

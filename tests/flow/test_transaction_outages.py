@@ -16,16 +16,16 @@ from tests.sources.kafka.kafka_help import fill, new_name, new_topic
 from tests.sources.kafka.proxy_help import proxied as proxied_broker
 from tests.sources.kafka.storm_help import log_lines, run
 
-from penstock import flow
-from penstock.testing import embedded_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate import flow
+from sluicegate.testing import embedded_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from tests.sources.kafka.own_help import OwnKafka
 
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 COUNT = 1_000
 

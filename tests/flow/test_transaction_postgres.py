@@ -13,7 +13,7 @@ from piping import P0, P1, records
 from tests.sinks.postgres_help import Database, proxied, role
 from tests.sources.kafka.storm_help import log_lines
 
-from penstock import (
+from sluicegate import (
     ConfigError,
     Counts,
     PositionLost,
@@ -27,16 +27,16 @@ from penstock import (
     stack,
     transaction,
 )
-from penstock.consumer.offset_map import encode
-from penstock.sinks import MemorySink
-from penstock.sources import Position
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer.offset_map import encode
+from sluicegate.sinks import MemorySink
+from sluicegate.sources import Position
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from penstock.sinks.postgres import PostgresSink
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.sinks.postgres import PostgresSink
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

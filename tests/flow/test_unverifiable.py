@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, key_of, piped, records
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Limits,
     Retry,
@@ -17,13 +17,13 @@ from penstock import (
     UnverifiableError,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog
+from sluicegate.retry import Backoff
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 async def test_rows_that_cannot_be_verified_are_sent_again_as_new_ones(

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import penstock
-from penstock import flow
-from penstock.postgres import PostgresAccess
-from penstock.sinks.postgres import PostgresSink
-from penstock.sources.kafka import KafkaSource
+import sluicegate
+from sluicegate import flow
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks.postgres import PostgresSink
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock import Batch, Message
+    from sluicegate import Batch, Message
 
 COLUMNS = ("part", "at", "key")
 
@@ -91,4 +91,4 @@ async def main(options: Options) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    penstock.run(main(Options(**json.loads(sys.argv[1]))))
+    sluicegate.run(main(Options(**json.loads(sys.argv[1]))))

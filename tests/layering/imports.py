@@ -36,28 +36,28 @@ REQUIRED = {"tenacity"}
 # Imports of the package's own modules inside functions, with reasons.
 DEFERRED = {
     (
-        "penstock.testing.servers.guard",
-        "penstock.testing.servers.processes",
+        "sluicegate.testing.servers.guard",
+        "sluicegate.testing.servers.processes",
     ): "a guard that waits needs little memory",
     (
-        "penstock.testing.plugin",
-        "penstock.testing.servers.kafka",
+        "sluicegate.testing.plugin",
+        "sluicegate.testing.servers.kafka",
     ): "only tests that ask for the server pay for it",
     (
-        "penstock.cli",
-        "penstock.cli.pipeline.commands",
+        "sluicegate.cli",
+        "sluicegate.cli.pipeline.commands",
     ): "PySpark takes a second to load, and only pipelines need it",
     (
-        "penstock.testing.plugin",
-        "penstock.testing.servers.nats",
+        "sluicegate.testing.plugin",
+        "sluicegate.testing.servers.nats",
     ): "only tests that ask for the server pay for it",
     (
-        "penstock.testing.plugin",
-        "penstock.testing.servers.opensearch",
+        "sluicegate.testing.plugin",
+        "sluicegate.testing.servers.opensearch",
     ): "only tests that ask for the server pay for it",
     (
-        "penstock.testing.plugin",
-        "penstock.testing.servers.postgres",
+        "sluicegate.testing.plugin",
+        "sluicegate.testing.servers.postgres",
     ): "only tests that ask for the server pay for it",
 }
 
@@ -152,7 +152,9 @@ def foreign_writes(known: Sources) -> list[str]:
     checked.
     """
     looked_at = (
-        module for module in known if part_of(module) in LIBRARY and module != "penstock._core.send"
+        module
+        for module in known
+        if part_of(module) in LIBRARY and module != "sluicegate._core.send"
     )
     return [
         f"{module}:{line}: writes to a sink"
@@ -187,90 +189,103 @@ RULES: list[Rule] = [
 
 TYPING_ONLY = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from {0} import {1}"
 PLANTED: list[Case] = [
-    (cycles, {"penstock._core.a": "from .b import x", "penstock._core.b": "from . import a"}),
+    (cycles, {"sluicegate._core.a": "from .b import x", "sluicegate._core.b": "from . import a"}),
     (
         cycles,
         {
-            "penstock._core.a": "from .b import x",
-            "penstock._core.b": "def f():\n    from .a import y",
+            "sluicegate._core.a": "from .b import x",
+            "sluicegate._core.b": "def f():\n    from .a import y",
         },
     ),
     (
         cycles,
         {
-            "penstock._core.a": "from .b import x",
-            "penstock._core.b": TYPING_ONLY.format("penstock._core.a", "y"),
+            "sluicegate._core.a": "from .b import x",
+            "sluicegate._core.b": TYPING_ONLY.format("sluicegate._core.a", "y"),
         },
     ),
-    (cycles, {"penstock.batcher": "from .a import x", "penstock.batcher.a": "from . import y"}),
-    (forbidden_edges, {"penstock._core.a": "from ..batcher.b import x", "penstock.batcher.b": ""}),
-    (forbidden_edges, {"penstock.retry.a": "from .. import sinks", "penstock.sinks": ""}),
-    (forbidden_edges, {"penstock.sinks.a": "import penstock.batcher", "penstock.batcher": ""}),
+    (cycles, {"sluicegate.batcher": "from .a import x", "sluicegate.batcher.a": "from . import y"}),
+    (
+        forbidden_edges,
+        {"sluicegate._core.a": "from ..batcher.b import x", "sluicegate.batcher.b": ""},
+    ),
+    (forbidden_edges, {"sluicegate.retry.a": "from .. import sinks", "sluicegate.sinks": ""}),
+    (
+        forbidden_edges,
+        {"sluicegate.sinks.a": "import sluicegate.batcher", "sluicegate.batcher": ""},
+    ),
     (
         forbidden_edges,
         {
-            "penstock.consumer.a": TYPING_ONLY.format("penstock.sources.b", "x"),
-            "penstock.sources.b": "",
+            "sluicegate.consumer.a": TYPING_ONLY.format("sluicegate.sources.b", "x"),
+            "sluicegate.sources.b": "",
         },
     ),
-    (forbidden_edges, {"penstock.flow.a": "from ..spark.b import x", "penstock.spark.b": ""}),
-    (forbidden_edges, {"penstock.sinks.a": "from .. import _maven", "penstock._maven": ""}),
-    (forbidden_edges, {"penstock": "from .testing import FakeClock", "penstock.testing": ""}),
-    (forbidden_edges, {"penstock.testing.a": "from ..cli import main", "penstock.cli": ""}),
-    (undeclared_parts, {"penstock.helpers.a": ""}),
-    (top_level_imports, {"penstock.batcher.a": "from .. import Batch", "penstock": ""}),
-    (top_level_imports, {"penstock.cli.a": "from penstock import Batcher", "penstock": ""}),
-    (top_level_imports, {"penstock.testing.a": "import penstock", "penstock": ""}),
-    (strangers_in_core, {"penstock._core.a": "import tenacity"}),
-    (strangers_in_core, {"penstock._core.a": TYPING_ONLY.format("asyncpg.pool", "Pool")}),
+    (forbidden_edges, {"sluicegate.flow.a": "from ..spark.b import x", "sluicegate.spark.b": ""}),
+    (forbidden_edges, {"sluicegate.sinks.a": "from .. import _maven", "sluicegate._maven": ""}),
+    (forbidden_edges, {"sluicegate": "from .testing import FakeClock", "sluicegate.testing": ""}),
+    (forbidden_edges, {"sluicegate.testing.a": "from ..cli import main", "sluicegate.cli": ""}),
+    (undeclared_parts, {"sluicegate.helpers.a": ""}),
+    (top_level_imports, {"sluicegate.batcher.a": "from .. import Batch", "sluicegate": ""}),
+    (top_level_imports, {"sluicegate.cli.a": "from sluicegate import Batcher", "sluicegate": ""}),
+    (top_level_imports, {"sluicegate.testing.a": "import sluicegate", "sluicegate": ""}),
+    (strangers_in_core, {"sluicegate._core.a": "import tenacity"}),
+    (strangers_in_core, {"sluicegate._core.a": TYPING_ONLY.format("asyncpg.pool", "Pool")}),
     (
         needless_deferrals,
-        {"penstock.sinks.a": "def f():\n    from .b import x", "penstock.sinks.b": ""},
+        {"sluicegate.sinks.a": "def f():\n    from .b import x", "sluicegate.sinks.b": ""},
     ),
-    (needless_deferrals, {"penstock.sinks.a": "async def f():\n    import json"}),
+    (needless_deferrals, {"sluicegate.sinks.a": "async def f():\n    import json"}),
     (
         needless_deferrals,
-        {"penstock.retry.a": "class A:\n    def f(self):\n        import tenacity"},
+        {"sluicegate.retry.a": "class A:\n    def f(self):\n        import tenacity"},
     ),
     (
         foreign_writes,
-        {"penstock.sinks.a": "async def f(sink, items):\n    return await sink.write(items)"},
+        {"sluicegate.sinks.a": "async def f(sink, items):\n    return await sink.write(items)"},
     ),
     (
         foreign_writes,
-        {"penstock.retry.a": "def f(self, batch):\n    return self.inner.write(batch)"},
+        {"sluicegate.retry.a": "def f(self, batch):\n    return self.inner.write(batch)"},
     ),
-    (foreign_writes, {"penstock._core.a": "async def f(sink, b):\n    await sink.write(b)"}),
+    (foreign_writes, {"sluicegate._core.a": "async def f(sink, b):\n    await sink.write(b)"}),
 ]
 HARMLESS: list[Case] = [
     (
         cycles,
         {
-            "penstock._core.a": "from .b import x",
-            "penstock._core.b": "from .c import y",
-            "penstock._core.c": "",
+            "sluicegate._core.a": "from .b import x",
+            "sluicegate._core.b": "from .c import y",
+            "sluicegate._core.c": "",
         },
     ),
-    (forbidden_edges, {"penstock.flow.a": "from ..consumer.b import x", "penstock.consumer.b": ""}),
-    (forbidden_edges, {"penstock.cli.a": "from ..testing import x", "penstock.testing": ""}),
+    (
+        forbidden_edges,
+        {"sluicegate.flow.a": "from ..consumer.b import x", "sluicegate.consumer.b": ""},
+    ),
+    (forbidden_edges, {"sluicegate.cli.a": "from ..testing import x", "sluicegate.testing": ""}),
     (
         top_level_imports,
-        {"penstock.cli.a": "from penstock import sinks", "penstock": "", "penstock.sinks": ""},
+        {
+            "sluicegate.cli.a": "from sluicegate import sinks",
+            "sluicegate": "",
+            "sluicegate.sinks": "",
+        },
     ),
     (
         strangers_in_core,
         {
-            "penstock._core.a": "import asyncio\nfrom collections.abc import Mapping\nfrom .b "
+            "sluicegate._core.a": "import asyncio\nfrom collections.abc import Mapping\nfrom .b "
             "import x"
         },
     ),
     (
         needless_deferrals,
-        {"penstock.sinks.a": "def f():\n    import asyncpg\n    from httpx import Client"},
+        {"sluicegate.sinks.a": "def f():\n    import asyncpg\n    from httpx import Client"},
     ),
-    (foreign_writes, {"penstock.sinks.a": "def f(file, text):\n    file.write(text)"}),
+    (foreign_writes, {"sluicegate.sinks.a": "def f(file, text):\n    file.write(text)"}),
     (
         foreign_writes,
-        {"penstock._core.send": "async def f(sink, batch):\n    await sink.write(batch)"},
+        {"sluicegate._core.send": "async def f(sink, batch):\n    await sink.write(batch)"},
     ),
 ]

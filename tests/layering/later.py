@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BY_NAME = {
-    "penstock._core.public": "the mechanism behind the tables",
-    "penstock.cli.named": "the user names an object of the program",
-    "penstock.spark.pipeline.sinks": "the user names a sink's module",
+    "sluicegate._core.public": "the mechanism behind the tables",
+    "sluicegate.cli.named": "the user names an object of the program",
+    "sluicegate.spark.pipeline.sinks": "the user names a sink's module",
 }
 
 
@@ -93,24 +93,27 @@ _TABLE = (
     "    __getattr__, __dir__ = later(__name__, {1})"
 )
 PLANTED: list[Case] = [
-    (unlisted_names, {"penstock": _TABLE.format("Retry", {"retry": ["Retry", "Backoff"]})}),
-    (unlisted_names, {"penstock": _TABLE.format("Retry, Backoff", {"retry": ["Retry"]})}),
-    (unlisted_names, {"penstock": _TABLE.format("Retry", {"sinks": ["Retry"]})}),
-    (unlisted_names, {"penstock": "__getattr__, __dir__ = later(__name__, {'a': ['b']})"}),
+    (unlisted_names, {"sluicegate": _TABLE.format("Retry", {"retry": ["Retry", "Backoff"]})}),
+    (unlisted_names, {"sluicegate": _TABLE.format("Retry, Backoff", {"retry": ["Retry"]})}),
+    (unlisted_names, {"sluicegate": _TABLE.format("Retry", {"sinks": ["Retry"]})}),
+    (unlisted_names, {"sluicegate": "__getattr__, __dir__ = later(__name__, {'a': ['b']})"}),
     (
         unlisted_names,
-        {"penstock": "if TYPE_CHECKING:\n    from .a import b\nlater(__name__, {'a': ['b']})"},
+        {"sluicegate": "if TYPE_CHECKING:\n    from .a import b\nlater(__name__, {'a': ['b']})"},
     ),
-    (misplaced_tables, {"penstock.sinks.a": _TABLE.format("Retry", {"retry": ["Retry"]})}),
-    (computed_imports, {"penstock.sinks.a": "def f():\n    importlib.import_module('x')"}),
-    (computed_imports, {"penstock.sinks.a": "x = __import__('penstock.sinks.b')"}),
+    (misplaced_tables, {"sluicegate.sinks.a": _TABLE.format("Retry", {"retry": ["Retry"]})}),
+    (computed_imports, {"sluicegate.sinks.a": "def f():\n    importlib.import_module('x')"}),
+    (computed_imports, {"sluicegate.sinks.a": "x = __import__('sluicegate.sinks.b')"}),
 ]
 HARMLESS: list[Case] = [
-    (unlisted_names, {"penstock": _TABLE.format("Retry", {"retry": ["Retry"]})}),
-    (unlisted_names, {"penstock.a": "if TYPE_CHECKING:\n    from .b import c\nelse:\n    c = 1"}),
+    (unlisted_names, {"sluicegate": _TABLE.format("Retry", {"retry": ["Retry"]})}),
+    (unlisted_names, {"sluicegate.a": "if TYPE_CHECKING:\n    from .b import c\nelse:\n    c = 1"}),
     (
         misplaced_tables,
-        {"penstock.sinks": _TABLE.format("Retry", {"retry": ["Retry"]}), "penstock.sinks.a": ""},
+        {
+            "sluicegate.sinks": _TABLE.format("Retry", {"retry": ["Retry"]}),
+            "sluicegate.sinks.a": "",
+        },
     ),
-    (computed_imports, {"penstock.cli.named": "import_module(name)"}),
+    (computed_imports, {"sluicegate.cli.named": "import_module(name)"}),
 ]

@@ -42,24 +42,27 @@ if TYPE_CHECKING:
 
 # Private nodes of a linked structure, written by the structure in the same module, and why.
 NODES = dict.fromkeys(
-    (("penstock._core.order.lanes", "Lane"), ("penstock._core.order.lanes", "Entry")),
+    (("sluicegate._core.order.lanes", "Lane"), ("sluicegate._core.order.lanes", "Entry")),
     "a lane is a linked list: an item leaves its middle in constant time, and `Lanes` relinks it",
 )
 
 # Attributes of objects from outside the package: private ones that are reached, and any that are
 # written.
 STRANGERS: dict[tuple[str, str], str] = {
-    ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
-    ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",
-    ("penstock._core.runtime.task_groups", "_parent_cancel_requested"): "nothing public tells it",
-    ("penstock._core.runtime.task_groups", "_parent_task"): "nothing public tells it",
-    ("penstock._clients.postgres.connections", "_loop"): "asyncpg does not tell a pool's loop",
+    ("sluicegate._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
     (
-        "penstock.sinks.sql.pooled",
+        "sluicegate._core.runtime.loops",
+        "_get_running_loop",
+    ): "the public twin raises without a loop",
+    ("sluicegate._core.runtime.task_groups", "_parent_cancel_requested"): "nothing public tells it",
+    ("sluicegate._core.runtime.task_groups", "_parent_task"): "nothing public tells it",
+    ("sluicegate._clients.postgres.connections", "_loop"): "asyncpg does not tell a pool's loop",
+    (
+        "sluicegate.sinks.sql.pooled",
         "prepare_threshold",
     ): "an attribute that psycopg documents to set",
     **{
-        ("penstock._clients.kafka.insides", name): "aiokafka has no public twin of what it does"
+        ("sluicegate._clients.kafka.insides", name): "aiokafka has no public twin of what it does"
         for name in (
             "_DefaultRecordBatchPy",
             "_DefaultRecordPy",
@@ -82,7 +85,7 @@ STRANGERS: dict[tuple[str, str], str] = {
         )
     },
     **{
-        ("penstock._clients.confluent.errors", f"_{name}"): "a code of librdkafka's own, public"
+        ("sluicegate._clients.confluent.errors", f"_{name}"): "a code of librdkafka's own, public"
         for name in (
             "ALL_BROKERS_DOWN",
             "AUTHENTICATION",
@@ -100,18 +103,18 @@ STRANGERS: dict[tuple[str, str], str] = {
             "WAIT_COORD",
         )
     },
-    ("penstock.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
-    ("penstock.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
+    ("sluicegate.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
+    ("sluicegate.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }
 
 # Attributes of any object that one module alone writes.
 SPECIAL = {
-    "__cause__": "penstock._core.causes",
-    "__init__": "penstock._core.keywords",
-    "__module__": "penstock._core.public",
-    "__signature__": "penstock._core.keywords",
-    "summary": "penstock._core.causes",
-    "retry_after": "penstock._core.causes",
+    "__cause__": "sluicegate._core.causes",
+    "__init__": "sluicegate._core.keywords",
+    "__module__": "sluicegate._core.public",
+    "__signature__": "sluicegate._core.keywords",
+    "summary": "sluicegate._core.causes",
+    "retry_after": "sluicegate._core.causes",
 }
 
 # Attributes that are public in spite of their underscore.
@@ -120,37 +123,37 @@ UNDERSCORED = {"_replace": "a named tuple's, documented"}
 # Literal names that are probed although a class of ours has them too: why, and where.
 PROBES = {
     "an error or a value of a client library": {
-        ("penstock._clients.postgres.errors", "context"),
-        ("penstock._clients.postgres.errors", "message"),
-        ("penstock._core.arrow_rows", "value"),
-        ("penstock._core.arrow_rows", "values"),
-        ("penstock._core.causes", "status"),
-        ("penstock._core.causes", "status_code"),
-        ("penstock._core.patience", "retry_after"),
-        ("penstock.sinks.http.errors", "status_code"),
-        ("penstock.sinks.http.secrets", "auth"),
+        ("sluicegate._clients.postgres.errors", "context"),
+        ("sluicegate._clients.postgres.errors", "message"),
+        ("sluicegate._core.arrow_rows", "value"),
+        ("sluicegate._core.arrow_rows", "values"),
+        ("sluicegate._core.causes", "status"),
+        ("sluicegate._core.causes", "status_code"),
+        ("sluicegate._core.patience", "retry_after"),
+        ("sluicegate.sinks.http.errors", "status_code"),
+        ("sluicegate.sinks.http.secrets", "auth"),
     },
     "an argument of the user's, which is checked": {
-        ("penstock._core.function_sink", "write"),
-        ("penstock._core.keywords", "write"),
-        ("penstock._core.stacking", "write"),
-        ("penstock._core.checks", "call_at"),
-        ("penstock.batcher.arguments", "on_flushed"),
-        ("penstock.cli.named", "write"),
-        ("penstock.retry.retry", "withdraw"),
-        ("penstock.sinks.combinators.fan_out", "write"),
-        ("penstock.sinks.http.client", "aclose"),
-        ("penstock.sinks.http.client", "stream"),
-        ("penstock.sinks.http.config", "aclose"),
-        ("penstock.sinks.http.config", "close"),
-        ("penstock.testing.conformance.sinks", "capabilities"),
-        ("penstock.testing.conformance.sinks", "classify"),
+        ("sluicegate._core.function_sink", "write"),
+        ("sluicegate._core.keywords", "write"),
+        ("sluicegate._core.stacking", "write"),
+        ("sluicegate._core.checks", "call_at"),
+        ("sluicegate.batcher.arguments", "on_flushed"),
+        ("sluicegate.cli.named", "write"),
+        ("sluicegate.retry.retry", "withdraw"),
+        ("sluicegate.sinks.combinators.fan_out", "write"),
+        ("sluicegate.sinks.http.client", "aclose"),
+        ("sluicegate.sinks.http.client", "stream"),
+        ("sluicegate.sinks.http.config", "aclose"),
+        ("sluicegate.sinks.http.config", "close"),
+        ("sluicegate.testing.conformance.sinks", "capabilities"),
+        ("sluicegate.testing.conformance.sinks", "classify"),
     },
     "an optional member of a sink, for which this is the one place that looks": {
-        ("penstock._core.sink", "capabilities"),
-        ("penstock._core.sink", "classify"),
-        ("penstock._core.sink", "inner"),
-        ("penstock._core.sink", "inners"),
+        ("sluicegate._core.sink", "capabilities"),
+        ("sluicegate._core.sink", "classify"),
+        ("sluicegate._core.sink", "inner"),
+        ("sluicegate._core.sink", "inners"),
     },
 }
 
@@ -343,87 +346,87 @@ RULES: list[Rule] = [foreign_assignments, private_reaches, probes]
 
 _METHOD = "class A:\n    def f(self, other, *rest):\n        "
 PLANTED: list[Case] = [
-    (foreign_assignments, {"penstock.a": _METHOD + "other.x = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "self.y.x = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "other.x += 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "other.x: int = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "del other.x"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "self.x, (other.x, y) = 1, (2, 3)"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "for other.x in rest: pass"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "with rest as other.x: pass"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "setattr(other, 'x', 1)"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "object.__setattr__(other, 'x', 1)"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "rest[0].x = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "A.x = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "def g(other): other.x = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "other.__cause__ = self"}),
-    (foreign_assignments, {"penstock._core.causes": _METHOD + "other.__module__ = self"}),
-    (foreign_assignments, {"penstock.a": "def f(self): self.x = 1"}),
-    (foreign_assignments, {"penstock.a": "def f():\n    made = B()\n    made.x = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "made = B()\n        made.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "other.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "self.y.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "other.x += 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "other.x: int = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "del other.x"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "self.x, (other.x, y) = 1, (2, 3)"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "for other.x in rest: pass"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "with rest as other.x: pass"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "setattr(other, 'x', 1)"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "object.__setattr__(other, 'x', 1)"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "rest[0].x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "A.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "def g(other): other.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "other.__cause__ = self"}),
+    (foreign_assignments, {"sluicegate._core.causes": _METHOD + "other.__module__ = self"}),
+    (foreign_assignments, {"sluicegate.a": "def f(self): self.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": "def f():\n    made = B()\n    made.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "made = B()\n        made.x = 1"}),
     (
         foreign_assignments,
-        {"penstock.a": _METHOD + "made = A()\n        made = other\n        made.x = 1"},
+        {"sluicegate.a": _METHOD + "made = A()\n        made = other\n        made.x = 1"},
     ),
     (
         foreign_assignments,
-        {"penstock.a": "class A:\n    @staticmethod\n    def f(other): other.x = 1"},
+        {"sluicegate.a": "class A:\n    @staticmethod\n    def f(other): other.x = 1"},
     ),
-    (private_reaches, {"penstock.a": _METHOD + "return other._x"}),
-    (private_reaches, {"penstock.a": _METHOD + "return self.y._x()"}),
-    (private_reaches, {"penstock.a": "from .b import _x", "penstock.b": "_x = 1"}),
-    (private_reaches, {"penstock.a": "from . import b\nb._x()", "penstock.b": "def _x(): ..."}),
+    (private_reaches, {"sluicegate.a": _METHOD + "return other._x"}),
+    (private_reaches, {"sluicegate.a": _METHOD + "return self.y._x()"}),
+    (private_reaches, {"sluicegate.a": "from .b import _x", "sluicegate.b": "_x = 1"}),
+    (private_reaches, {"sluicegate.a": "from . import b\nb._x()", "sluicegate.b": "def _x(): ..."}),
     (
         private_reaches,
         {
-            "penstock.a": "class A:\n    def __init__(self): self._x = 1",
-            "penstock.b": "def f(a): return a._x",
+            "sluicegate.a": "class A:\n    def __init__(self): self._x = 1",
+            "sluicegate.b": "def f(a): return a._x",
         },
     ),
     (
         probes,
         {
-            "penstock.a": "class A:\n    limit: int",
-            "penstock.b": "def f(a): return getattr(a, 'limit', None)",
+            "sluicegate.a": "class A:\n    limit: int",
+            "sluicegate.b": "def f(a): return getattr(a, 'limit', None)",
         },
     ),
     (
         probes,
-        {"penstock.a": "class A:\n    def f(self): ...\ndef g(a): return hasattr(a, 'f')"},
+        {"sluicegate.a": "class A:\n    def f(self): ...\ndef g(a): return hasattr(a, 'f')"},
     ),
 ]
 HARMLESS: list[Case] = [
-    (foreign_assignments, {"penstock.a": _METHOD + "self.x = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "def g(): self.x = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "other.x[0] = 1"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "object.__setattr__(self, 'x', 1)"}),
-    (foreign_assignments, {"penstock.a": _METHOD + "made = A(1)\n        made.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "self.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "def g(): self.x = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "other.x[0] = 1"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "object.__setattr__(self, 'x', 1)"}),
+    (foreign_assignments, {"sluicegate.a": _METHOD + "made = A(1)\n        made.x = 1"}),
     (
         foreign_assignments,
         {
-            "penstock.a": "class A:\n    def __new__(cls):\n        made = super().__new__(cls)\n"
+            "sluicegate.a": "class A:\n    def __new__(cls):\n        made = super().__new__(cls)\n"
             "        made.x = 1"
         },
     ),
     (
         foreign_assignments,
         {
-            "penstock.a": "class A:\n    @classmethod\n    def f(cls):\n        made = cls()\n"
+            "sluicegate.a": "class A:\n    @classmethod\n    def f(cls):\n        made = cls()\n"
             "        made.x = 1\n        cls.y = 1"
         },
     ),
-    (foreign_assignments, {"penstock._core.causes": "def f(e, c): e.__cause__ = c"}),
+    (foreign_assignments, {"sluicegate._core.causes": "def f(e, c): e.__cause__ = c"}),
     (
         private_reaches,
-        {"penstock.a": "class A:\n    def f(self, other):\n        self._x = other._x"},
+        {"sluicegate.a": "class A:\n    def f(self, other):\n        self._x = other._x"},
     ),
-    (private_reaches, {"penstock.a": _METHOD + "return super()._x()"}),
-    (private_reaches, {"penstock.a": _METHOD + "return other._replace(a=1)"}),
-    (private_reaches, {"penstock.a": "from . import _b", "penstock._b": ""}),
+    (private_reaches, {"sluicegate.a": _METHOD + "return super()._x()"}),
+    (private_reaches, {"sluicegate.a": _METHOD + "return other._replace(a=1)"}),
+    (private_reaches, {"sluicegate.a": "from . import _b", "sluicegate._b": ""}),
     (
         probes,
-        {"penstock.a": "class A:\n    limit: int\ndef f(e): return getattr(e, 'sqlstate', None)"},
+        {"sluicegate.a": "class A:\n    limit: int\ndef f(e): return getattr(e, 'sqlstate', None)"},
     ),
-    (probes, {"penstock.a": _METHOD + "return [getattr(self, name) for name in rest]"}),
-    (probes, {"penstock.a": _METHOD + "self.x = getattr(self, 'x', None)"}),
+    (probes, {"sluicegate.a": _METHOD + "return [getattr(self, name) for name in rest]"}),
+    (probes, {"sluicegate.a": _METHOD + "self.x = getattr(self, 'x', None)"}),
 ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PACKAGE = "penstock"
+PACKAGE = "sluicegate"
 SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
 Sources: TypeAlias = Mapping[str, str]

@@ -23,25 +23,25 @@ CLIENTS = frozenset({"client", "con", "connection", "engine", "pool", "producer"
 """The names of variables and attributes for what talks to a server."""
 CLOSING = frozenset({"__aexit__", "abort", "aclose", "close", "disconnect", "leave", "stop"})
 LIMITS = frozenset({"answered", "bounded", "timeout_at"})
-ELSEWHERE = frozenset({"penstock.demo", "penstock.testing"})
+ELSEWHERE = frozenset({"sluicegate.demo", "sluicegate.testing"})
 
 _CONFLUENT = "`ConfluentSession.close` waits for at most `stop_timeout`"
 _SQL = "`_closed` limits its caller"
 _LETTERS = "`LetterConnection.close` has a limit"
 _ANSWERED = "an `AnsweredConnection`, whose transactions have limits"
 BOUNDED: dict[tuple[str, str], str] = {
-    ("penstock._clients.confluent.member", "self._client.close"): _CONFLUENT,
-    ("penstock._clients.confluent.member", "self._client.incremental_unassign"): "it is local",
-    ("penstock.letters.postgres", "self._connection.close"): _LETTERS,
-    ("penstock.letters.preparation", "connection.close"): _LETTERS,
-    ("penstock.letters.preparation", "connection.transaction"): _ANSWERED,
-    ("penstock.queues.schema_access", "con.transaction"): _ANSWERED,
-    ("penstock._clients.postgres.schema.check", "con.transaction"): _ANSWERED,
-    ("penstock._clients.postgres.schema.installation", "con.transaction"): _ANSWERED,
-    ("penstock.sinks.redis.line", "connection.disconnect"): "with nowait it does not wait",
-    ("penstock.sinks.redis.line", "self._pool.release"): "it is local",
-    ("penstock.sinks.sql.engine", "self._engine.dispose"): _SQL,
-    ("penstock.sources.jetstream.inbox", "subscription.unsubscribe"): (
+    ("sluicegate._clients.confluent.member", "self._client.close"): _CONFLUENT,
+    ("sluicegate._clients.confluent.member", "self._client.incremental_unassign"): "it is local",
+    ("sluicegate.letters.postgres", "self._connection.close"): _LETTERS,
+    ("sluicegate.letters.preparation", "connection.close"): _LETTERS,
+    ("sluicegate.letters.preparation", "connection.transaction"): _ANSWERED,
+    ("sluicegate.queues.schema_access", "con.transaction"): _ANSWERED,
+    ("sluicegate._clients.postgres.schema.check", "con.transaction"): _ANSWERED,
+    ("sluicegate._clients.postgres.schema.installation", "con.transaction"): _ANSWERED,
+    ("sluicegate.sinks.redis.line", "connection.disconnect"): "with nowait it does not wait",
+    ("sluicegate.sinks.redis.line", "self._pool.release"): "it is local",
+    ("sluicegate.sinks.sql.engine", "self._engine.dispose"): _SQL,
+    ("sluicegate.sources.jetstream.inbox", "subscription.unsubscribe"): (
         "it is written to a buffer, within `close_timeout` of the session"
     ),
 }
@@ -120,7 +120,7 @@ def clean_ups_are_limited(known: Sources) -> list[str]:
 
 RULES: list[Rule] = [clean_ups_are_limited]
 PLANTED: list[Case] = [
-    (clean_ups_are_limited, {"penstock.new": text})
+    (clean_ups_are_limited, {"sluicegate.new": text})
     for text in (
         "async def f(con):\n try: ...\n finally: await con.execute('ROLLBACK')",
         "async def f(self):\n try: ...\n except BaseException: await self._pool.release(1)",
@@ -130,7 +130,7 @@ PLANTED: list[Case] = [
     )
 ]
 HARMLESS: list[Case] = [
-    (clean_ups_are_limited, {"penstock.new": text})
+    (clean_ups_are_limited, {"sluicegate.new": text})
     for text in (
         "async def f(con):\n try: ...\n finally: await con.close(timeout=5)",
         "async def f(con):\n try: ...\n except Exception: await con.execute('ROLLBACK')",

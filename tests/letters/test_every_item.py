@@ -13,15 +13,15 @@ from tests.cli.dlq_help import Cli, module
 from tests.letters.item_kinds import KINDS, WITHOUT_FORM, documents, items, rows
 from tests.sinks.http_help import batch_of, reply, serving
 
-from penstock import Batcher, DeadLetter, DeadLetterRecord, Limits, PermanentError, send, stack
-from penstock.sinks import FileSink, HttpSink, PostgresSink
+from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, PermanentError, send, stack
+from sluicegate.sinks import FileSink, HttpSink, PostgresSink
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock import Sink
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Sink
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 COLUMNS = ("id", "word", "detail")
 DDL = "CREATE TABLE things (id int PRIMARY KEY, word text CHECK (word <> 'bad'), detail jsonb)"
@@ -88,7 +88,7 @@ def test_a_refused_item_of_every_kind_becomes_a_letter_and_the_same_row_by_a_rep
     module(
         tmp_path,
         f"to_{kept_in}",
-        "from penstock.sinks import PostgresSink\n"
+        "from sluicegate.sinks import PostgresSink\n"
         f"sink = PostgresSink({dsn!r}, table='things', columns={COLUMNS})",
     )
     cli("replay", place, "--to", f"to_{kept_in}:sink", *selected)

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._clients.encoding import all_to_json, to_json
+from sluicegate._clients.encoding import all_to_json, to_json
 
 
 class Colour(enum.Enum):
@@ -181,7 +181,7 @@ def test_all_at_once_is_each_by_itself() -> None:
 
 def test_no_optional_package_is_loaded() -> None:
     program = (
-        "import sys; from penstock._clients.encoding import to_json; to_json({'a': {1}});"
+        "import sys; from sluicegate._clients.encoding import to_json; to_json({'a': {1}});"
         "print({'pydantic', 'attrs', 'attr', 'msgspec'} & set(sys.modules))"
     )
     done = subprocess.run(
@@ -191,12 +191,12 @@ def test_no_optional_package_is_loaded() -> None:
 
 
 def test_a_batch_of_dictionaries_is_one_call_of_the_encoder() -> None:
-    """The fast path: no Penstock function is called per item."""
+    """The fast path: no Sluicegate function is called per item."""
     calls = 0
 
     def count(frame: Any, event: str, _argument: Any) -> None:
         nonlocal calls
-        calls += event == "call" and "penstock" in frame.f_code.co_filename
+        calls += event == "call" and "sluicegate" in frame.f_code.co_filename
 
     def calls_for(size: int) -> int:
         nonlocal calls

@@ -16,17 +16,17 @@ from tests.cli.dlq_help import Cli, keep, keep_in_file, module, record
 from tests.letters.test_every_item import ask, cli, dead_letters, outcomes
 from tests.sinks.http_help import reply, serving
 
-from penstock import ConfigError, DeadLetter, DeadLetterRecord, PermanentError, WriteResult, stack
-from penstock._core.causes import cause_name, code_of
-from penstock.letters.table import COLUMNS, LATER, creation
-from penstock.sinks import ElasticsearchSink, FileSink, PostgresSink
+from sluicegate import ConfigError, DeadLetter, DeadLetterRecord, PermanentError, WriteResult, stack
+from sluicegate._core.causes import cause_name, code_of
+from sluicegate.letters.table import COLUMNS, LATER, creation
+from sluicegate.sinks import ElasticsearchSink, FileSink, PostgresSink
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock import Batch
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Batch
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 __all__ = ["cli"]
 
@@ -88,7 +88,7 @@ def test_every_item_is_kept_and_only_whole_ones_are_sent_again(
     kept_in: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.ERROR, "penstock")
+    caplog.set_level(logging.ERROR, "sluicegate")
     dsn = embedded_postgres.dsn
     ask(dsn, "DROP TABLE IF EXISTS dead_letters", "SELECT 1")
     place, target = dead_letters(cli, tmp_path, dsn, kept_in)
@@ -105,7 +105,7 @@ def test_every_item_is_kept_and_only_whole_ones_are_sent_again(
     cli("replay", place, "--to", to, code=1)
     assert cli.err == (
         f"replayed: {len(SENDABLE)} delivered, {len(LOST)} repr-only\n"
-        f"not sent: {len(LOST)} whose item is partly known only by its repr; `penstock dlq list` "
+        f"not sent: {len(LOST)} whose item is partly known only by its repr; `sluicegate dlq list` "
         "shows them as item=repr. Repair them by hand, then purge them\n"
     )
     sent = (tmp_path / "sent").read_text().splitlines()
@@ -146,7 +146,7 @@ def test_a_table_of_an_earlier_release_is_replayed(
     module(
         tmp_path,
         "replayed",
-        "from penstock import PermanentError, WriteResult\n"
+        "from sluicegate import PermanentError, WriteResult\n"
         "async def sink(batch):\n"
         "    return WriteResult.failed(batch, {1: PermanentError('again')})",
     )
@@ -169,7 +169,7 @@ def test_a_replay_that_fails_again_replaces_the_cause(
     module(
         tmp_path,
         f"again_{kept_in}",
-        "from penstock import PermanentError\n"
+        "from sluicegate import PermanentError\n"
         "async def sink(batch): raise PermanentError('no') from OSError('gone')",
     )
     assert cli.keys(place, "--error-type", "KeyError", "--code", "23505") == [1]
@@ -213,10 +213,10 @@ async def test_a_table_of_an_earlier_release_is_refused_at_opening_with_its_repa
     await con.execute(f"DROP TABLE IF EXISTS dead_letters; {creation('dead_letters')}")
     for name in LATER:
         await con.execute(f"ALTER TABLE dead_letters DROP COLUMN {name}")
-    with pytest.raises(ConfigError, match="`penstock dlq init`, or ALTER TABLE") as found:
+    with pytest.raises(ConfigError, match="`sluicegate dlq init`, or ALTER TABLE") as found:
         async with sink:
             pass
-    await con.execute(str(found.value).partition("`penstock dlq init`, or ")[2])
+    await con.execute(str(found.value).partition("`sluicegate dlq init`, or ")[2])
     await written_by_the_earlier_release(embedded_postgres.dsn)
     assert await outcomes(stack(refuse, DeadLetter(sink)), [1]) == {"dead_lettered"}
     kept = await con.fetch("SELECT item, item_form FROM dead_letters ORDER BY number")

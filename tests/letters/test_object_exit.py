@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 AT_ONCE = 2
 PROGRAM = """
 import asyncio, sys
-from penstock._clients.objects.folder import ObjectFolder
-from penstock._clients.objects.place import StoreGiven
+from sluicegate._clients.objects.folder import ObjectFolder
+from sluicegate._clients.objects.place import StoreGiven
 
 given = StoreGiven.of(sys.argv[1], config=None, client_options=None, timeout=5.0)
 

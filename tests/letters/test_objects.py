@@ -17,12 +17,12 @@ from tests.sinks.objects.test_objects import forwarding
 from tests.sinks.test_down_behind_a_proxy import HOST
 from tests.sinks.test_silent_connections import black_hole
 
-from penstock import RefusedError
-from penstock.letters.letter import Selection
-from penstock.letters.object_turn import ANSWER_WITHIN
-from penstock.letters.objects import ObjectStore
-from penstock.letters.store import Ending, StoreError
-from penstock.sinks import ObjectSink
+from sluicegate import RefusedError
+from sluicegate.letters.letter import Selection
+from sluicegate.letters.object_turn import ANSWER_WITHIN
+from sluicegate.letters.objects import ObjectStore
+from sluicegate.letters.store import Ending, StoreError
+from sluicegate.sinks import ObjectSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from tests.s3_server import S3Server
 
-    from penstock import DeadLetterRecord
-    from penstock._core.clock import LoopClock
+    from sluicegate import DeadLetterRecord
+    from sluicegate._core.clock import LoopClock
 
 _numbers = itertools.count(1)
 EVERY = Selection()
@@ -128,7 +128,7 @@ def test_a_replay_sends_each_once_and_purging_leaves_the_rest(
     module(
         tmp_path,
         f"stack_of_objects_{next(_numbers)}",
-        "from penstock import *\nsent = []\n"
+        "from sluicegate import *\nsent = []\n"
         "async def sink(batch):\n"
         "    sent.extend(item['n'] for item in batch)\n"
         "    bad = {i: PermanentError('still') for i, item in enumerate(batch) if item['n'] == 4}\n"
@@ -329,7 +329,7 @@ async def test_a_note_that_cannot_be_read_stops_replays(
 
 
 async def _kept(place: Folder | Bucket, count: int, begin: int = 0) -> None:
-    from penstock import RowBatch, send
+    from sluicegate import RowBatch, send
 
     async with ObjectSink(place.url, config=place.config) as sink:
         assert await send(sink, RowBatch(map(record, range(begin, begin + count)))) == {}

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.dlq_help import record
 
-from penstock import PermanentError
-from penstock._clients.encoding import all_to_json
-from penstock.letters.items import DEEPEST, LONGEST, MARKED, PLAIN, REPR, restored, stored
-from penstock.letters.letter import letter_of
+from sluicegate import PermanentError
+from sluicegate._clients.encoding import all_to_json
+from sluicegate.letters.items import DEEPEST, LONGEST, MARKED, PLAIN, REPR, restored, stored
+from sluicegate.letters.letter import letter_of
 
 EXACT = st.one_of(
     st.none(),

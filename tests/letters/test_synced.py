@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock._clients.objects.folder import ObjectFolder
-from penstock._clients.objects.place import StoreGiven
+from sluicegate._clients.objects.folder import ObjectFolder
+from sluicegate._clients.objects.place import StoreGiven
 
 if TYPE_CHECKING:
     import pytest
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 
 async def test_every_change_in_a_folder_is_on_the_disk(

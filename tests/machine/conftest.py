@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    logger = logging.getLogger("penstock")
+    logger = logging.getLogger("sluicegate")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     yield

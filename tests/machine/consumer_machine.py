@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock import Ack, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
-from penstock._core.clock import wait_until
-from penstock._core.source import Position, Record, TopicPartition
-from penstock.consumer import DoublingBackoff, offset_map
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock
+from sluicegate import Ack, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
+from sluicegate._core.clock import wait_until
+from sluicegate._core.source import Position, Record, TopicPartition
+from sluicegate.consumer import DoublingBackoff, offset_map
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock import Message
-    from penstock.consumer import DrainReport
+    from sluicegate import Message
+    from sluicegate.consumer import DrainReport
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 KEYS = [b"a", b"b", b"c", None]

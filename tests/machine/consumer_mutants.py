@@ -6,24 +6,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock import Ack
-from penstock._core.source import Position
-from penstock.consumer import offset_map
-from penstock.consumer.batching.batch_settling import BatchSettler
-from penstock.consumer.claim import Claim, Replayed
-from penstock.consumer.claims import Claims
-from penstock.consumer.schedule import Schedule
-from penstock.consumer.tracker import Tracker
-from penstock.consumer.window import Window
-from penstock.consumer.workers import Workers
-from penstock.sources.memory import MemorySource
+from sluicegate import Ack
+from sluicegate._core.source import Position
+from sluicegate.consumer import offset_map
+from sluicegate.consumer.batching.batch_settling import BatchSettler
+from sluicegate.consumer.claim import Claim, Replayed
+from sluicegate.consumer.claims import Claims
+from sluicegate.consumer.schedule import Schedule
+from sluicegate.consumer.tracker import Tracker
+from sluicegate.consumer.window import Window
+from sluicegate.consumer.workers import Workers
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from penstock.consumer.message import Message
+    from sluicegate.consumer.message import Message
 
     Mutant = Callable[[pytest.MonkeyPatch], None]
 

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock import (
+from sluicegate import (
     Outcome,
     PermanentError,
     ThrottledError,
@@ -20,7 +20,7 @@ from penstock import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock import Batch
+    from sluicegate import Batch
 
 ERRORS: dict[str, Callable[[], Exception]] = {
     "transient": lambda: TransientError("scripted"),

@@ -11,14 +11,14 @@ from tests.machine.keyed_setting import KeyedSetting, Letters, keyed_settings
 from tests.machine.machine import BatcherMachine, measure
 from tests.machine.setting import rests
 
-from penstock import Capabilities, KeyFailedError, Receipt, stack
-from penstock.batcher.gathering.keyed import KeyedGatherer
-from penstock.batcher.gathering.tenants import TenantGatherer
+from sluicegate import Capabilities, KeyFailedError, Receipt, stack
+from sluicegate.batcher.gathering.keyed import KeyedGatherer
+from sluicegate.batcher.gathering.tenants import TenantGatherer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Stats
+    from sluicegate import Stats
 
 
 class KeyedMachine(BatcherMachine):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from tests.machine.destination import Destination, Write
 from tests.machine.model import Model, Watch
 
-from penstock import Capabilities, Outcome
+from sluicegate import Capabilities, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.machine.keyed_setting import KeyedSetting
     from tests.machine.model import Producer
 
-    from penstock import Batch, Stats
+    from sluicegate import Batch, Stats
 
 Line = tuple[int | None, int | None]
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from tests.machine.destination import Act
 
-from penstock import Adaptive, Batcher
-from penstock._core.order.lanes import Lane, Lanes
-from penstock._core.order.parking import Parking
-from penstock.batcher.books import Bookkeeper
-from penstock.batcher.dispatch import Dispatcher
-from penstock.batcher.flight import Flight
-from penstock.batcher.gathering.eras import Eras
-from penstock.batcher.gathering.key_holds import KeyHolds
-from penstock.batcher.gathering.keyed import KeyedGatherer
-from penstock.batcher.gathering.plain import PlainGatherer
-from penstock.batcher.gathering.tenant_queue import TenantQueue
-from penstock.batcher.gathering.tenants import TenantGatherer
-from penstock.batcher.gathering.turns import Turns
-from penstock.batcher.slots import FifoSlots
+from sluicegate import Adaptive, Batcher
+from sluicegate._core.order.lanes import Lane, Lanes
+from sluicegate._core.order.parking import Parking
+from sluicegate.batcher.books import Bookkeeper
+from sluicegate.batcher.dispatch import Dispatcher
+from sluicegate.batcher.flight import Flight
+from sluicegate.batcher.gathering.eras import Eras
+from sluicegate.batcher.gathering.key_holds import KeyHolds
+from sluicegate.batcher.gathering.keyed import KeyedGatherer
+from sluicegate.batcher.gathering.plain import PlainGatherer
+from sluicegate.batcher.gathering.tenant_queue import TenantQueue
+from sluicegate.batcher.gathering.tenants import TenantGatherer
+from sluicegate.batcher.gathering.turns import Turns
+from sluicegate.batcher.slots import FifoSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,7 +205,7 @@ def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Batcher, "_new_dispatcher", new_dispatcher)
     monkeypatch.setattr(
-        "penstock.batcher.gathering.make.Parking",
+        "sluicegate.batcher.gathering.make.Parking",
         lambda policy, most: shared.setdefault(most, Parking(policy, most)),
     )
 

@@ -10,12 +10,12 @@ from tests.machine import setting
 from tests.machine.destination import Act
 from tests.machine.setting import MOST_ITEMS, Setting, retry
 
-from penstock import Adaptive, CircuitBreaker, DeadLetter, Tenants, Timeout
+from sluicegate import Adaptive, CircuitBreaker, DeadLetter, Tenants, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Batch
+    from sluicegate import Batch
 
 POLICIES = ("skip", "pause", "park", "fail")
 

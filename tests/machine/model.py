@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batcher,
     ClosedError,
@@ -22,7 +22,7 @@ from penstock import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from penstock import Batch, FlushReport, Limits, Receipt
+    from sluicegate import Batch, FlushReport, Limits, Receipt
 
 
 @dataclass(slots=True, eq=False)

@@ -9,26 +9,26 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batch, Outcome, Reason
-from penstock._core.clock import Signal
-from penstock._core.delivery import states
-from penstock._core.delivery.delivery import Delivery
-from penstock._core.ledger import Ledger
-from penstock.batcher.alarm import Alarm
-from penstock.batcher.books import Bookkeeper
-from penstock.batcher.dispatch import Dispatcher
-from penstock.batcher.drain import Drain
-from penstock.batcher.fence import Fences
-from penstock.batcher.flight import Flight
-from penstock.batcher.flights import Flights
-from penstock.batcher.gathering import pack
-from penstock.batcher.gathering.add_group import AddGroup
-from penstock.batcher.gathering.pack import Evicted
-from penstock.batcher.gathering.plain import PlainGatherer
-from penstock.batcher.intake import Intake
-from penstock.batcher.lifecycle import Lifecycle
-from penstock.batcher.slots import FifoSlots
-from penstock.retry.series import RetrySeries
+from sluicegate import Batch, Outcome, Reason
+from sluicegate._core.clock import Signal
+from sluicegate._core.delivery import states
+from sluicegate._core.delivery.delivery import Delivery
+from sluicegate._core.ledger import Ledger
+from sluicegate.batcher.alarm import Alarm
+from sluicegate.batcher.books import Bookkeeper
+from sluicegate.batcher.dispatch import Dispatcher
+from sluicegate.batcher.drain import Drain
+from sluicegate.batcher.fence import Fences
+from sluicegate.batcher.flight import Flight
+from sluicegate.batcher.flights import Flights
+from sluicegate.batcher.gathering import pack
+from sluicegate.batcher.gathering.add_group import AddGroup
+from sluicegate.batcher.gathering.pack import Evicted
+from sluicegate.batcher.gathering.plain import PlainGatherer
+from sluicegate.batcher.intake import Intake
+from sluicegate.batcher.lifecycle import Lifecycle
+from sluicegate.batcher.slots import FifoSlots
+from sluicegate.retry.series import RetrySeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

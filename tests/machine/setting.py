@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from tests.machine.destination import ERRORS, Act
 
-from penstock import CircuitBreaker, DeadLetter, Limits, Retry, Timeout
-from penstock.retry import Backoff
-from penstock.sinks import MemorySink
+from sluicegate import CircuitBreaker, DeadLetter, Limits, Retry, Timeout
+from sluicegate.retry import Backoff
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

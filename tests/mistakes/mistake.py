@@ -12,7 +12,7 @@ from inspect import CO_COROUTINE
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,14 +24,14 @@ import asyncio
 import time
 from datetime import timedelta
 
-from penstock import (
+from sluicegate import (
     Ack, Backoff, Batcher, BlockingBatcher, CircuitBreaker, Consumer, DeadLetter, FanOut, Limits,
     Nak, Observer, RateLimit, Retry, Router, Split, Timeout, UnavailableError,
     WriteResult, run, stack,
 )
-from penstock.sinks import ElasticsearchSink, FileSink, HttpSink, PostgresSink
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeClock
+from sluicegate.sinks import ElasticsearchSink, FileSink, HttpSink, PostgresSink
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import FakeClock
 
 URL = "https://example.com/ingest"
 
@@ -104,7 +104,7 @@ def told_by(mistake: Mistake, dsn: str = DSN) -> Told:
     names: dict[str, Any] = {"DSN": dsn}
     exec(compile(BEFORE, FILE, "exec"), names)
     code = compile(mistake.code, FILE, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    logger, kept = logging.getLogger("penstock"), _Kept()
+    logger, kept = logging.getLogger("sluicegate"), _Kept()
     errors: list[str] = []
     phase = "At run time"
     logger.addHandler(kept)

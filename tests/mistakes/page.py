@@ -15,7 +15,7 @@ import asyncpg
 from tests.mistakes.cases import TOPICS
 from tests.mistakes.mistake import told_by
 
-from penstock.testing import embedded_postgres
+from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +37,8 @@ TOP = """\
 {count} mistakes that are easy to make. Each has a message that says what to write instead; a test
 runs them all. A bad argument raises `ConfigError` when the object is constructed, before anything
 starts: the message names the argument, its value and the rule. What only the server knows is an
-error at opening. A likely mistake that may be intended is a `PenstockWarning` at your line; make it
-an error with `warnings.simplefilter("error", penstock.PenstockWarning)`. No message shows a
+error at opening. A likely mistake that may be intended is a `SluicegateWarning` at your line; make it
+an error with `warnings.simplefilter("error", sluicegate.SluicegateWarning)`. No message shows a
 password.
 
 A whole number of seconds looks like milliseconds from 100 for a delay, from 1,000 for a timeout, a

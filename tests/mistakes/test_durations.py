@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pytest
 from tests.surface import PUBLIC, members
 
-from penstock import (
+from sluicegate import (
     Batcher,
     BlockingBatcher,
     ClosedError,
     ConfigError,
     Consumer,
-    PenstockWarning,
     RetryPolicy,
+    SluicegateWarning,
     run,
 )
-from penstock._core import checks
-from penstock.queues import QueueAdmin
-from penstock.sinks import MemorySink, PostgresSink
-from penstock.sources.memory import MemoryLog, MemorySource, TopicPartition
-from penstock.spark import register
-from penstock.streams import StreamReader, SyncStreamReader
-from penstock.testing import FakeClock
+from sluicegate._core import checks
+from sluicegate.queues import QueueAdmin
+from sluicegate.sinks import MemorySink, PostgresSink
+from sluicegate.sources.memory import MemoryLog, MemorySource, TopicPartition
+from sluicegate.spark import register
+from sluicegate.streams import StreamReader, SyncStreamReader
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -305,8 +305,8 @@ def _told(duration: Duration, value: int) -> list[str]:
             with contextlib.suppress(ClosedError):
                 clock.run(_awaited(made))
         caught = [*caught, *later]
-    told = [str(each.message) for each in caught if each.category is PenstockWarning]
-    assert {each.filename for each in caught if each.category is PenstockWarning} <= {__file__}
+    told = [str(each.message) for each in caught if each.category is SluicegateWarning]
+    assert {each.filename for each in caught if each.category is SluicegateWarning} <= {__file__}
     return [text for text in (*told, *refused) if f"{duration.name}={value}" in text]
 
 
@@ -340,5 +340,5 @@ def test_a_whole_number_is_warned_of_by_the_kind_of_its_duration(
         for value in quiet:
             checks.seconds("lease", value, usual=usual)
     for value in warned:
-        with pytest.warns(PenstockWarning, match=f"write lease={value / 1000:g}, otherwise"):
+        with pytest.warns(SluicegateWarning, match=f"write lease={value / 1000:g}, otherwise"):
             checks.seconds("lease", value, usual=usual)

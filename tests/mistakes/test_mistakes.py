@@ -13,7 +13,7 @@ from tests.mistakes.page import MESSAGES, PAGE, messages, page, told_by_all
 if TYPE_CHECKING:
     from tests.mistakes.mistake import Mistake
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 MISTAKES = [each for mistakes in TOPICS.values() for each in mistakes]
 
@@ -46,7 +46,7 @@ def test_an_answer_shows_no_secret_and_no_address(
     text = "".join(answers[mistake.title].of(mistake.kind))
     assert "secret" not in text
     assert re.search(r"0x[0-9a-f]", text) is None
-    assert "/penstock/" not in text
+    assert "/sluicegate/" not in text
 
 
 def test_a_warning_names_the_line_of_the_mistake(answers: dict[str, Told]) -> None:

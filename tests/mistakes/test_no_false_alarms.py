@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-import penstock
-from penstock import (
+import sluicegate
+from sluicegate import (
     Batch,
     Batcher,
     BlockingBatcher,
@@ -23,15 +23,15 @@ from penstock import (
     DeadLetter,
     ItemFunctionError,
     Limits,
-    PenstockWarning,
     Retry,
+    SluicegateWarning,
     Timeout,
     stack,
 )
-from penstock._core.checks import shown
-from penstock._core.known_names import _DECORATORS, _ELSEWHERE, _INSTEAD, right_name
-from penstock.batcher.item_mistakes import check_item, several
-from penstock.sinks import (
+from sluicegate._core.checks import shown
+from sluicegate._core.known_names import _DECORATORS, _ELSEWHERE, _INSTEAD, right_name
+from sluicegate.batcher.item_mistakes import check_item, several
+from sluicegate.sinks import (
     ElasticsearchSink,
     FileSink,
     FunctionSink,
@@ -39,19 +39,19 @@ from penstock.sinks import (
     MemorySink,
     PostgresSink,
 )
-from penstock.sources.files import FileSource
-from penstock.sources.jetstream import JetStreamSource
-from penstock.sources.kafka import KafkaSource
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.sources.postgres_stream import PostgresStreamSource
+from sluicegate.sources.files import FileSource
+from sluicegate.sources.jetstream import JetStreamSource
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import FakeClock
+    from sluicegate import LoopClock
+    from sluicegate.testing import FakeClock
 
 PUBLIC = [
-    *(getattr(penstock, name) for name in penstock.__all__),
+    *(getattr(sluicegate, name) for name in sluicegate.__all__),
     ElasticsearchSink, FileSink, HttpSink, MemorySink, PostgresSink,
     ConfluentKafkaSource, FileSource, JetStreamSource, KafkaSource, PostgresQueueSource,
     PostgresStreamSource,
@@ -106,7 +106,7 @@ def test_an_item_that_may_be_a_row_is_taken_in_silence(item: object) -> None:
     "item", [[{"a": 1}, {"a": 2}], [Order(1), Order(2)], [Point(1, 2)] * 3], ids=repr
 )
 def test_a_list_of_records_is_warned_of_at_the_line_of_the_add(item: object) -> None:
-    with pytest.warns(PenstockWarning, match=r"add_many\(items\)") as caught:
+    with pytest.warns(SluicegateWarning, match=r"add_many\(items\)") as caught:
         check_item(item)
     assert caught[0].filename == __file__
 
@@ -183,7 +183,7 @@ def test_a_delay_that_is_meant_is_no_mistake(given: Any) -> None:
 @pytest.mark.parametrize("name", ["max_delay", "flush_timeout"])
 def test_milliseconds_are_warned_of_with_both_ways_to_go_on(name: str) -> None:
     given: dict[str, Any] = {name: 30_000}
-    with pytest.warns(PenstockWarning) as caught:
+    with pytest.warns(SluicegateWarning) as caught:
         Limits(**given)
     assert caught[0].filename == __file__
     assert str(caught[0].message) == (
@@ -216,7 +216,7 @@ async def test_a_blocked_loop_is_told_of_once(
     async with Batcher(stack(write, Timeout(0.01)), limits=Limits(max_items=1)) as batcher:
         for seconds in (0.0, 0.03, 0.03):
             assert (await batcher.deliver(seconds)).is_success
-    assert [record.name for record in caplog.records] == ["penstock.timeout"]
+    assert [record.name for record in caplog.records] == ["sluicegate.timeout"]
     assert "the event loop was blocked" in caplog.text
 
 
@@ -252,7 +252,7 @@ def test_every_name_of_the_table_is_one_of_ours() -> None:
     ours = {name for kind in PUBLIC if callable(kind) for name in _parameters(kind)}
     assert {name for name in _ELSEWHERE if name not in ours} == set()
     assert {each.partition("=")[0] for each in _INSTEAD} <= ours
-    assert {each.partition("(")[0] for each in _DECORATORS} <= set(penstock.__all__)
+    assert {each.partition("(")[0] for each in _DECORATORS} <= set(sluicegate.__all__)
 
 
 def _parameters(kind: Any) -> list[str]:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.pooler.pgbouncer import PgBouncer, running
 
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 @pytest.fixture(scope="session")
 def bouncer(embedded_postgres: EmbeddedPostgres) -> Iterator[PgBouncer]:
-    """Skip if PgBouncer is unavailable, unless `PENSTOCK_REQUIRE` names it (`pgbouncer`)."""
+    """Skip if PgBouncer is unavailable, unless `SLUICEGATE_REQUIRE` names it (`pgbouncer`)."""
     with there_or_skip("pgbouncer", running(embedded_postgres)) as found:
         yield found

@@ -21,15 +21,15 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from penstock.testing.servers import processes
-from penstock.testing.servers.guarded import GuardedFolder
-from penstock.testing.servers.ports import free_port
-from penstock.testing.servers.require import EmbeddedUnavailable
+from sluicegate.testing.servers import processes
+from sluicegate.testing.servers.guarded import GuardedFolder
+from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 PACKAGE = "pgbouncer"
 LIBRARIES = ("libc-ares2", "libcares2", "libevent-2.1-7", "libevent-2.1-7t64")
@@ -49,7 +49,7 @@ SETTINGS = {
 
 def unpacked() -> Path:
     """The folder with the unpacked packages; fetched once, by one process."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluicegate"
     folder = cache / "pgbouncer-debian"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "pgbouncer.lock").open("w") as lock:
@@ -104,7 +104,7 @@ class PgBouncer:
         self._packages = unpacked()
         self._server = urlsplit(server.dsn)
         self.port = free_port()
-        self._folder = GuardedFolder("penstock-pgbouncer-")
+        self._folder = GuardedFolder("sluicegate-pgbouncer-")
         self._user = pwd.getpwnam("pgserver") if os.geteuid() == 0 else None
         self._programs = self._folder.path / "packages"
         shutil.copytree(self._packages, self._programs, symlinks=True)

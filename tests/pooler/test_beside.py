@@ -14,19 +14,19 @@ from tests.cli.dlq_help import Cli, keep, module, process, record
 from tests.pooler.crowd import crowd, crowd_beside
 from tests.sinks.postgres_help import batch_of, database
 
-from penstock import DeadLetterRecord, Unit, send, transaction
-from penstock._core.staging import Epoch
-from penstock._core.transaction import Counts
-from penstock.cli import main
-from penstock.sinks import PostgresSink
+from sluicegate import DeadLetterRecord, Unit, send, transaction
+from sluicegate._core.staging import Epoch
+from sluicegate._core.transaction import Counts
+from sluicegate.cli import main
+from sluicegate.sinks import PostgresSink
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 CHECKED = "id int PRIMARY KEY, word text CHECK (word <> 'bad')"
 
@@ -139,7 +139,7 @@ def test_one_replay_at_a_time_holds_its_lock_across_transactions(
             assert "another replay" in cli.err
             running.kill()
             running.communicate()
-        lock = "(hashtext('penstock dlq'), 'dead_letters'::regclass::oid::int)"
+        lock = "(hashtext('sluicegate dlq'), 'dead_letters'::regclass::oid::int)"
         waits = f"SELECT pg_advisory_lock{lock}; SELECT pg_advisory_unlock{lock}"
         asyncio.run(_execute(embedded_postgres.dsn, waits))  # the server notices the kill later
         cli("replay", letters, "--to", "accepts:sink")

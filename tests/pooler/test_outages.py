@@ -14,7 +14,7 @@ import pytest
 from tests.pooler.pgbouncer import running
 from tests.sinks.postgres_help import database, until_blocked, whole, written
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     DeadLetter,
@@ -26,19 +26,19 @@ from penstock import (
     UnavailableError,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.sinks import MemorySink
-from penstock.sinks.postgres import classify_postgres
-from penstock.testing.servers.postgres import embedded_postgres as own_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.retry import Backoff
+from sluicegate.sinks import MemorySink
+from sluicegate.sinks.postgres import classify_postgres
+from sluicegate.testing.servers.postgres import embedded_postgres as own_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 AWAY = {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.TRANSIENT}
 
@@ -277,7 +277,7 @@ async def test_statements_that_keep_getting_lost_are_not_prepared_any_more(
     """The test at connection time does not detect such a pooler. A trigger simulates it: it fails
     in a session with a prepared statement.
     """
-    caplog.set_level(logging.INFO, "penstock.postgres")
+    caplog.set_level(logging.INFO, "sluicegate.postgres")
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute(LOSES.format(db.table))
         async with db.sink(**options) as sink:
@@ -322,7 +322,7 @@ async def test_an_open_sink_notices_that_its_address_leads_to_a_pooler_now(
     real_clock: LoopClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "penstock.postgres")
+    caplog.set_level(logging.INFO, "sluicegate.postgres")
 
     def ports() -> Iterator[int]:
         yield embedded_postgres.port

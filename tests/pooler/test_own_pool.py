@@ -14,17 +14,17 @@ import pytest
 from tests.pooler.crowd import crowd
 from tests.sinks.postgres_help import batch_of, database, role, until_blocked, whole, written
 
-from penstock import Batcher, ConfigError, Limits, NotPicklableError, RefusedError, send
-from penstock.postgres import PostgresAccess
-from penstock.sinks import PostgresSink
+from sluicegate import Batcher, ConfigError, Limits, NotPicklableError, RefusedError, send
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 @asynccontextmanager
@@ -233,6 +233,6 @@ async def test_a_pool_that_prepares_statements_where_none_can_be_kept_is_refused
             async with on(pool, db.table, prepared_statements=prepared):
                 pass
         assert not pool.is_closing()
-        left = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '% AS penstock%'"
+        left = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '% AS sluicegate%'"
         async with pool.acquire() as con, con.transaction():
             assert await con.execute(f"SELECT WHERE ({left}) > 0") == "SELECT 0"

@@ -10,13 +10,13 @@ from tests.sinks.postgres_help import outcomes, proxied
 from tests.sinks.postgres_queue.queue_help import create_queue, item, sink, stored
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock import Outcome, PermanentError, RowBatch, UnknownOutcomeError, send
+from sluicegate import Outcome, PermanentError, RowBatch, UnknownOutcomeError, send
 
 if TYPE_CHECKING:
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 async def a_queue(server: EmbeddedPostgres, **options: Any) -> Log:

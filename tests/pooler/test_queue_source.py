@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock import Consumer, Nak, flow
-from penstock.queues import QueueAdmin
-from penstock.sinks.postgres import PostgresEffects
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate import Consumer, Nak, flow
+from sluicegate.queues import QueueAdmin
+from sluicegate.sinks.postgres import PostgresEffects
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     import pytest
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock import Message
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Message
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 async def queue(dsn: str) -> Log:

@@ -9,12 +9,12 @@ import pytest
 import sqlalchemy as sa
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
-from penstock import ConfigError
+from sluicegate import ConfigError
 
 if TYPE_CHECKING:
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -9,17 +9,17 @@ import asyncpg
 import pytest
 from state_help import state_tables
 
-from penstock._core.source import Record
-from penstock.consumer import Consumer
-from penstock.flow.state import table
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate._core.source import Record
+from sluicegate.consumer import Consumer
+from sluicegate.flow.state import table
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from state_help import StateTables
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     import pytest
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 async def test_the_poll_alone_delivers(

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 from tests.streams.log_help import Log, fresh_name
 
-from penstock.streams import check_streams, install_streams, upgrade_streams
+from sluicegate.streams import check_streams, install_streams, upgrade_streams
 
 if TYPE_CHECKING:
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 
 async def test_a_log_is_installed_through_a_pooler_which_a_check_notes(

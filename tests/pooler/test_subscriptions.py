@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.streams.log_help import Log, installed
 
-from penstock import ConfigError
-from penstock.sources.subscriptions import (
+from sluicegate import ConfigError
+from sluicegate.sources.subscriptions import (
     PostgresAdvisoryLocks,
     PostgresSubscriptions,
     locked_slot,
 )
-from penstock.testing.conformance import (
+from sluicegate.testing.conformance import (
     SubscriptionLocksConformance,
     SubscriptionStateConformance,
 )
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock._core.clock import LoopClock
-    from penstock.sources.subscriptions import SubscriptionLocks
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.sources.subscriptions import SubscriptionLocks
+    from sluicegate.testing import EmbeddedPostgres
 
 
 @pytest.fixture(scope="session")

@@ -12,16 +12,16 @@ import pytest
 from tests.pooler.crowd import crowd
 from tests.sinks.postgres_help import Database, batch_of, database, outcomes, proxied, written
 
-from penstock import Batcher, DeadLetter, Limits, Outcome, Retry, UnknownOutcomeError, send, stack
-from penstock.sinks import MemorySink
+from sluicegate import Batcher, DeadLetter, Limits, Outcome, Retry, UnknownOutcomeError, send, stack
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from tests.pooler.pgbouncer import PgBouncer
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 WORKERS = 4
 COLUMNS = ("id", "word", "version", "kind")

@@ -12,15 +12,15 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from penstock import _maven
-from penstock._core.errors import MissingJars
-from penstock.testing.servers.require import EmbeddedUnavailable
+from sluicegate import _maven
+from sluicegate._core.errors import MissingJars
+from sluicegate.testing.servers.require import EmbeddedUnavailable
 
 VERSIONS = ("14.24.0", "15.19.0", "16.15.0", "17.11.0")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64v8"}
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
-  <groupId>penstock</groupId>
+  <groupId>sluicegate</groupId>
   <artifactId>postgres-{version}</artifactId>
   <version>1</version>
   <packaging>pom</packaging>

@@ -1,7 +1,7 @@
 """The main guarantees, on each supported version of PostgreSQL.
 
 The oldest is tested in every run, the others in the soak; all other tests use the newest. With
-`PENSTOCK_REQUIRE=postgres-versions` an unavailable version is an error.
+`SLUICEGATE_REQUIRE=postgres-versions` an unavailable version is an error.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tests.queues.jobs_help import claim, create, handled, insert, settle
 from tests.sinks.postgres_help import batch_of, database, outcomes, written
 from tests.streams.log_help import Log, fresh_name, role
 
-from penstock import DeadLetterRecord, Outcome, Unit, send, transaction
-from penstock._core.staging import Epoch
-from penstock._core.transaction import Counts
-from penstock.cli import main
-from penstock.queues import QueueAdmin
-from penstock.sinks import PostgresSink
-from penstock.streams import StreamMonitor, check_streams, install_streams
-from penstock.testing.servers.postgres import embedded_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate import DeadLetterRecord, Outcome, Unit, send, transaction
+from sluicegate._core.staging import Epoch
+from sluicegate._core.transaction import Counts
+from sluicegate.cli import main
+from sluicegate.queues import QueueAdmin
+from sluicegate.sinks import PostgresSink
+from sluicegate.streams import StreamMonitor, check_streams, install_streams
+from sluicegate.testing.servers.postgres import embedded_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 CHECKED = "id int PRIMARY KEY, word text CHECK (word <> 'bad'), version int"
 IDS = ("7b0cc2a3-5d4c-4d6e-8a53-0f5a4d1d1b9c", "0c5a0d3e-9c1f-4b52-9a4e-6f8f8d2b7a10")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.queues.jobs_help import claim
 
-from penstock.queues import QueueAdmin
+from sluicegate.queues import QueueAdmin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -12,13 +12,13 @@ from tests.queues.operated_help import WITHIN, fail, operated
 from tests.sinks.postgres_help import proxied
 from tests.streams.log_help import Log, role
 
-from penstock import ClosedError, ConfigError, RefusedError, UnavailableError
-from penstock.queues import QueueAdmin, QueueSettings
-from penstock.queues.queue_queries import QueueQueries
-from penstock.streams import install_streams
+from sluicegate import ClosedError, ConfigError, RefusedError, UnavailableError
+from sluicegate.queues import QueueAdmin, QueueSettings
+from sluicegate.queues.queue_queries import QueueQueries
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 OTHERS: dict[str, Any] = {
@@ -119,7 +119,7 @@ async def test_an_open_transaction_may_have_enqueued_already(
     """A change of settings that determine the jobs' rows waits for it, and is refused after a
     timeout.
     """
-    monkeypatch.setattr("penstock.queues.admin._WAIT", "SET LOCAL lock_timeout = '50ms'")
+    monkeypatch.setattr("sluicegate.queues.admin._WAIT", "SET LOCAL lock_timeout = '50ms'")
     async with operated(log) as (con, admin):
         await admin.create("mails")
         async with con.transaction():

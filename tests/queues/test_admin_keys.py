@@ -10,7 +10,7 @@ import pytest
 from tests.queues.jobs_help import claim, handled, insert
 from tests.queues.operated_help import end, fail, operated
 
-from penstock import ConfigError, RefusedError
+from sluicegate import ConfigError, RefusedError
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.queues.operated_help import operated
 
-from penstock import ConfigError
-from penstock.queues import SlotRange
-from penstock.queues.ring import PART, SLOTS, after_move, gaps, in_parts
+from sluicegate import ConfigError
+from sluicegate.queues import SlotRange
+from sluicegate.queues.ring import PART, SLOTS, after_move, gaps, in_parts
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock.queues import RangeAdmin
+    from sluicegate.queues import RangeAdmin
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 LAST = SLOTS - 1

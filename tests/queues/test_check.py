@@ -8,14 +8,14 @@ import asyncpg
 import pytest
 from tests.queues.jobs_help import claim, create, handled, insert, settle
 
-from penstock._clients.postgres.schema.check import check
-from penstock._clients.postgres.schema.objects import schema_objects
+from sluicegate._clients.postgres.schema.check import check
+from sluicegate._clients.postgres.schema.objects import schema_objects
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
-    from penstock.streams import SchemaProblem
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.streams import SchemaProblem
 
 RING = "CREATE TRIGGER ring AFTER INSERT ON {s}.job REFERENCING NEW TABLE AS fresh"
 PLANTED = {

@@ -9,15 +9,15 @@ import pytest
 from tests.queues.jobs_help import claim, create, handled, insert
 from tests.streams.dump_help import Dumps
 
-from penstock.streams import check_streams, install_streams
+from sluicegate.streams import check_streams, install_streams
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.queues.queue_help import Queue, at, payloads, queue, waits_for_a_lock
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 
 def name(number: int) -> str:

@@ -11,15 +11,15 @@ from tests.queues.jobs_help import claim, insert
 from tests.queues.operated_help import end, fail, operated
 from tests.sources.postgres_queue.outages_help import Watched
 
-from penstock import Consumer
-from penstock.cli.queue.output import print_lag
-from penstock.queues import queue_sql
+from sluicegate import Consumer
+from sluicegate.cli.queue.output import print_lag
+from sluicegate.queues import queue_sql
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock import Message
-    from penstock.queues import QueueAdmin
+    from sluicegate import Message
+    from sluicegate.queues import QueueAdmin
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 LAST = 65_535
@@ -69,7 +69,7 @@ async def test_a_key_waits_for_its_lease_its_backoff_and_its_operator(log: Log) 
         await fail(con, log, "mails")
         told = await why(admin, "a")
         assert re.fullmatch(
-            r"parked for \d s after 2 attempts: boom; `penstock queue unpark`.*", told
+            r"parked for \d s after 2 attempts: boom; `sluicegate queue unpark`.*", told
         )
 
 
@@ -115,7 +115,7 @@ async def test_a_queue_holds_ready_keys(log: Log) -> None:
         assert "the last one, one of the group workers, was seen 0 s ago" in await notes(admin)
         await admin.pause("mails")
         assert await why(admin, other) == "the queue is paused"
-        assert "the queue is paused: `penstock queue resume`" in await notes(admin)
+        assert "the queue is paused: `sluicegate queue resume`" in await notes(admin)
 
 
 async def test_a_slot_waits_for_an_owner_and_for_an_earlier_one(log: Log) -> None:
@@ -208,7 +208,7 @@ async def test_the_snapshot_of_a_manual_vacuum_keeps_no_rows(log: Log) -> None:
 
 async def test_open_transactions_are_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has enqueued, whose jobs are invisible, and one with an old snapshot."""
-    monkeypatch.setattr("penstock.queues.queue_report.LONG", 0.0)
+    monkeypatch.setattr("sluicegate.queues.queue_report.LONG", 0.0)
     async with operated(log) as (_, admin):
         await admin.create("mails")
         options = {"server_settings": {"application_name": "importer"}}

@@ -10,7 +10,7 @@ from tests.queues.queue_help import at, payloads, queue
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 KEYS = pytest.mark.parametrize("key", ["k", None])
 

@@ -12,9 +12,9 @@ from tests.queues.operated_help import end, operated
 from tests.streams.log_help import Log, role
 from tests.streams.test_monitor import HandClock
 
-from penstock import ClosedError, ConfigError
-from penstock.queues import QueueMonitor, QueueObserver
-from penstock.streams import install_streams
+from sluicegate import ClosedError, ConfigError
+from sluicegate.queues import QueueMonitor, QueueObserver
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,11 +74,11 @@ async def test_a_queue_that_takes_too_long_costs_only_its_own_figures(
 ) -> None:
     """A division by zero for one queue represents any error of its query."""
     caplog.set_level(logging.INFO)
-    sql = "penstock.queues.queue_sql.STATS"
+    sql = "sluicegate.queues.queue_sql.STATS"
     async with operated(log) as (_, admin), QueueMonitor(log.dsn, schema=log.schema) as monitor:
         await admin.create("good")
         await admin.create("odd")
-        from penstock.queues.queue_sql import STATS
+        from sluicegate.queues.queue_sql import STATS
 
         failing = STATS.replace("SELECT q.paused,", "SELECT 1 / (q.name <> 'odd')::int = 0,")
         monkeypatch.setattr(sql, failing)
@@ -101,7 +101,7 @@ async def test_looks_repeat_and_failed_ones_are_counted(
     """Opening requires neither a server nor a schema; no password is shown."""
     clock, polls = HandClock(), Polls()
     schema = f"{log.schema}_later"
-    caplog.set_level(logging.INFO, "penstock.queues")
+    caplog.set_level(logging.INFO, "sluicegate.queues")
     monitor = QueueMonitor(log.dsn, schema=schema, every=1, clock=clock, observers=[polls])
     async with monitor:
         await polls.next()

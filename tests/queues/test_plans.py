@@ -13,7 +13,7 @@ from tests.queues.queue_help import Queue, at, queue
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 TABLES = ["job", "lane", "bell", "finished_job", "queueing_lock"]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 KEYS = pytest.mark.parametrize("key", ["k", None])
 

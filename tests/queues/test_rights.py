@@ -11,16 +11,16 @@ import pytest
 from tests.queues.jobs_help import claim, create, handled, insert, settle
 from tests.streams.log_help import role
 
-from penstock._clients.postgres.schema.opened import opened_schema
-from penstock.queues import QueueAdmin
-from penstock.streams import check_streams, install_streams
+from sluicegate._clients.postgres.schema.opened import opened_schema
+from sluicegate.queues import QueueAdmin
+from sluicegate.streams import check_streams, install_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 CLAIM = "SELECT * FROM {s}.claim_jobs('q', 'g', 'c', 1, 1, 1, 30)"
 SETTLE = (

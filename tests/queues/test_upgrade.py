@@ -11,18 +11,18 @@ import pytest
 from tests.queues.jobs_help import create, handled, insert
 from tests.streams.log_help import Log, append, fresh_name, role
 
-from penstock import ConfigError
-from penstock._clients.postgres.schema.check import check
-from penstock._clients.postgres.schema.history import migrations, newest
-from penstock._clients.postgres.schema.installation import install
-from penstock.cli import main
-from penstock.streams import check_streams, install_streams, upgrade_streams
+from sluicegate import ConfigError
+from sluicegate._clients.postgres.schema.check import check
+from sluicegate._clients.postgres.schema.history import migrations, newest
+from sluicegate._clients.postgres.schema.installation import install
+from sluicegate.cli import main
+from sluicegate.streams import check_streams, install_streams, upgrade_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 STREAMS = migrations()[:1]
 MESSAGE = {"type": "happened", "data": {"n": 1}}
@@ -56,7 +56,7 @@ async def test_an_upgrade_keeps_messages_positions_and_rights(
     async with _appender(log) as (con, owner):
         (problem,) = await check_streams(log.dsn, schema=log.schema)
         assert problem.name == "older"
-        with pytest.raises(ConfigError, match="penstock pg upgrade"):
+        with pytest.raises(ConfigError, match="sluicegate pg upgrade"):
             await install_streams(log.dsn, schema=log.schema)
         await con.execute(f"INSERT INTO {log.sql}.subscription VALUES ('bills', '', '')")
         await con.execute(f"INSERT INTO {log.sql}.subscription_slot VALUES ('bills', 0, 2)")

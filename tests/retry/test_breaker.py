@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
@@ -33,7 +33,7 @@ from penstock import (
     send,
     stack,
 )
-from penstock.testing import (
+from sluicegate.testing import (
     BlockingSink,
     FakeSink,
     FlakySink,
@@ -46,8 +46,8 @@ from penstock.testing import (
 )
 
 if TYPE_CHECKING:
-    from penstock import Sink
-    from penstock.testing import FakeClock
+    from sluicegate import Sink
+    from sluicegate.testing import FakeClock
 
 DOWN = UnavailableError("refused")
 
@@ -466,7 +466,7 @@ async def test_changes_are_told_and_a_listener_that_raises_hurts_nobody(
         raise RuntimeError("listener")
 
     sink = stack(FlakySink[Any](3, DOWN), breaker(on_state=listen))
-    with caplog.at_level(logging.ERROR, "penstock.breaker"):
+    with caplog.at_level(logging.ERROR, "sluicegate.breaker"):
         for _ in range(2):
             await write(sink)
         for pause in (10.0, 20.0):

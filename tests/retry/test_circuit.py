@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.retry.circuit import SLICES, CallWindow, Circuit, CircuitRules, Verdict
+from sluicegate.retry.circuit import SLICES, CallWindow, Circuit, CircuitRules, Verdict
 
 OK, FAIL, NEUTRAL = Verdict.SUCCESS, Verdict.FAILURE, Verdict.NEUTRAL
 

@@ -15,7 +15,7 @@ import tenacity
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
@@ -37,7 +37,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

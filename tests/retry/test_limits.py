@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Backoff,
     Batch,
@@ -33,13 +33,13 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.classify import classified
-from penstock.retry import classify_network, first_of
-from penstock.retry.backoff import CallState
-from penstock.testing import FlakySink, ScriptedSink, fail, ok, partial, slow
+from sluicegate._core.classify import classified
+from sluicegate.retry import classify_network, first_of
+from sluicegate.retry.backoff import CallState
+from sluicegate.testing import FlakySink, ScriptedSink, fail, ok, partial, slow
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 AGAIN = TransientError("again")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     ConfigError,
@@ -27,12 +27,12 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.classify import classified
+from sluicegate._core.classify import classified
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 FORBIDDEN = "403 from https://example.test/bulk"
 
@@ -321,7 +321,7 @@ async def test_refused_items_wait_for_the_repair_and_no_other_item_waits_with_th
     """A sink with results per item (a blocked index) has named the refused ones: nothing is
     searched or delayed.
     """
-    caplog.set_level("INFO", "penstock")
+    caplog.set_level("INFO", "sluicegate")
     applied: dict[int, float] = {}
 
     async def blocked(batch: Batch[int]) -> WriteResult:
@@ -441,7 +441,7 @@ async def test_keys_keep_their_order_behind_an_item_refused_alone(fake_clock: Fa
     """
 
     class Safe(Server):
-        from penstock import Capabilities
+        from sluicegate import Capabilities
 
         capabilities = Capabilities(key_prefix_safe=True)
 
@@ -466,7 +466,7 @@ async def test_keys_keep_their_order_behind_an_item_refused_alone(fake_clock: Fa
 @pytest.mark.parametrize("asked", [1e308, float("inf"), 1_795_000_000.0, 10**400, "86400"])
 async def test_a_retry_after_is_believed_up_to_a_bound(fake_clock: FakeClock, asked: Any) -> None:
     """With a Unix time or the year 9999, the sink continues after five minutes."""
-    from penstock import ThrottledError, UnavailableError
+    from sluicegate import ThrottledError, UnavailableError
 
     for make in (ThrottledError, UnavailableError):
         error = make("slow down")
@@ -484,7 +484,7 @@ async def test_a_retry_after_is_believed_up_to_a_bound(fake_clock: FakeClock, as
 
 @pytest.mark.parametrize("asked", [float("nan"), -5.0, "soon", None, b"", True])
 async def test_a_retry_after_that_is_no_time_is_ignored(fake_clock: FakeClock, asked: Any) -> None:
-    from penstock import TransientError
+    from sluicegate import TransientError
 
     error = TransientError("again")
     error.retry_after = asked  # type: ignore[attr-defined]
@@ -500,7 +500,7 @@ async def test_a_retry_after_that_is_no_time_is_ignored(fake_clock: FakeClock, a
 
 async def test_giving_up_wins_over_a_retry_after(fake_clock: FakeClock) -> None:
     """One more attempt at the end of `give_up_after`; then the items fail."""
-    from penstock import ThrottledError
+    from sluicegate import ThrottledError
 
     calls: list[float] = []
 

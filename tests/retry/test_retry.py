@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     ConfigError,
@@ -32,12 +32,12 @@ from penstock import (
     send,
     stack,
 )
-from penstock.retry import Backoff
+from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 class Scripted:
@@ -190,7 +190,7 @@ async def test_a_throttled_wait_grows_fourfold(fake_clock: FakeClock) -> None:
 def test_full_jitter_stays_in_its_interval() -> None:
     """B-T16: ten thousand seeded draws; the maximum holds; base 0 does not wait."""
     backoff = Backoff(rng=random.Random(7))
-    from penstock.retry.backoff import CallState
+    from sluicegate.retry.backoff import CallState
 
     for tries in (1, 2, 5, 50):
         most = min(30.0, 0.1 * 2 ** (tries - 1))
@@ -380,7 +380,7 @@ async def test_a_deaf_sink_behind_a_timeout_resolves_its_items_and_keeps_its_slo
 
 def test_unlisted_exceptions_ask_the_users_classifier_first() -> None:
     """Classifiers can be combined and overridden."""
-    from penstock._core.classify import classified
+    from sluicegate._core.classify import classified
 
     def mine(error: BaseException) -> ErrorClass | None:
         return ErrorClass.PERMANENT if isinstance(error, ConnectionError) else None

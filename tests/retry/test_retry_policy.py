@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import PermanentError, TransientError, UnavailableError
-from penstock._core.errors import ErrorClass, classify
-from penstock._core.operation import RetryState, run_with_retries
-from penstock._core.retry_policy import DoublingBackoff, RetryPolicy
+from sluicegate import PermanentError, TransientError, UnavailableError
+from sluicegate._core.errors import ErrorClass, classify
+from sluicegate._core.operation import RetryState, run_with_retries
+from sluicegate._core.retry_policy import DoublingBackoff, RetryPolicy
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 POLICY = RetryPolicy(attempts=3, unlisted_attempts=2)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.retry.search import ENOUGH, QUIET, Search
+from sluicegate.retry.search import ENOUGH, QUIET, Search
 
 
 class Model:

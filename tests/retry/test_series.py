@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import ErrorClass, Outcome, ResultMismatch, Retry, RowBatch, StoppedError, WriteResult
-from penstock import send as send_to
-from penstock._core.retry_policy import RetryPolicy
-from penstock.retry import Backoff
-from penstock.retry.series import RetrySeries
+from sluicegate import (
+    ErrorClass,
+    Outcome,
+    ResultMismatch,
+    Retry,
+    RowBatch,
+    StoppedError,
+    WriteResult,
+)
+from sluicegate import send as send_to
+from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate.retry import Backoff
+from sluicegate.retry.series import RetrySeries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 SIZE = 8
 KINDS = tuple(ErrorClass)

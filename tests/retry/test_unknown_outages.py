@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     Capabilities,
@@ -27,13 +27,13 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.clock import LOOP_CLOCK
-from penstock.testing import ScriptedSink, fail
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.testing import ScriptedSink, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 class Server:

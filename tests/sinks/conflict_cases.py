@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock import Outcome, RowBatch
+from sluicegate import Outcome, RowBatch
 
 KEPT, TOLD, NEVER, UNKNOWN = (
     Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.REJECTED, Outcome.UNKNOWN,

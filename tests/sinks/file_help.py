@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import zstandard
 
-from penstock import RowBatch, send
+from sluicegate import RowBatch, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from penstock.sinks import FileSink
+    from sluicegate.sinks import FileSink
 
 WRITER = """
 import asyncio, resource, signal, sys
-from penstock import RowBatch, send
-from penstock.sinks import FileSink
+from sluicegate import RowBatch, send
+from sluicegate.sinks import FileSink
 
 async def main(path, items, most, options):
     async with FileSink(path, **options) as sink:

@@ -18,12 +18,12 @@ import httpx
 import uvicorn
 import zstandard
 
-from penstock import RowBatch
+from sluicegate import RowBatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
-    from penstock import Outcome
+    from sluicegate import Outcome
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from penstock import RefusedError, RowBatch, send
-from penstock.postgres import PostgresAccess
-from penstock.sinks.postgres import PostgresSink
-from penstock.sinks.postgres.plan.table import TableColumn
+from sluicegate import RefusedError, RowBatch, send
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks.postgres import PostgresSink
+from sluicegate.sinks.postgres.plan.table import TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
-    from penstock import Outcome
+    from sluicegate import Outcome
 
 _NUMBERS = itertools.count()
 

@@ -17,12 +17,12 @@ import numpy as np
 from asyncpg import BitString, Range
 from tests.sinks.postgres_help import Database, batch_of
 
-from penstock import send
+from sluicegate import send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
-    from penstock.sinks import PostgresSink
+    from sluicegate.sinks import PostgresSink
 
 OWN = """
 DROP SCHEMA IF EXISTS own CASCADE; CREATE SCHEMA own;

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from tests.sinks.postgres_help import batch_of
 from tests.sinks.postgres_values_help import GOOD, column_types, connected, table_of, tried
 
-from penstock import ConfigError, send
-from penstock.testing import embedded_postgres
+from sluicegate import ConfigError, send
+from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tests.sinks.postgres_help import Database
 
-    from penstock.sinks import PostgresSink
+    from sluicegate.sinks import PostgresSink
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "postgresql-values.md"
 _HEAD = """# Values of PostgreSQL columns

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.postgres_help import database
 
-from penstock import Batcher, ItemFunctionError, Limits, Outcome, PermanentError, Retry, stack
-from penstock.sinks import FileSink, ObjectSink, ParquetSink, SqlSink
+from sluicegate import Batcher, ItemFunctionError, Limits, Outcome, PermanentError, Retry, stack
+from sluicegate.sinks import FileSink, ObjectSink, ParquetSink, SqlSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 SECRET = "the item's value"
 

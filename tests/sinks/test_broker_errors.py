@@ -16,11 +16,11 @@ from nats.js import errors as js
 from redis import exceptions as redis
 from redis import sentinel
 
-from penstock._clients.kafka.produced import Failed, produced
-from penstock._clients.kafka_errors import class_of_code
-from penstock._core.classify import classified
-from penstock._core.errors import ErrorClass, UnknownOutcomeError, classify
-from penstock.sinks import (
+from sluicegate._clients.kafka.produced import Failed, produced
+from sluicegate._clients.kafka_errors import class_of_code
+from sluicegate._core.classify import classified
+from sluicegate._core.errors import ErrorClass, UnknownOutcomeError, classify
+from sluicegate.sinks import (
     KafkaSink,
     NatsSink,
     RedisSink,
@@ -302,7 +302,7 @@ def test_a_classifier_needs_no_client() -> None:
     program = (
         "import sys\n"
         "for name in ('aiokafka', 'confluent_kafka', 'redis'): sys.modules[name] = None\n"
-        "from penstock.sinks import classify_kafka, classify_redis\n"
+        "from sluicegate.sinks import classify_kafka, classify_redis\n"
         "print(classify_kafka(ValueError('x')), classify_redis(ValueError('x')))\n"
     )
     done = subprocess.run(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     Combine,
@@ -25,14 +25,14 @@ from penstock import (
     UnavailableError,
     stack,
 )
-from penstock.sinks import MemorySink
-from penstock.testing import ScriptedSink, fail, hang, ignore_cancel, ok, partial, slow
+from sluicegate.sinks import MemorySink
+from sluicegate.testing import ScriptedSink, fail, hang, ignore_cancel, ok, partial, slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock import Sink
-    from penstock.testing import FakeClock
+    from sluicegate import Sink
+    from sluicegate.testing import FakeClock
 
 FIXED = tenacity.wait_fixed(1.0)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     Batcher,
     DeadLetter,
     FanOut,
@@ -25,11 +25,11 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
-from penstock.sinks import MemorySink
-from penstock.testing import FakeClock, ScriptedSink, fail, hang, ignore_cancel, ok, partial
+from sluicegate.sinks import MemorySink
+from sluicegate.testing import FakeClock, ScriptedSink, fail, hang, ignore_cancel, ok, partial
 
 if TYPE_CHECKING:
-    from penstock import Sink
+    from sluicegate import Sink
 
 FOUR = Limits(max_items=4)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     Batcher,
     BatcherBroken,
     ConfigError,
@@ -24,15 +24,15 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
-from penstock._core.errors import ErrorClass
-from penstock.sinks import MemorySink
-from penstock.testing import DedupSink, ScriptedSink, fail, ok, partial
+from sluicegate._core.errors import ErrorClass
+from sluicegate.sinks import MemorySink
+from sluicegate.testing import DedupSink, ScriptedSink, fail, ok, partial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock import Sink
-    from penstock.testing import FakeClock
+    from sluicegate import Sink
+    from sluicegate.testing import FakeClock
 
 FIXED = tenacity.wait_fixed(1.0)
 
@@ -229,7 +229,7 @@ async def test_a_text_that_utf_8_has_no_form_for_makes_its_letter(
 ) -> None:
     """For example in a file name: a store that encodes the record would refuse it."""
     caplog.set_level(
-        logging.CRITICAL, "penstock"
+        logging.CRITICAL, "sluicegate"
     )  # the traceback contains it too, and so would pytest's own report
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     assert await outcomes(
@@ -309,9 +309,11 @@ async def test_log_lines_hold_no_values_of_items(
     written: ScriptedSink[Any] = ScriptedSink(
         default=ok() if target == "takes it" else fail(Detailed())
     )
-    with caplog.at_level(logging.INFO, "penstock.dead_letter"):
+    with caplog.at_level(logging.INFO, "sluicegate.dead_letter"):
         await outcomes(stack(ScriptedSink(default=fail(Detailed())), DeadLetter(written)), "a")
-    (line,) = [each.getMessage() for each in caplog.records if each.name == "penstock.dead_letter"]
+    (line,) = [
+        each.getMessage() for each in caplog.records if each.name == "sluicegate.dead_letter"
+    ]
     assert "secret" not in line
     assert "SQLSTATE 22P02, column amount" in line
     if target == "takes it":

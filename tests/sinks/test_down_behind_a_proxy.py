@@ -26,7 +26,7 @@ from tests.sinks.nats.nats_help import read as read_nats
 from tests.sinks.test_elasticsearch import index
 from tests.streams.log_pool import log
 
-from penstock import (
+from sluicegate import (
     Backoff,
     Batcher,
     DeadLetter,
@@ -37,7 +37,7 @@ from penstock import (
     Timeout,
     stack,
 )
-from penstock.sinks import (
+from sluicegate.sinks import (
     ClickHouseSink,
     ElasticsearchSink,
     HttpSink,
@@ -49,14 +49,14 @@ from penstock.sinks import (
     PostgresStreamSink,
     RedisSink,
 )
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
     from tests.streams.log_help import Log
 
-    from penstock import Batch, LoopClock
+    from sluicegate import Batch, LoopClock
 
 __all__ = ["log"]
 

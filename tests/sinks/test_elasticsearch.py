@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.sinks.http_help import batch_of, outcomes
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Limits,
     Outcome,
@@ -23,16 +23,16 @@ from penstock import (
     send,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.sinks import ElasticsearchSink
-from penstock.testing import EmbeddedOpenSearch
-from penstock.testing import embedded_opensearch as start_opensearch
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.retry import Backoff
+from sluicegate.sinks import ElasticsearchSink
+from sluicegate.testing import EmbeddedOpenSearch
+from sluicegate.testing import embedded_opensearch as start_opensearch
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from penstock import Batch, LoopClock
+    from sluicegate import Batch, LoopClock
 
 _NUMBERS = itertools.count()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.sinks.http_help import Request, Server, batch_of, reply
 
-from penstock import (
+from sluicegate import (
     ConfigError,
     LoopClock,
     Outcome,
@@ -23,8 +23,8 @@ from penstock import (
     UnverifiableError,
     send,
 )
-from penstock.sinks import ElasticsearchSink
-from penstock.sinks.elasticsearch.answer import FILTER
+from sluicegate.sinks import ElasticsearchSink
+from sluicegate.sinks.elasticsearch.answer import FILTER
 
 URL = "http://host:9200"
 

@@ -11,12 +11,12 @@ from tests.sinks.http_help import batch_of, outcomes
 from tests.sinks.test_elasticsearch import events, index
 from tests.sinks.test_elasticsearch_refusals import answer_of, deliver, saying
 
-from penstock import Outcome, PermanentError, RefusedError, send
-from penstock._core.told import for_log
+from sluicegate import Outcome, PermanentError, RefusedError, send
+from sluicegate._core.told import for_log
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedOpenSearch
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedOpenSearch
 
 
 async def test_an_alias_of_two_indices_without_a_write_index_loses_nothing(

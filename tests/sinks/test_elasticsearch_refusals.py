@@ -11,7 +11,7 @@ import pytest
 from tests.sinks.http_help import Server, batch_of, outcomes, reply
 from tests.sinks.test_elasticsearch import events, index
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     DeadLetter,
@@ -29,15 +29,15 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.told import for_log
-from penstock.retry import Backoff
-from penstock.sinks import ElasticsearchSink, MemorySink, classify_http
+from sluicegate._core.told import for_log
+from sluicegate.retry import Backoff
+from sluicegate.sinks import ElasticsearchSink, MemorySink, classify_http
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedOpenSearch
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedOpenSearch
 
 
 def failed(status: int, kind: str, reason: str = "r", **more: Any) -> dict[str, Any]:

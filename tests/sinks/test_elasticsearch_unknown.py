@@ -21,11 +21,11 @@ from tests.sinks.conflict_cases import (
 from tests.sinks.http_help import batch_of, outcomes
 from tests.sinks.test_elasticsearch import index
 
-from penstock import KeyRepeated, Outcome, RowBatch, StoredRowDiffers, UnverifiableError, send
+from sluicegate import KeyRepeated, Outcome, RowBatch, StoredRowDiffers, UnverifiableError, send
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedOpenSearch
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedOpenSearch
 
 DELIVERED = Outcome.DELIVERED
 

@@ -11,15 +11,15 @@ import pytest
 import zstandard
 from tests.sinks.file_help import lines, told, writer, written
 
-from penstock import ConfigError, RefusedError
-from penstock._clients.files.repair import whole_frames, whole_lines
-from penstock.sinks import FileSink
+from sluicegate import ConfigError, RefusedError
+from sluicegate._clients.files.repair import whole_frames, whole_lines
+from sluicegate.sinks import FileSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 
 def delivered(path: Path) -> list[int]:
@@ -45,7 +45,7 @@ async def test_a_process_that_dies_within_a_write_leaves_nothing_that_cannot_be_
     assert process.returncode == -signal.SIGXFSZ
     assert path.stat().st_size == most
     before = path.read_bytes()
-    with caplog.at_level(logging.WARNING, "penstock.file"):
+    with caplog.at_level(logging.WARNING, "sluicegate.file"):
         async with FileSink(path, compression="zstd" if compression else None) as sink:
             assert await written(sink, ["after"]) == {}
     (warning,) = caplog.messages

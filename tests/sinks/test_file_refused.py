@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sinks.file_help import lines, room, written
 
-from penstock import (
+from sluicegate import (
     Batcher,
     DeadLetter,
     Limits,
@@ -24,14 +24,14 @@ from penstock import (
     UnavailableError,
     stack,
 )
-from penstock._core.errors import ErrorClass
-from penstock.sinks import FileSink, MemorySink
+from sluicegate._core.errors import ErrorClass
+from sluicegate.sinks import FileSink, MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 PAGE = os.sysconf("SC_PAGESIZE")
 NOBODY = 65534

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sinks.file_help import lines, written
 
-from penstock import Batcher, Limits
-from penstock._clients.files.append import archives
-from penstock.sinks import FileSink
+from sluicegate import Batcher, Limits
+from sluicegate._clients.files.append import archives
+from sluicegate.sinks import FileSink
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 @pytest.mark.parametrize("name", ["a.b.jsonl", "a.jsonl.zst", "plain"])

@@ -20,14 +20,14 @@ import pytest
 import zstandard
 from tests.sinks.file_help import lines, room, written
 
-from penstock import RefusedError, UnknownOutcomeError
-from penstock._clients.files.end import cut
-from penstock.sinks import FileSink
+from sluicegate import RefusedError, UnknownOutcomeError
+from sluicegate._clients.files.end import cut
+from sluicegate.sinks import FileSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 CALLS = (
     "write",
@@ -223,7 +223,7 @@ async def test_a_truncated_file_goes_on_from_its_beginning_and_says_what_may_be_
     async with FileSink(path) as sink:
         assert await written(sink, ["x"]) == {}
         os.truncate(path, 0)
-        with caplog.at_level(logging.WARNING, "penstock.file"):
+        with caplog.at_level(logging.WARNING, "sluicegate.file"):
             assert await written(sink, ["y"]) == {}
             assert await written(sink, ["z"]) == {}
         (warning,) = caplog.messages

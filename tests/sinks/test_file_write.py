@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 from tests.sinks.file_help import lines, names, room, written
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ClosedError,
     ConfigError,
@@ -31,14 +31,14 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
-from penstock._core.errors import ErrorClass
-from penstock.sinks import FileSink, classify_file
-from penstock.testing import ScriptedSink, partial
+from sluicegate._core.errors import ErrorClass
+from sluicegate.sinks import FileSink, classify_file
+from sluicegate.testing import ScriptedSink, partial
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 @dataclass

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from tests.sinks.http_help import Reply, Request, Server, batch_of, cut, outcomes, reply, serving
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Outcome,
     PermanentError,
@@ -28,14 +28,14 @@ from penstock import (
     send,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.sinks import ElasticsearchSink, HttpResponse, HttpSink
-from penstock.sinks.http.answer import Inflater
+from sluicegate.retry import Backoff
+from sluicegate.sinks import ElasticsearchSink, HttpResponse, HttpSink
+from sluicegate.sinks.http.answer import Inflater
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock import Batch, LoopClock
+    from sluicegate import Batch, LoopClock
 
 ITEMS = [{"id": number} for number in range(4)]
 STRANGE = [

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import PermanentError
-from penstock._clients.encoding import _BETWEEN, all_to_json, encoded_items, ndjson, to_json
-from penstock.sinks.http.body import bodies, json_array
+from sluicegate import PermanentError
+from sluicegate._clients.encoding import _BETWEEN, all_to_json, encoded_items, ndjson, to_json
+from sluicegate.sinks.http.body import bodies, json_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

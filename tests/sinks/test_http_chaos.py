@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.http_help import Reply, Request, Server, hang, serving
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Limits,
     PermanentError,
@@ -22,11 +22,11 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.sinks import HttpResponse, HttpSink
+from sluicegate.retry import Backoff
+from sluicegate.sinks import HttpResponse, HttpSink
 
 if TYPE_CHECKING:
-    from penstock import Batch, LoopClock
+    from sluicegate import Batch, LoopClock
 
 BAD = 997
 """The server always refuses one of this many items."""

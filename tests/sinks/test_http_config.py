@@ -14,11 +14,11 @@ import httpx
 import pytest
 from tests.sinks.http_help import Server, batch_of, cut, reply, serving
 
-from penstock import ConfigError, MissingExtra, NotPicklableError, RefusedError, send
-from penstock.sinks import HttpSink
+from sluicegate import ConfigError, MissingExtra, NotPicklableError, RefusedError, send
+from sluicegate.sinks import HttpSink
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 URL = "https://host/bulk"
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -88,7 +88,7 @@ def test_a_missing_extra_is_told(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == missing else find(name)
     )
-    with pytest.raises(MissingExtra, match=r'pip install "penstock\[http\]"'):
+    with pytest.raises(MissingExtra, match=r'pip install "sluicegate\[http\]"'):
         HttpSink(URL, compression=compression)
 
 
@@ -130,7 +130,7 @@ async def test_secrets_are_in_no_repr_error_or_log(
     request.
     """
     caplog.set_level(logging.DEBUG, logger="httpx")
-    caplog.set_level(logging.DEBUG, logger="penstock")
+    caplog.set_level(logging.DEBUG, logger="sluicegate")
     async with serving() as server:
         with_user = server.url.replace("://", "://user:hunter2@") + "/bulk?hidden=1"
         proxy = server.url.replace("://", "://user:hunter8@")

@@ -11,7 +11,7 @@ import httpx
 import httpx2
 import pytest
 
-from penstock import (
+from sluicegate import (
     ErrorClass,
     PermanentError,
     RefusedError,
@@ -22,10 +22,10 @@ from penstock import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from penstock._core.told import for_log
-from penstock.sinks import HttpStatusError, classify_http
-from penstock.sinks.http.errors import for_item, for_status, for_transport
-from penstock.sinks.http.retry_after import seconds_of
+from sluicegate._core.told import for_log
+from sluicegate.sinks import HttpStatusError, classify_http
+from sluicegate.sinks.http.errors import for_item, for_status, for_transport
+from sluicegate.sinks.http.retry_after import seconds_of
 
 P, T, U, X = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.UNKNOWN
 R = ErrorClass.REFUSED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.http_help import Server, batch_of, serving
 
-from penstock import (
+from sluicegate import (
     ConfigError,
     Outcome,
     PermanentError,
@@ -19,13 +19,13 @@ from penstock import (
     send,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.sinks import HttpResponse, HttpSink
+from sluicegate.retry import Backoff
+from sluicegate.sinks import HttpResponse, HttpSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Batch, LoopClock
+    from sluicegate import Batch, LoopClock
 
 ITEMS = [{"id": number} for number in range(4)]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.http_help import Reply, Request, Server, batch_of, hang, outcomes, reply, serving
 
-from penstock import (
+from sluicegate import (
     Batcher,
     DeadLetter,
     Limits,
@@ -21,15 +21,15 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.told import for_log
-from penstock.retry import Backoff
-from penstock.sinks import HttpSink, HttpStatusError, MemorySink
-from penstock.sinks.http.refusals import target_of
+from sluicegate._core.told import for_log
+from sluicegate.retry import Backoff
+from sluicegate.sinks import HttpSink, HttpStatusError, MemorySink
+from sluicegate.sinks.http.refusals import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 ITEMS = [{"id": number, "word": f"wörd {number}"} for number in range(10)]
 REPAIRS = [

@@ -13,13 +13,13 @@ import httpx
 import pytest
 from tests.sinks.http_help import Reply, Request, batch_of, serving
 
-from penstock import Batcher, DeadLetter, Retry, WriteResult, send, stack
-from penstock._core.told import for_log
-from penstock.sinks import ElasticsearchSink, HttpResponse, HttpSink, HttpStatusError, MemorySink
-from penstock.sinks.http.secrets import Secrets
+from sluicegate import Batcher, DeadLetter, Retry, WriteResult, send, stack
+from sluicegate._core.told import for_log
+from sluicegate.sinks import ElasticsearchSink, HttpResponse, HttpSink, HttpStatusError, MemorySink
+from sluicegate.sinks.http.secrets import Secrets
 
 if TYPE_CHECKING:
-    from penstock import Batch, LoopClock
+    from sluicegate import Batch, LoopClock
 
 PASSWORD = 'pa"ss/w ö:rd%1'
 PAIR = f"app:{PASSWORD}"
@@ -164,7 +164,7 @@ async def test_a_server_that_quotes_everything_gives_nothing_away(
     """Through a batcher with retries and dead letters, for every class of status, for whole
     requests and single items.
     """
-    caplog.set_level(logging.DEBUG, logger="penstock")
+    caplog.set_level(logging.DEBUG, logger="sluicegate")
     shown: list[object] = []
     async with serving() as server:
         url = server.url.replace("://", "://app:hunter%222%2F@")

@@ -25,7 +25,7 @@ from tests.sinks.http_help import (
     serving,
 )
 
-from penstock import (
+from sluicegate import (
     Adaptive,
     Batcher,
     ClosedError,
@@ -45,12 +45,12 @@ from penstock import (
     send,
     stack,
 )
-from penstock.retry import Backoff
-from penstock.sinks import HttpResponse, HttpSink, HttpStatusError
+from sluicegate.retry import Backoff
+from sluicegate.sinks import HttpResponse, HttpSink, HttpStatusError
 
 if TYPE_CHECKING:
-    from penstock import Batch, LoopClock
-    from penstock.testing import FakeClock
+    from sluicegate import Batch, LoopClock
+    from sluicegate.testing import FakeClock
 
 ITEMS = [{"id": number, "word": f"wörd {number}"} for number in range(10)]
 ALL = list(range(10))

@@ -11,7 +11,7 @@ import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     Capabilities,
@@ -32,7 +32,7 @@ from penstock import (
     send,
     stack,
 )
-from penstock.testing import FakeClock, FakeSink, ScriptedSink, fail, ok, partial
+from sluicegate.testing import FakeClock, FakeSink, ScriptedSink, fail, ok, partial
 
 SIZE = 1_000
 

@@ -13,12 +13,12 @@ pytest.importorskip("aiokafka")
 pytest.importorskip("pyarrow")
 import pyarrow as pa
 
-from penstock import ConfigError, Retry, Timeout, stack
-from penstock._clients.tls import TlsFiles
-from penstock._core.order.scattered import scattered_by
-from penstock.sinks import DeadLetter, FanOut, KafkaSink, MemorySink
-from penstock.sinks.kafka.parts import part
-from penstock.sinks.kafka.records import Columns, RecordMaker
+from sluicegate import ConfigError, Retry, Timeout, stack
+from sluicegate._clients.tls import TlsFiles
+from sluicegate._core.order.scattered import scattered_by
+from sluicegate.sinks import DeadLetter, FanOut, KafkaSink, MemorySink
+from sluicegate.sinks.kafka.parts import part
+from sluicegate.sinks.kafka.records import Columns, RecordMaker
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 MOMENT = pa.timestamp("us", "UTC")

@@ -11,7 +11,7 @@ import pytest
 import tenacity
 from tests.sinks.postgres_help import database, proxied, role
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
@@ -22,12 +22,12 @@ from penstock import (
     FanOut,
     Isolate,
     Limits,
-    PenstockWarning,
     PermanentError,
     RateLimit,
     RefusedError,
     Retry,
     Router,
+    SluicegateWarning,
     Split,
     StoppedError,
     ThrottledError,
@@ -38,17 +38,17 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
-from penstock.retry import ErrorClass
-from penstock.sinks import MemorySink
-from penstock.sinks.postgres import PostgresSink
-from penstock.testing import FakeClock, ScriptedSink, fail, ok
+from sluicegate.retry import ErrorClass
+from sluicegate.sinks import MemorySink
+from sluicegate.sinks.postgres import PostgresSink
+from sluicegate.testing import FakeClock, ScriptedSink, fail, ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Sink
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Sink
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keep-dead-letters.md"
 CLASSES = ("permanent", "exhausted", "transient", "given_up", "unknown")
@@ -418,7 +418,7 @@ def test_letters_of_several_classes_have_a_store_each() -> None:
     sink: Any = stack(write, one, Retry(), two)  # nothing is left to warn of
     with pytest.raises(ConfigError, match=r"^on_key_failure='park': needs a single DeadLetter"):
         Batcher(sink, key=str, on_key_failure="park")
-    with pytest.warns(PenstockWarning, match="a DeadLetter inside a Retry"):
+    with pytest.warns(SluicegateWarning, match="a DeadLetter inside a Retry"):
         stack(write, DeadLetter(MemorySink(), take=("transient",)), Retry())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
@@ -24,8 +24,8 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.sinks import MemorySink
-from penstock.testing import FakeClock
+from sluicegate.sinks import MemorySink
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,18 +9,18 @@ from urllib.parse import urlsplit
 import pytest
 from tests.sinks.postgres_help import database
 
-from penstock import ConfigError, RefusedError, RowBatch, UnavailableError, send
-from penstock.postgres import PostgresAccess
-from penstock.queues import QueueAdmin
-from penstock.sinks import PostgresSink
-from penstock.streams import check_streams
+from sluicegate import ConfigError, RefusedError, RowBatch, UnavailableError, send
+from sluicegate.postgres import PostgresAccess
+from sluicegate.queues import QueueAdmin
+from sluicegate.sinks import PostgresSink
+from sluicegate.streams import check_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 @pytest.fixture(autouse=True)

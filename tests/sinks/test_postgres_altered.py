@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.sinks.postgres_help import batch_of, database, role, until_blocked, whole, written
 
-from penstock import (
+from sluicegate import (
     ArrowBatch,
     PermanentError,
     RefusedError,
@@ -17,11 +17,11 @@ from penstock import (
     UnknownOutcomeError,
     send,
 )
-from penstock.sinks.postgres import PostgresSink
+from sluicegate.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 # -- a table that changes --------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ async def test_a_pooler_that_loses_prepared_statements_is_not_noticed(
 
 @pytest.mark.parametrize(
     ("loses", "is_written"),
-    [("current_query() NOT LIKE '%penstock_exact%'", True), ("true", False)],
+    [("current_query() NOT LIKE '%sluicegate_exact%'", True), ("true", False)],
 )
 async def test_statements_that_are_lost_at_once_are_replaced_by_staging(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, loses: str, is_written: bool

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
-from penstock._clients.postgres.copying.columns import MESSAGE, PIECE, binary_copy  # noqa: E402
+from sluicegate._clients.postgres.copying.columns import MESSAGE, PIECE, binary_copy  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 def ints(bits: int) -> st.SearchStrategy[int]:

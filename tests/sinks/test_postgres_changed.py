@@ -19,12 +19,12 @@ import numpy as np  # noqa: E402
 from asyncpg import BitString, Range  # noqa: E402
 from tests.sinks.postgres_help import database, written  # noqa: E402
 
-from penstock import ArrowBatch, PermanentError, send  # noqa: E402
-from penstock._core.arrow import TIME_ZONE  # noqa: E402
+from sluicegate import ArrowBatch, PermanentError, send  # noqa: E402
+from sluicegate._core.arrow import TIME_ZONE  # noqa: E402
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 @dataclass

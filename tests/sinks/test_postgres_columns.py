@@ -15,15 +15,15 @@ pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
 from tests.sinks.postgres_help import database  # noqa: E402
 
-from penstock import ArrowBatch, send  # noqa: E402
-from penstock._clients.postgres.copying.columns import NoEncoder  # noqa: E402
-from penstock.sinks import PostgresSink  # noqa: E402
-from penstock.sinks.postgres.plan.table import read_table  # noqa: E402
-from penstock.sinks.postgres.rows.columns import encoded, refused  # noqa: E402
+from sluicegate import ArrowBatch, send  # noqa: E402
+from sluicegate._clients.postgres.copying.columns import NoEncoder  # noqa: E402
+from sluicegate.sinks import PostgresSink  # noqa: E402
+from sluicegate.sinks.postgres.plan.table import read_table  # noqa: E402
+from sluicegate.sinks.postgres.rows.columns import encoded, refused  # noqa: E402
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 UTC = dt.UTC
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.postgres_help import batch_of, column_of, database, proxied, role
 
-from penstock import PermanentError, send
-from penstock.sinks.postgres import PostgresSink
-from penstock.sinks.postgres.rows.changed import are_kept, column_check
+from sluicegate import PermanentError, send
+from sluicegate.sinks.postgres import PostgresSink
+from sluicegate.sinks.postgres.rows.changed import are_kept, column_check
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
 KINDS: dict[str, Any] = {

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import (
+from sluicegate import (
     ClosedError,
     ConfigError,
     ErrorClass,
@@ -23,12 +23,12 @@ from penstock import (
     RowBatch,
     UnknownOutcomeError,
 )
-from penstock._clients.postgres.errors import copy_row, for_item
-from penstock._clients.postgres.names import quoted
-from penstock._clients.row_maker import RowMaker
-from penstock._core.told import for_log
-from penstock.postgres import PostgresAccess
-from penstock.sinks.postgres import PostgresSink, classify_postgres
+from sluicegate._clients.postgres.errors import copy_row, for_item
+from sluicegate._clients.postgres.names import quoted
+from sluicegate._clients.row_maker import RowMaker
+from sluicegate._core.told import for_log
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks.postgres import PostgresSink, classify_postgres
 
 DSN = "postgresql://someone:hush%20hush@db.example:5433/sales"
 P, T, U, H, R = (

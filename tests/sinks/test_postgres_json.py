@@ -13,14 +13,14 @@ import pytest
 from pydantic import BaseModel
 from tests.sinks.postgres_help import batch_of, database, outcomes, written
 
-from penstock import ArrowBatch, Outcome, PermanentError, send
-from penstock._core import told
-from penstock.postgres import PostgresAccess
-from penstock.sinks.postgres import PostgresSink
+from sluicegate import ArrowBatch, Outcome, PermanentError, send
+from sluicegate._core import told
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 DDL = "id int PRIMARY KEY, word jsonb, doc json, many jsonb[], own own_document"
 COLUMNS = ("id", "word", "doc", "many", "own")

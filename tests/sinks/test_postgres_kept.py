@@ -9,12 +9,12 @@ import asyncpg
 import pytest
 from tests.sinks.postgres_help import Database, database, role, until_blocked, whole, written
 
-from penstock.sinks.postgres import PostgresSink
+from sluicegate.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from penstock._clients.postgres.connections import Connections
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._clients.postgres.connections import Connections
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 COLUMNS = "id int PRIMARY KEY, word text, session int DEFAULT pg_backend_pid()"
 

@@ -18,16 +18,16 @@ import pytest
 asyncpg = pytest.importorskip("asyncpg")
 from tests.sinks.postgres_help import database, written  # noqa: E402
 
-from penstock import ArrowBatch, Batcher, Limits, RowBatch, send  # noqa: E402
-from penstock.testing import embedded_postgres  # noqa: E402
+from sluicegate import ArrowBatch, Batcher, Limits, RowBatch, send  # noqa: E402
+from sluicegate.testing import embedded_postgres  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock import Tally
-    from penstock._core.clock import LoopClock
-    from penstock.sinks import PostgresSink
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Tally
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.sinks import PostgresSink
+    from sluicegate.testing import EmbeddedPostgres
 
 WAYS: dict[str, dict[str, Any]] = {
     "values": {"statement": "values"},

@@ -15,11 +15,11 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("asyncpg")
 from tests.sinks.postgres_help import database  # noqa: E402
 
-from penstock import ArrowBatch, KeyStopped, PermanentError, RowBatch, send, transaction  # noqa: E402
+from sluicegate import ArrowBatch, KeyStopped, PermanentError, RowBatch, send, transaction  # noqa: E402
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 DDL = (
     "id int PRIMARY KEY, key text, word varchar(9) CHECK (word <> 'check'), child int "

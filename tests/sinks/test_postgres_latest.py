@@ -15,13 +15,13 @@ asyncpg = pytest.importorskip("asyncpg")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from penstock import ArrowBatch, RowBatch, send  # noqa: E402
-from penstock.sinks import PostgresSink  # noqa: E402
-from penstock.sinks.postgres.rows.latest import latest  # noqa: E402
+from sluicegate import ArrowBatch, RowBatch, send  # noqa: E402
+from sluicegate.sinks import PostgresSink  # noqa: E402
+from sluicegate.sinks.postgres.rows.latest import latest  # noqa: E402
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Batch
+    from sluicegate.testing import EmbeddedPostgres
 
 KEYS = st.lists(
     st.tuples(

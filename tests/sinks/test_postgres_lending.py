@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._clients.postgres.lending import Lending
-from penstock.testing import FakeClock
+from sluicegate._clients.postgres.lending import Lending
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from asyncio import Task

@@ -11,8 +11,8 @@ from asyncpg import Range
 from tests.sinks.postgres_help import database, written
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 VALUES: dict[str, tuple[Any, str]] = {
     "point": ([1, 2], "(1,2)"),

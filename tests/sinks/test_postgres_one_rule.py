@@ -27,15 +27,15 @@ from tests.sinks.postgres_values_help import (  # noqa: E402
 )
 from tests.sinks.postgres_values_page import PAGE, page  # noqa: E402
 
-from penstock import ArrowBatch, ConfigError, send, transaction  # noqa: E402
+from sluicegate import ArrowBatch, ConfigError, send, transaction  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from tests.sinks.postgres_help import Database
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 WAYS: dict[str, dict[str, Any]] = {
     "values": {"statement": "values"},

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.postgres_help import database, written
 
-from penstock import ConfigError, UnavailableError
-from penstock.sinks.postgres import PostgresSink
+from sluicegate import ConfigError, UnavailableError
+from sluicegate.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 async def opening_error(dsn: str, kind: type[Exception], secret: str, **options: Any) -> str:

@@ -14,7 +14,7 @@ import pytest
 import tenacity
 from tests.sinks.postgres_help import Database, Role, database, role
 
-from penstock import (
+from sluicegate import (
     Batcher,
     DeadLetter,
     ErrorClass,
@@ -28,13 +28,13 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.decorator import WrappingSink
-from penstock.sinks import MemorySink
+from sluicegate._core.decorator import WrappingSink
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Batch
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 class Watched(WrappingSink[Any]):

@@ -1,4 +1,4 @@
-"""Batches whose rows Penstock packs: which are stored or refused, and when asyncpg encodes
+"""Batches whose rows Sluicegate packs: which are stored or refused, and when asyncpg encodes
 instead.
 """
 
@@ -11,12 +11,12 @@ import asyncpg
 import pytest
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied
 
-from penstock import Outcome, PermanentError, UnavailableError, UnknownOutcomeError, send
-from penstock.sinks.postgres.writing.packing import PAUSE
+from sluicegate import Outcome, PermanentError, UnavailableError, UnknownOutcomeError, send
+from sluicegate.sinks.postgres.writing.packing import PAUSE
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 COLUMNS = ("id", "word", "moment")
 TABLE = "id bigint PRIMARY KEY, word varchar(9), moment timestamptz"

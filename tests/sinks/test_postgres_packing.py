@@ -1,4 +1,4 @@
-"""Rows packed by Penstock are stored as by asyncpg, byte by byte; all other values are left to
+"""Rows packed by Sluicegate are stored as by asyncpg, byte by byte; all other values are left to
 asyncpg.
 """
 
@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 asyncpg = pytest.importorskip("asyncpg")
-from penstock._clients.postgres.copying.fields import FIELDS, Declined  # noqa: E402
-from penstock._clients.postgres.copying.rows import row_encoder  # noqa: E402
+from sluicegate._clients.postgres.copying.fields import FIELDS, Declined  # noqa: E402
+from sluicegate._clients.postgres.copying.rows import row_encoder  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 DECLARED = {
     "smallint": "smallint",

@@ -13,11 +13,11 @@ pytest.importorskip("asyncpg")
 from asyncpg import Range
 from tests.sinks.postgres_help import database, written
 
-from penstock import PermanentError
+from sluicegate import PermanentError
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 DAY = dt.date(2026, 1, 2)
 AT = dt.datetime(2026, 1, 2, 3, 4)

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied, written
 
-from penstock import Outcome, PermanentError, RefusedError, send
+from sluicegate import Outcome, PermanentError, RefusedError, send
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 TABLE = """
     id int PRIMARY KEY, word varchar(10) NOT NULL CHECK (word <> 'bad'), n int2, j jsonb,

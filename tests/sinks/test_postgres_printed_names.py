@@ -15,16 +15,16 @@ pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
 from tests.sinks.postgres_help import batch_of, database  # noqa: E402
 
-from penstock import ArrowBatch, send  # noqa: E402
-from penstock.flow.state.table import StateTable  # noqa: E402
-from penstock.letters.preparation import prepare  # noqa: E402
-from penstock.sinks import SqlSink  # noqa: E402
+from sluicegate import ArrowBatch, send  # noqa: E402
+from sluicegate.flow.state.table import StateTable  # noqa: E402
+from sluicegate.letters.preparation import prepare  # noqa: E402
+from sluicegate.sinks import SqlSink  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 AT = dt.datetime(2026, 1, 2, 3)
 DAY = AT.date()

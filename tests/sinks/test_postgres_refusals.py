@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from tests.sinks.postgres_help import batch_of, database, proxied, role, whole, written
 
-from penstock import (
+from sluicegate import (
     ConfigError,
     PermanentError,
     RefusedError,
@@ -19,12 +19,12 @@ from penstock import (
     UnavailableError,
     send,
 )
-from penstock._core.told import for_log
-from penstock.sinks.postgres import PostgresSink
+from sluicegate._core.told import for_log
+from sluicegate.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 SERIAL = "id int PRIMARY KEY, word text, version int, number serial"
 LACKING: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -11,12 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sinks.postgres_help import Database, batch_of, database, proxied, written
 
-from penstock import Batcher, ConfigError, Outcome, RowBatch, UnknownOutcomeError, WriteResult, send
+from sluicegate import (
+    Batcher,
+    ConfigError,
+    Outcome,
+    RowBatch,
+    UnknownOutcomeError,
+    WriteResult,
+    send,
+)
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.sinks.postgres import PostgresSink
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.sinks.postgres import PostgresSink
+    from sluicegate.testing import EmbeddedPostgres
 
 SERIAL = "nr serial, id int PRIMARY KEY, word text"
 WAYS: dict[str, dict[str, Any]] = {

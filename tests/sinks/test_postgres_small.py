@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.postgres_help import Database, batch_of, column_of, database, written
 
-from penstock import PermanentError, Unit, WriteResult, send, transaction
-from penstock._clients.postgres.access import StatementCache
-from penstock.sinks.postgres import PostgresSink
-from penstock.sinks.postgres.plan.plan import TablePlan
-from penstock.sinks.postgres.plan.sizes import STALE, Sizes
-from penstock.sinks.postgres.plan.strategy import Chooser, WriteStrategy
-from penstock.sinks.postgres.plan.table import Table
+from sluicegate import PermanentError, Unit, WriteResult, send, transaction
+from sluicegate._clients.postgres.access import StatementCache
+from sluicegate.sinks.postgres import PostgresSink
+from sluicegate.sinks.postgres.plan.plan import TablePlan
+from sluicegate.sinks.postgres.plan.sizes import STALE, Sizes
+from sluicegate.sinks.postgres.plan.strategy import Chooser, WriteStrategy
+from sluicegate.sinks.postgres.plan.table import Table
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 def small(db: Database, **options: Any) -> PostgresSink:

@@ -11,13 +11,13 @@ import asyncpg
 import pytest
 from tests.sinks.postgres_help import Database, database
 
-from penstock import Batcher, Limits, Observer
+from sluicegate import Batcher, Limits, Observer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 ROWS = [(number, "word") for number in range(2000)]
 
@@ -55,7 +55,7 @@ async def counted(db: Database) -> int:
 async def test_a_lazy_batcher_takes_rows_before_the_server_is_up(
     real_clock: LoopClock, embedded_postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "penstock")
+    caplog.set_level(logging.INFO, "sluicegate")
     async with database(embedded_postgres.dsn) as db, stopped(embedded_postgres, db):
         trouble = Trouble()
         limits = Limits(max_items=100, max_pending_items=5000, workers=2)
@@ -69,7 +69,7 @@ async def test_a_lazy_batcher_takes_rows_before_the_server_is_up(
             await asyncio.to_thread(embedded_postgres.start)
         assert await counted(db) == len(ROWS)
         assert batcher.tally().delivered == len(ROWS)
-    told = [record.getMessage() for record in caplog.records if record.name == "penstock.batcher"]
+    told = [record.getMessage() for record in caplog.records if record.name == "sluicegate.batcher"]
     assert "the destination has been unavailable since" in told[0]
     assert any("the destination is available again after" in line for line in told)
 

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("asyncpg")
 from tests.sinks.postgres_help import database, whole, written
 
-from penstock import ConfigError
+from sluicegate import ConfigError
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 WAYS: dict[str, dict[str, Any]] = {
     "parameters": {"statement": "values"},

@@ -16,16 +16,16 @@ import pytest
 import trustme
 from tests.sinks.postgres_help import database, written
 
-from penstock import ConfigError, UnavailableError
-from penstock.postgres import PostgresAccess
-from penstock.sinks.postgres import PostgresSink
+from sluicegate import ConfigError, UnavailableError
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 TRUSTED, FOREIGN = "trusted.pem", "foreign.pem"
 SSL_REQUEST = (80877103).to_bytes(4)

@@ -13,12 +13,12 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
-from penstock import ArrowBatch, Combine, DeadLetter, FanOut, Router, Timeout, send, stack  # noqa: E402
-from penstock._core.columns import refused_columns  # noqa: E402
-from penstock.sinks import MemorySink, PostgresSink  # noqa: E402
+from sluicegate import ArrowBatch, Combine, DeadLetter, FanOut, Router, Timeout, send, stack  # noqa: E402
+from sluicegate._core.columns import refused_columns  # noqa: E402
+from sluicegate.sinks import MemorySink, PostgresSink  # noqa: E402
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 TABLE = (
     "smallint", "integer", "bigint", "real", "double precision", "numeric", "boolean", "text", "varchar(9)", "date", "timestamp",

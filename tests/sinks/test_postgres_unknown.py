@@ -26,7 +26,7 @@ from tests.sinks.conflict_cases import (
 )
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied, written
 
-from penstock import (
+from sluicegate import (
     ErrorClass,
     KeyRepeated,
     KeyStopped,
@@ -39,8 +39,8 @@ from penstock import (
 )
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 NOTHING_OF = ("BEGIN", "BEGIN ISOLATION LEVEL READ COMMITTED", "COMMIT", "")
 

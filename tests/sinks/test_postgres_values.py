@@ -18,14 +18,14 @@ pytest.importorskip("asyncpg")
 import numpy as np  # noqa: E402
 from tests.sinks.postgres_help import database, written  # noqa: E402
 
-from penstock import ArrowBatch, send  # noqa: E402
-from penstock._core.arrow import TIME_ZONE  # noqa: E402
-from penstock._core.arrow_rows import _date  # noqa: E402
-from penstock.sinks.postgres.rows.zones import instants, local  # noqa: E402
+from sluicegate import ArrowBatch, send  # noqa: E402
+from sluicegate._core.arrow import TIME_ZONE  # noqa: E402
+from sluicegate._core.arrow_rows import _date  # noqa: E402
+from sluicegate.sinks.postgres.rows.zones import instants, local  # noqa: E402
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 BROKEN = pa.array([b"a", b"\xffA", b"c"], pa.binary()).view(pa.string())
 NEW_YORK = "America/New_York"

@@ -10,11 +10,11 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("asyncpg")
 from tests.sinks.postgres_help import database, written  # noqa: E402
 
-from penstock import ArrowBatch, PermanentError, RowBatch, send  # noqa: E402
+from sluicegate import ArrowBatch, PermanentError, RowBatch, send  # noqa: E402
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 SHAPE = "id int PRIMARY KEY, word text, version int"
 COLUMNS = ("id", "word", "version")

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied, written
 
-from penstock import Batcher, Outcome, PermanentError, RefusedError, Timeout, send
-from penstock.sinks.postgres import PostgresSink
+from sluicegate import Batcher, Outcome, PermanentError, RefusedError, Timeout, send
+from sluicegate.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 SIZES = [1, 3, 49, 50, 500]
 WAYS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 import tenacity
 
-from penstock import (
+from sluicegate import (
     AddTimeout,
     Batch,
     Batcher,
@@ -31,11 +31,11 @@ from penstock import (
     send,
     stack,
 )
-from penstock.testing import FakeSink, ScriptedSink, fail, hang, ok, partial, slow
+from sluicegate.testing import FakeSink, ScriptedSink, fail, hang, ok, partial, slow
 
 if TYPE_CHECKING:
-    from penstock import Sink
-    from penstock.testing import FakeClock
+    from sluicegate import Sink
+    from sluicegate.testing import FakeClock
 
 
 async def write(sink: Sink[Any], count: int) -> dict[int, BaseException]:

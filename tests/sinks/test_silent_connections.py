@@ -28,14 +28,14 @@ from tests.sinks.test_down_behind_a_proxy import (
     servers,
 )
 
-from penstock import Batcher, Limits, Observer, Retry, RowBatch, Timeout, send, stack
-from penstock.retry import Backoff
-from penstock.sinks import SqlSink
+from sluicegate import Batcher, Limits, Observer, Retry, RowBatch, Timeout, send, stack
+from sluicegate.retry import Backoff
+from sluicegate.sinks import SqlSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock import Batch, LoopClock
+    from sluicegate import Batch, LoopClock
 
 __all__ = ["mariadb", "servers"]
 
@@ -292,6 +292,6 @@ async def test_cancelling_a_write_and_closing_are_bounded(
 def join(before: set[threading.Thread], within: float) -> None:
     """Assert that all other threads of connections have ended, so that a process could end."""
     for thread in {*threading.enumerate()} - before:
-        if thread.name.startswith("penstock"):
+        if thread.name.startswith("sluicegate"):
             thread.join(within)
             assert not thread.is_alive(), thread

@@ -9,7 +9,7 @@ import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     Capabilities,
@@ -27,7 +27,7 @@ from penstock import (
     send,
     stack,
 )
-from penstock.testing import FakeClock, FakeSink, ScriptedSink, fail, ok, partial
+from sluicegate.testing import FakeClock, FakeSink, ScriptedSink, fail, ok, partial
 
 
 async def test_parts_of_at_most_so_many_items(fake_clock: FakeClock) -> None:

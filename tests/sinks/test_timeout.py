@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Retry, RowBatch, TimedOutError, Timeout, TransientError, send, stack
-from penstock._core.errors import UnavailableError
-from penstock.retry import Backoff
+from sluicegate import Retry, RowBatch, TimedOutError, Timeout, TransientError, send, stack
+from sluicegate._core.errors import UnavailableError
+from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 class Slow:

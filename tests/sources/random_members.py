@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from penstock import TransientError
-from penstock.consumer import Consumer, DoublingBackoff, Nak, RetryPolicy
-from penstock.sources import Position, TopicPartition
-from penstock.sources.memory import Crashed, MemoryLog, MemorySource
-from penstock.testing.conformance.source.journal import Journal
-from penstock.testing.conformance.source.watched import WatchedSource
+from sluicegate import TransientError
+from sluicegate.consumer import Consumer, DoublingBackoff, Nak, RetryPolicy
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.memory import Crashed, MemoryLog, MemorySource
+from sluicegate.testing.conformance.source.journal import Journal
+from sluicegate.testing.conformance.source.watched import WatchedSource
 
 if TYPE_CHECKING:
-    from penstock.consumer import DrainReport, Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer import DrainReport, Message
+    from sluicegate.testing import FakeClock
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 FOR_EVER = RetryPolicy(

@@ -10,8 +10,8 @@ import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import penstock.sources
-from penstock.sources import SourceCapabilities
+import sluicegate.sources
+from sluicegate.sources import SourceCapabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,13 +24,13 @@ TOP = """\
 # What each source can do
 
 Every source class declares its `capabilities`
-([`SourceCapabilities`][penstock.sources.SourceCapabilities]). The tables are generated from these
+([`SourceCapabilities`][sluicegate.sources.SourceCapabilities]). The tables are generated from these
 declarations, and the conformance suite tests them on the running source. The consumer provides
 order per key, retries, dead letters, batches of messages, drains and pauses, so they work with
 every source.
 
 ```python
-from penstock.sources.kafka import KafkaSource
+from sluicegate.sources.kafka import KafkaSource
 
 if KafkaSource.capabilities.metadata:
     print("a crash repeats unfinished records only")
@@ -58,7 +58,7 @@ SETTLING = """\
 
 def modules() -> list[str]:
     """The public modules with sources."""
-    package = penstock.sources
+    package = sluicegate.sources
     found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     return sorted(each.name for each in found if each.ispkg)
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sources.table import CALLS, PAGE, READ, SETTLED, page, sources
 
-from penstock import MissingExtra
-from penstock.sources import DeclaresCapabilities, Source, SourceCapabilities
-from penstock.sources.files import FileSource
-from penstock.sources.jetstream import JetStreamSource
-from penstock.sources.kafka import KafkaSource
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.testing.conformance.source.declaration import contradictions
+from sluicegate import MissingExtra
+from sluicegate.sources import DeclaresCapabilities, Source, SourceCapabilities
+from sluicegate.sources.files import FileSource
+from sluicegate.sources.jetstream import JetStreamSource
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.testing.conformance.source.declaration import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock import ClosedError, ConfigError, PermanentError, TransientError
-from penstock.consumer.consumer import Consumer
-from penstock.sources import Position, Record, SourceTraits, TopicPartition
-from penstock.sources.memory import Crashed, MemoryLog, MemorySource
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate import ClosedError, ConfigError, PermanentError, TransientError
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.sources import Position, Record, SourceTraits, TopicPartition
+from sluicegate.sources.memory import Crashed, MemoryLog, MemorySource
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.consumer.message import Message
-    from penstock.consumer.report import DrainReport
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.report import DrainReport
+    from sluicegate.testing import FakeClock
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 from tests.sources.random_members import PARTITIONS, RandomMembers
 
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 
 def run(seed: int) -> None:
@@ -21,7 +21,7 @@ def run(seed: int) -> None:
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="penstock.consumer")
+    caplog.set_level(logging.CRITICAL, logger="sluicegate.consumer")
 
 
 @pytest.mark.parametrize("seed", range(8))

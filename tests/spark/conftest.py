@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import MissingJars
-from penstock.testing import skip_or_fail
+from sluicegate import MissingJars
+from sluicegate.testing import skip_or_fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,11 +21,11 @@ def spark() -> Iterator[Any]:
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
-        skip_or_fail("spark", f"{error}; pip install 'penstock[spark]'")
+        skip_or_fail("spark", f"{error}; pip install 'sluicegate[spark]'")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master("local[2,4]")
-        .appName("penstock tests")
+        .appName("sluicegate tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.driver.host", "127.0.0.1")
@@ -43,13 +43,13 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def spark_reads_kafka(spark: Any) -> None:
-    """Skip if Spark has no jars for Kafka, unless `PENSTOCK_REQUIRE` names `kafka`."""
+    """Skip if Spark has no jars for Kafka, unless `SLUICEGATE_REQUIRE` names `kafka`."""
     if not spark.conf.get("spark.jars"):
         skip_or_fail("kafka", "there are no jars for Spark's connector")
 
 
 def _kafka_jars() -> str:
-    from penstock.spark import connector_jars
+    from sluicegate.spark import connector_jars
 
     try:
         return connector_jars("kafka")

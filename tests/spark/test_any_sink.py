@@ -24,8 +24,8 @@ from tests.sinks.clickhouse.servers import EngineServer, running
 from tests.sinks.nats.nats_help import new_stream, read
 from tests.sinks.udp.udp_help import Receiver
 
-from penstock import Batch, DeadLetter, FanOut, PermanentError, Retry, Timeout, WriteResult, stack
-from penstock.sinks import (
+from sluicegate import Batch, DeadLetter, FanOut, PermanentError, Retry, Timeout, WriteResult, stack
+from sluicegate.sinks import (
     ElasticsearchSink,
     FileSink,
     HttpResponse,
@@ -37,8 +37,8 @@ from penstock.sinks import (
     SqlSink,
     UdpSink,
 )
-from penstock.spark import write_dataframe
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.spark import write_dataframe
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

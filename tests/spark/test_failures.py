@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from tests.spark.sql import query
 
-from penstock import (
+from sluicegate import (
     Batch,
     Capabilities,
     ConfigError,
@@ -24,12 +24,12 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock._core.order.stopped import stopped_behind
-from penstock.sinks import FileSink, PostgresSink
-from penstock.spark import DeadLettersError, write_dataframe
-from penstock.spark.task.key_failure import KeyFailurePolicy
-from penstock.spark.task.task import write_chunk
-from penstock.spark.values.chunks import cut
+from sluicegate._core.order.stopped import stopped_behind
+from sluicegate.sinks import FileSink, PostgresSink
+from sluicegate.spark import DeadLettersError, write_dataframe
+from sluicegate.spark.task.key_failure import KeyFailurePolicy
+from sluicegate.spark.task.task import write_chunk
+from sluicegate.spark.values.chunks import cut
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigError, MissingJars
-from penstock.spark import connector_jars
-from penstock.testing import skip_or_fail
+from sluicegate import ConfigError, MissingJars
+from sluicegate.spark import connector_jars
+from sluicegate.testing import skip_or_fail
 
 
 def test_each_connector_has_its_jars() -> None:
@@ -41,8 +41,8 @@ def test_an_unknown_connector_is_refused() -> None:
 def test_an_older_pyspark_is_told_that_the_jars_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: str, fits: bool
 ) -> None:
-    monkeypatch.setattr("penstock.spark.jars.installed", installed)
-    monkeypatch.setattr("penstock._maven.fetch", lambda pom: tmp_path)
+    monkeypatch.setattr("sluicegate.spark.jars.installed", installed)
+    monkeypatch.setattr("sluicegate._maven.fetch", lambda pom: tmp_path)
     if fits:
         assert connector_jars("kafka") == ""
     else:

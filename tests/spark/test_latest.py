@@ -11,16 +11,16 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions
 from tests.spark.sql import query
 
-from penstock import Batch, ConfigError, PermanentError, WriteResult
-from penstock.sinks import PostgresSink
-from penstock.spark import foreach_batch, write_dataframe
-from penstock.spark.driver import latest as driver_latest
-from penstock.spark.driver.latest import latest_rows
+from sluicegate import Batch, ConfigError, PermanentError, WriteResult
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import foreach_batch, write_dataframe
+from sluicegate.spark.driver import latest as driver_latest
+from sluicegate.spark.driver.latest import latest_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.spark import SparkWriteReport
+    from sluicegate.spark import SparkWriteReport
 
 LATEST: dict[str, Any] = {"key": "id", "order_by": "at", "latest_only": True, "buckets": 2}
 
@@ -30,7 +30,7 @@ def table(embedded_postgres: Any) -> str:
     """A table that holds one row, with a unique key that allows NULL."""
     query(
         embedded_postgres.dsn,
-        "DROP TABLE IF EXISTS states, penstock_ledger; "
+        "DROP TABLE IF EXISTS states, sluicegate_ledger; "
         "CREATE TABLE states (id bigint UNIQUE, at double precision, note text); "
         "INSERT INTO states VALUES (1, 0, 'old')",
     )
@@ -102,7 +102,7 @@ def test_several_columns_order_the_rows_and_make_the_key(spark: Any) -> None:
     rows = [(1, "a", 1, 9), (1, "a", 2, 0), (1, "b", 1, 1), (1, None, 1, 1), (1, None, 2, 2)]
     df = spark.createDataFrame(rows, "id int, part string, at int, more int").repartition(3)
     found = latest_rows(df, ("id", "part"), ("at", "more")).collect()
-    assert sorted((row.part or "", row.at, row.penstock_superseded) for row in found) == [
+    assert sorted((row.part or "", row.at, row.sluicegate_superseded) for row in found) == [
         ("", 1, 0),
         ("", 2, 0),
         ("a", 2, 1),
@@ -117,7 +117,7 @@ def test_rows_without_a_key_are_kept_whatever_the_type_of_the_key(spark: Any, ki
     rows = f"SELECT if(id < 3, NULL, {key}) AS id, id % 4 AS at, 'n' AS note FROM range(9)"
     df = spark.sql(rows).repartition(3)
     found = latest_rows(df, ("id",), ("at",)).collect()
-    assert sorted((row.id is None, row.at, row.penstock_superseded) for row in found) == [
+    assert sorted((row.id is None, row.at, row.sluicegate_superseded) for row in found) == [
         (False, 3, 5),
         (True, 0, 0),
         (True, 1, 0),
@@ -141,10 +141,10 @@ def test_values_of_any_type_and_odd_names_are_kept(spark: Any) -> None:
         "cast(id AS decimal(20, 2)) AS k0 FROM range(10)"
     )
     found = latest_rows(df, ("a.b",), ("last",))
-    assert found.columns == [*df.columns, "penstock_superseded"]
+    assert found.columns == [*df.columns, "sluicegate_superseded"]
     assert [*found.schema.simpleString()] == [
         *df.schema.simpleString()[:-1],
-        *",penstock_superseded:bigint>",
+        *",sluicegate_superseded:bigint>",
     ]
     assert sorted(tuple(row)[:4] for row in found.collect()) == [
         (0, 8, ([8],), {"k": 8}),
@@ -200,14 +200,14 @@ def test_a_bad_last_row_is_a_dead_letter_and_no_earlier_one_takes_its_place(spar
         ({"key": None, "order_by": None, "buckets": None}, "needs key and order_by"),
         ({"latest_only": "yes"}, "must be True or False"),
         ({"key": "note"}, "differ in id do not replace one another"),
-        ({"key": "penstock_superseded"}, "reserved"),
+        ({"key": "sluicegate_superseded"}, "reserved"),
     ],
 )
 def test_what_could_lose_rows_is_refused(
     spark: Any, table: str, options: dict[str, Any], rule: str
 ) -> None:
     """The key of the table is known only from the open sink."""
-    column = "penstock_superseded" if rule == "reserved" else "note"
+    column = "sluicegate_superseded" if rule == "reserved" else "note"
     df = spark.sql(f"SELECT 1L AS id, 1D AS at, 'n' AS {column}")
     with pytest.raises(ConfigError, match=rule):
         write_dataframe(df, sink(table), **{**LATEST, **options})

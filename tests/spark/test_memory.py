@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.spark import write_dataframe
+from sluicegate.spark import write_dataframe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock import Batch
+    from sluicegate import Batch
 
 MIB = 1 << 20
 

@@ -13,13 +13,13 @@ from tests.docs.pages import snippets
 from tests.examples.conftest import database
 from tests.spark.sql import query
 
-from penstock.sinks import PostgresSink
+from sluicegate.sinks import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 __all__ = ["database"]
 

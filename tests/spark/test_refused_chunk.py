@@ -14,14 +14,23 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 import pyarrow as pa
 
-from penstock import Batch, DeadLetter, RefusedError, Retry, RowBatch, UnavailableError, send, stack
-from penstock._core.delivery.delivery import Delivery
-from penstock.spark.task.partition import Partition
-from penstock.spark.task.task import ChunkHost, Cuts
-from penstock.spark.values.travel import description
+from sluicegate import (
+    Batch,
+    DeadLetter,
+    RefusedError,
+    Retry,
+    RowBatch,
+    UnavailableError,
+    send,
+    stack,
+)
+from sluicegate._core.delivery.delivery import Delivery
+from sluicegate.spark.task.partition import Partition
+from sluicegate.spark.task.task import ChunkHost, Cuts
+from sluicegate.spark.values.travel import description
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 def delivery_of(rows: int, host: ChunkHost) -> Delivery:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
-from penstock import Batch, PermanentError, WriteResult
-from penstock.spark import (
+from sluicegate import Batch, PermanentError, WriteResult
+from sluicegate.spark import (
     DeadRow,
     SparkWriteReport,
     StreamReport,
@@ -22,10 +22,10 @@ from penstock.spark import (
     foreach_batch,
     write_dataframe,
 )
-from penstock.spark.pipeline import PipelineReport
-from penstock.spark.progress.bars import BarLayer, bars, short
-from penstock.spark.progress.course import MOST, Course, rates
-from penstock.spark.progress.page import covered
+from sluicegate.spark.pipeline import PipelineReport
+from sluicegate.spark.progress.bars import BarLayer, bars, short
+from sluicegate.spark.progress.course import MOST, Course, rates
+from sluicegate.spark.progress.page import covered
 
 if TYPE_CHECKING:
     from pathlib import Path

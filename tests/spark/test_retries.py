@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from penstock import PermanentError, RefusedError, TransactionLost, TransientError, UnavailableError
-from penstock.sinks.postgres import classify_postgres
-from penstock.spark.task.retries import ATTEMPTS, transaction_retries
+from sluicegate import (
+    PermanentError,
+    RefusedError,
+    TransactionLost,
+    TransientError,
+    UnavailableError,
+)
+from sluicegate.sinks.postgres import classify_postgres
+from sluicegate.spark.task.retries import ATTEMPTS, transaction_retries
 
 
 def lost(cause: BaseException) -> TransactionLost:

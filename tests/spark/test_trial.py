@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from penstock import Batch, PermanentError
-from penstock.spark.driver.trial import WriteStopped, stoppable, try_out
-from penstock.spark.values.travel import description
+from sluicegate import Batch, PermanentError
+from sluicegate.spark.driver.trial import WriteStopped, stoppable, try_out
+from sluicegate.spark.values.travel import description
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from penstock import Batch, ConfigError, DeadLetter, FanOut, Timeout, UnavailableError, stack
-from penstock.sinks import MemorySink, PostgresSink
-from penstock.spark import write_dataframe
+from sluicegate import Batch, ConfigError, DeadLetter, FanOut, Timeout, UnavailableError, stack
+from sluicegate.sinks import MemorySink, PostgresSink
+from sluicegate.spark import write_dataframe
 
 if TYPE_CHECKING:
     from pathlib import Path

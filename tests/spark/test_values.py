@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from tests.spark.sql import query
 
-from penstock import (
+from sluicegate import (
     ArrowBatch,
     Batch,
     ConfigError,
@@ -26,13 +26,13 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock._core.function_sink import as_sink
-from penstock.sinks import FileSink, PostgresSink
-from penstock.spark import write_dataframe
-from penstock.spark.task.key_failure import KeyFailurePolicy
-from penstock.spark.task.task import write_chunk
-from penstock.spark.values.chunks import cut
-from penstock.spark.values.zone import in_zone, spelt
+from sluicegate._core.function_sink import as_sink
+from sluicegate.sinks import FileSink, PostgresSink
+from sluicegate.spark import write_dataframe
+from sluicegate.spark.task.key_failure import KeyFailurePolicy
+from sluicegate.spark.task.task import write_chunk
+from sluicegate.spark.values.chunks import cut
+from sluicegate.spark.values.zone import in_zone, spelt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -362,7 +362,7 @@ def test_a_sink_that_a_worker_keeps_open_writes_into_the_table_as_it_is_now(
     value is truncated, and no row is refused.
     """
     dsn = embedded_postgres.dsn
-    query(dsn, f"DROP TABLE IF EXISTS lasting, penstock_ledger; CREATE TABLE lasting ({FIRST})")
+    query(dsn, f"DROP TABLE IF EXISTS lasting, sluicegate_ledger; CREATE TABLE lasting ({FIRST})")
     sink = PostgresSink(dsn, table="lasting", columns=("id", "i", "d", "v", "n", "a", "b"))
     jobs = (
         ("7 AS i", "DATE'2026-01-01' AS d", "'short' AS v", "1L AS n"),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import cloudpickle
 
-from penstock import RefusedError
-from penstock.sinks import FileSink
-from penstock.spark.task.worker import Worker
+from sluicegate import RefusedError
+from sluicegate.sinks import FileSink
+from sluicegate.spark.task.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from tests.spark.sql import query
 
-from penstock import (
+from sluicegate import (
     Batch,
     ConfigError,
     NotPicklableError,
@@ -22,8 +22,8 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.sinks import PostgresSink
-from penstock.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
 
 if TYPE_CHECKING:
     from pathlib import Path

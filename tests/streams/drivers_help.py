@@ -13,14 +13,14 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from penstock.streams import StreamLog
+from sluicegate.streams import StreamLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from tests.streams.log_help import Log
 
-    from penstock.streams import Appended
+    from sluicegate.streams import Appended
 
 
 class Driver(ABC):

@@ -12,7 +12,7 @@ from tests.streams.log_help import Log
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 class Dumps:

@@ -27,7 +27,7 @@ _HORIZON = (
     "CREATE OR REPLACE FUNCTION {schema}.horizon() RETURNS bigint LANGUAGE plpgsql AS $$ "
     "DECLARE v bigint; m bigint; BEGIN %s END $$"
 )
-_NOTE = "current_setting('penstock.mark_{class}', true)"
+_NOTE = "current_setting('sluicegate.mark_{class}', true)"
 
 NO_MARK = _NEXT % "RETURN nextval('{schema}.position');"
 """A plain sequence."""
@@ -46,7 +46,7 @@ MARK_OF_FRESH_SEQUENCE = _NEXT % (
 """The `last_value` of an unused sequence is its first position."""
 NOTE_OF_SESSION = _NEXT % (
     f"IF coalesce({_NOTE}, '') = '' THEN PERFORM {MARK % LAST}; "
-    "PERFORM set_config('penstock.mark_{class}', 'taken', false); END IF; "
+    "PERFORM set_config('sluicegate.mark_{class}', 'taken', false); END IF; "
     "RETURN nextval('{schema}.position');"
 )
 """The note of the mark outlives the transaction."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from penstock._clients.postgres.names import quoted
-from penstock._clients.postgres.schema.installation import install
+from sluicegate._clients.postgres.names import quoted
+from sluicegate._clients.postgres.schema.installation import install
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -23,12 +23,12 @@ import asyncpg
 import pytest
 from tests.streams.log_help import Log, fresh_name
 
-from penstock._clients.postgres.schema.installation import install
+from sluicegate._clients.postgres.schema.installation import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 _SESSIONS = """
 SELECT pid FROM pg_stat_activity

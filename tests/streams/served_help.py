@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock import Consumer
-from penstock._clients.postgres.streams.selection import StreamSelection
-from penstock.sources.postgres_stream import PostgresStreamSource
+from sluicegate import Consumer
+from sluicegate._clients.postgres.streams.selection import StreamSelection
+from sluicegate.sources.postgres_stream import PostgresStreamSource
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock import Message
+    from sluicegate import Message
 
 
 def served(log: Log, name: str = "s", **options: Any) -> PostgresStreamSource:

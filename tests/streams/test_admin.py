@@ -12,17 +12,17 @@ from tests.sources.postgres_stream.test_failures import WITHIN, StreamHost, fetc
 from tests.streams.log_help import Log, role
 from tests.streams.served_help import consumed, served, stored_offsets
 
-from penstock import ConfigError, RefusedError, flow
-from penstock.sinks import PostgresEffects
-from penstock.sources import Position
-from penstock.sources.postgres_stream import options
-from penstock.streams import SubscriptionAdmin, install_streams
+from sluicegate import ConfigError, RefusedError, flow
+from sluicegate.sinks import PostgresEffects
+from sluicegate.sources import Position
+from sluicegate.sources.postgres_stream import options
+from sluicegate.streams import SubscriptionAdmin, install_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock import Message
-    from penstock._core.clock import LoopClock
+    from sluicegate import Message
+    from sluicegate._core.clock import LoopClock
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -125,7 +125,7 @@ async def test_a_paused_subscription_delivers_nothing_until_a_resume(log: Log) -
             await host.wait_for_claims(256)
             await beside.wait_for_claims(256)
             await admin.pause("s")
-            await host.trouble("the subscription is paused: `penstock stream resume`")
+            await host.trouble("the subscription is paused: `sluicegate stream resume`")
             waiting = asyncio.create_task(fetched(reader, host))
             for number in (0, 1, 2):
                 await log.append(con, "a-1", number)
@@ -256,7 +256,7 @@ async def test_a_subscription_beyond_a_restored_log_goes_on_after_a_reset(log: L
         await con.execute(f"UPDATE {log.sql}.subscription_slot SET position = 1000")
         report = await admin.explain("s")
         assert "beyond the end of the log (1)" in str(report.reason(report.slots[0]))
-        with pytest.raises(ConfigError, match="penstock stream reset"):
+        with pytest.raises(ConfigError, match="sluicegate stream reset"):
             await consumed(log)
         await admin.reset("s", "next")
         await log.append(con, "a-1", 1)
@@ -420,7 +420,7 @@ async def test_wrong_names_arguments_and_schemas_are_named(log: Log) -> None:
             with pytest.raises(ConfigError, match="slots="):
                 await admin.pause("billing", slots)
         assert await admin.reset("billing", datetime.now(UTC) + timedelta(days=9)) == 1
-    with pytest.raises(ConfigError, match="penstock pg install DSN --schema nowhere"):
+    with pytest.raises(ConfigError, match="sluicegate pg install DSN --schema nowhere"):
         async with SubscriptionAdmin(log.dsn, schema="nowhere"):
             pass
 

@@ -16,9 +16,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.streams.drivers_help import DRIVERS, Alchemy, Psycopg
 
-from penstock import ConfigError, MessageIdConflict, RefusedError, SinkError, VersionConflict
-from penstock._clients.postgres.streams.append import append_call
-from penstock.streams import NO_STREAM, NewMessage, StreamLog
+from sluicegate import ConfigError, MessageIdConflict, RefusedError, SinkError, VersionConflict
+from sluicegate._clients.postgres.streams.append import append_call
+from sluicegate.streams import NO_STREAM, NewMessage, StreamLog
 
 if TYPE_CHECKING:
     from tests.streams.drivers_help import Driver
@@ -140,7 +140,7 @@ def test_an_error_that_hides_the_servers_detail_is_read_behind_it() -> None:
     adapted.__cause__ = server
     error = RuntimeError("the session's text")
     error.__cause__ = adapted
-    told = append_call("penstock", "order-1", [PLACED], 2).told(error)
+    told = append_call("sluicegate", "order-1", [PLACED], 2).told(error)
     assert isinstance(told, VersionConflict)
     assert (told.expected, told.actual) == (2, 4)
     assert told.__cause__ is error
@@ -179,7 +179,7 @@ def test_a_log_that_is_not_installed_is_refused_with_the_command(driver: Driver)
             async with driver.transaction() as con:
                 await driver.append(con, "order-1", PLACED)
         assert 'schema "nowhere" does not exist' in str(caught.value)
-        assert caught.value.repair.startswith("penstock pg install --schema nowhere")
+        assert caught.value.repair.startswith("sluicegate pg install --schema nowhere")
 
     asyncio.run(run())
 

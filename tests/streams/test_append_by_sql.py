@@ -10,7 +10,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from penstock._clients.postgres.streams.append import BAD_MESSAGE
+from sluicegate._clients.postgres.streams.append import BAD_MESSAGE
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log

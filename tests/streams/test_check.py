@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.streams.log_help import Log, fresh_name, role
 
-from penstock._clients.postgres.schema.check import check
-from penstock._clients.postgres.schema.installation import install
-from penstock._clients.postgres.schema.mark_class import taken_classes
-from penstock._clients.postgres.schema.objects import schema_objects
-from penstock.streams import check_streams, install_streams
+from sluicegate._clients.postgres.schema.check import check
+from sluicegate._clients.postgres.schema.installation import install
+from sluicegate._clients.postgres.schema.mark_class import taken_classes
+from sluicegate._clients.postgres.schema.objects import schema_objects
+from sluicegate.streams import check_streams, install_streams
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.streams import SchemaProblem
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.streams import SchemaProblem
 
 PLANTED = {
     "older": "DELETE FROM {s}.migration",
@@ -64,7 +64,9 @@ async def test_a_problem_is_named_and_repaired_by_its_statements(
         problem = (await _found(con, log))[name]
         assert not problem.is_note
         if name in BY_COMMAND:
-            assert ("penstock pg upgrade" if name == "older" else "Penstock 9.9") in problem.advice
+            assert (
+                "sluicegate pg upgrade" if name == "older" else "Sluicegate 9.9"
+            ) in problem.advice
             return
         await con.execute(";".join(problem.repair))
         assert await _found(con, log) == {}
@@ -122,7 +124,7 @@ async def test_a_schema_that_is_missing_or_no_log_is_told(log: Log, real_clock: 
     for schema in ("nowhere", "public"):
         (problem,) = await check_streams(log.dsn, schema=schema)
         assert problem.name == "schema-missing"
-        assert "penstock pg install" in str(problem)
+        assert "sluicegate pg install" in str(problem)
 
 
 async def test_rights_that_a_role_has_lost_are_told_and_granted_again(

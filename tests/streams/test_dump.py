@@ -10,16 +10,16 @@ import pytest
 from tests.streams.dump_help import Dumps
 from tests.streams.log_help import Log, role
 
-from penstock._clients.postgres.schema.check import check
-from penstock._clients.postgres.schema.mark_class import taken_classes
-from penstock.streams import install_streams
+from sluicegate._clients.postgres.schema.check import check
+from sluicegate._clients.postgres.schema.mark_class import taken_classes
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock._core.clock import LoopClock
-    from penstock.streams import SchemaProblem
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.streams import SchemaProblem
+    from sluicegate.testing import EmbeddedPostgres
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.streams.horizon_help import Scene
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 MANY = 100_000
 

@@ -13,15 +13,15 @@ from tests.streams import horizon_help as planted
 from tests.streams.horizon_help import Reader, scene
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock._clients.postgres.schema.check import check
-from penstock.testing import embedded_postgres as start_postgres
+from sluicegate._clients.postgres.schema.check import check
+from sluicegate.testing import embedded_postgres as start_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 @pytest.fixture(scope="module")

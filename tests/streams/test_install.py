@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.streams.log_help import Log, fresh_name
 
-from penstock import ConfigError
-from penstock._clients.postgres.schema.history import migrations, newest
-from penstock._clients.postgres.schema.installation import install, upgrade
-from penstock._clients.postgres.schema.opened import opened_schema
+from sluicegate import ConfigError
+from sluicegate._clients.postgres.schema.history import migrations, newest
+from sluicegate._clients.postgres.schema.installation import install, upgrade
+from sluicegate._clients.postgres.schema.opened import opened_schema
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 async def test_a_log_is_installed_once_and_remembers_how(log: Log, real_clock: LoopClock) -> None:
@@ -44,14 +44,14 @@ async def test_opening_names_the_command_for_a_missing_or_older_schema(
     log: Log, real_clock: LoopClock
 ) -> None:
     async with log.connected() as con:
-        with pytest.raises(ConfigError, match=r"does not exist.*penstock pg install"):
+        with pytest.raises(ConfigError, match=r"does not exist.*sluicegate pg install"):
             await opened_schema(con, "nowhere")
-        with pytest.raises(ConfigError, match=r"no table of a log.*penstock pg install"):
+        with pytest.raises(ConfigError, match=r"no table of a log.*sluicegate pg install"):
             await opened_schema(con, "public")
         await con.execute(f"DELETE FROM {log.sql}.migration WHERE version = {newest()}")
-        with pytest.raises(ConfigError, match="penstock pg upgrade DSN --schema"):
+        with pytest.raises(ConfigError, match="sluicegate pg upgrade DSN --schema"):
             await opened_schema(con, log.schema)
-        with pytest.raises(ConfigError, match="penstock pg upgrade DSN --schema"):
+        with pytest.raises(ConfigError, match="sluicegate pg upgrade DSN --schema"):
             await install(con, log.schema, library="test")
         with pytest.raises(ConfigError, match="is not installed"):
             await upgrade(con, "nowhere", library="test")

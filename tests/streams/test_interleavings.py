@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.streams.horizon_help import Scene
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 WRITERS = 8
 STEPS = 300

@@ -11,18 +11,18 @@ import pytest
 from tests.sources.subscriptions.frozen import LOCK, NAME, START, frozen_holder, moves
 from tests.streams.log_help import Log, install_log
 
-from penstock import ClosedError, ConfigError
-from penstock.sources import Position
-from penstock.sources.subscriptions import (
+from sluicegate import ClosedError, ConfigError
+from sluicegate.sources import Position
+from sluicegate.sources.subscriptions import (
     PostgresAdvisoryLocks,
     PostgresSubscriptions,
     SubscriptionStart,
     slot_lock,
 )
-from penstock.testing import embedded_postgres as own_server
+from sluicegate.testing import embedded_postgres as own_server
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 PASSWORD = "hidden-by-all"
 
@@ -148,7 +148,7 @@ async def test_what_is_wrong_is_named_and_secrets_are_not(
 
 
 async def test_a_missing_schema_is_named_at_opening(log: Log, real_clock: LoopClock) -> None:
-    with pytest.raises(ConfigError, match="penstock pg install"):
+    with pytest.raises(ConfigError, match="sluicegate pg install"):
         async with PostgresSubscriptions(log.dsn, schema="missing"):
             pass
 
@@ -158,7 +158,7 @@ async def test_a_server_that_is_gone_at_the_end_is_logged(
 ) -> None:
     """S-T8: the leases expire."""
     with own_server({"fsync": "off"}) as server:
-        log = Log(server.dsn, "penstock")
+        log = Log(server.dsn, "sluicegate")
         await install_log(log)
         async with PostgresSubscriptions(log.dsn, close_timeout=1.0) as mine:
             await mine.initialize(NAME, START)

@@ -11,7 +11,7 @@ from tests.streams.log_pool import lent
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 CHANGES = [
     "GRANT USAGE ON SCHEMA {schema} TO pg_monitor",

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import ConfigError
-from penstock._clients.postgres.streams.append import append_call
-from penstock._clients.postgres.streams.channel import channel_of
-from penstock.streams import NewMessage, StreamLog
+from sluicegate import ConfigError
+from sluicegate._clients.postgres.streams.append import append_call
+from sluicegate._clients.postgres.streams.channel import channel_of
+from sluicegate.streams import NewMessage, StreamLog
 
 
 def message(type: Any = "Happened", **others: Any) -> NewMessage:  # noqa: A002  # an argument's name
@@ -157,7 +157,7 @@ def test_the_name_of_the_schema_is_checked(schema: Any) -> None:
 
 
 def test_a_log_is_shown_and_travels() -> None:
-    assert repr(StreamLog()) == "StreamLog('penstock')"
+    assert repr(StreamLog()) == "StreamLog('sluicegate')"
     assert pickle.loads(pickle.dumps(StreamLog("mine"))).schema == "mine"
 
 
@@ -168,8 +168,8 @@ def test_every_schema_has_a_channel_that_postgresql_takes(schema: str) -> None:
 
 
 def test_a_statement_is_formed_for_each_driver() -> None:
-    call = append_call("penstock", "order-1", [NewMessage("T", 1)], 3)
+    call = append_call("sluicegate", "order-1", [NewMessage("T", 1)], 3)
     assert call.values == ("order-1", '[{"type":"T","data":1,"metadata":{}}]', 3)
     assert call.named_values == dict(zip(("p1", "p2", "p3"), call.values, strict=True))
     for text, first in ((call.numbered, "$1"), (call.formatted, "%s"), (call.named, ":p1")):
-        assert f'FROM "penstock".append(CAST({first} AS text)' in text
+        assert f'FROM "sluicegate".append(CAST({first} AS text)' in text

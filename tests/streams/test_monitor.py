@@ -12,22 +12,22 @@ import pytest
 from tests.streams.log_help import Log, role
 from tests.streams.served_help import consumed, subscribe
 
-from penstock import ConfigError, LoopClock
-from penstock._clients.postgres.streams.selection import StreamSelection
-from penstock.sources.subscriptions import PostgresAdvisoryLocks
-from penstock.streams import (
+from sluicegate import ConfigError, LoopClock
+from sluicegate._clients.postgres.streams.selection import StreamSelection
+from sluicegate.sources.subscriptions import PostgresAdvisoryLocks
+from sluicegate.streams import (
     StreamMonitor,
     StreamObserver,
     StreamRetention,
     SubscriptionAdmin,
     install_streams,
 )
-from penstock.streams.log_stats import Backlog
+from sluicegate.streams.log_stats import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.streams import LogStats
+    from sluicegate.streams import LogStats
 
 
 class HandClock(LoopClock):
@@ -202,7 +202,7 @@ async def test_failed_polls_are_counted_and_logged_once_and_the_monitor_goes_on(
     """
     clock, polls = HandClock(), Polls()
     schema = f"{log.schema}_later"
-    caplog.set_level(logging.INFO, "penstock.streams")
+    caplog.set_level(logging.INFO, "sluicegate.streams")
     monitor = StreamMonitor(log.dsn, schema=schema, every=1, clock=clock, observers=[polls])
     async with monitor:
         await polls.next()
@@ -212,7 +212,7 @@ async def test_failed_polls_are_counted_and_logged_once_and_the_monitor_goes_on(
             clock.advance(1.0)
             await waiting
         assert (monitor.stats().failed, monitor.stats().figures) == (3, None)
-        with pytest.raises(ConfigError, match=f"penstock pg install DSN --schema {schema}"):
+        with pytest.raises(ConfigError, match=f"sluicegate pg install DSN --schema {schema}"):
             await monitor.poll()
         await install_streams(log.dsn, schema=schema)
         await monitor.poll()

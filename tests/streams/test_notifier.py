@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock import RowBatch, send
-from penstock._clients.postgres.notifier import EVERY
-from penstock._clients.postgres.streams.channel import channel_of
-from penstock._clients.postgres.streams.notifier import StreamNotifier
-from penstock.sinks import PostgresStreamSink
-from penstock.streams import NewMessage, StreamLog
+from sluicegate import RowBatch, send
+from sluicegate._clients.postgres.notifier import EVERY
+from sluicegate._clients.postgres.streams.channel import channel_of
+from sluicegate._clients.postgres.streams.notifier import StreamNotifier
+from sluicegate.sinks import PostgresStreamSink
+from sluicegate.streams import NewMessage, StreamLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import FakeClock
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import FakeClock
 
 
 class Server:
@@ -70,7 +70,7 @@ async def test_many_commits_are_one_notification_in_20_ms(fake_clock: FakeClock)
     assert [round(when - began, 6) for when in server.times] == [
         pytest.approx(number * EVERY) for number in range(6)
     ]
-    assert set(server.statements) == {"SELECT pg_catalog.pg_notify('penstock:mine', '')"}
+    assert set(server.statements) == {"SELECT pg_catalog.pg_notify('sluicegate:mine', '')"}
     told.appended()
     await fake_clock.run_until_idle()
     assert len(server.times) == 7
@@ -109,7 +109,7 @@ async def test_a_failure_is_logged_once_and_the_next_commit_tries_again(
 ) -> None:
     told, server = notifier(fake_clock)
     server.is_away = True
-    with caplog.at_level(logging.WARNING, "penstock.postgres"):
+    with caplog.at_level(logging.WARNING, "sluicegate.postgres"):
         for _ in range(3):
             told.appended()
             await fake_clock.advance(1.0)

@@ -13,21 +13,21 @@ import pytest
 from tests.streams.log_help import Log, installed, role
 from tests.streams.served_help import consumed, served, stored_offsets
 
-from penstock import ConfigError
-from penstock._core.retry_policy import RetryPolicy
-from penstock.consumer import Consumer, ConsumerObserver, ParkedRecord
-from penstock.sources.postgres_stream.selection import slot_of
-from penstock.streams import PostgresParkStore, install_streams
-from penstock.testing.conformance import ParkStoreConformance
-from penstock.testing.conformance.source.news import News
+from sluicegate import ConfigError
+from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate.consumer import Consumer, ConsumerObserver, ParkedRecord
+from sluicegate.sources.postgres_stream.selection import slot_of
+from sluicegate.streams import PostgresParkStore, install_streams
+from sluicegate.testing.conformance import ParkStoreConformance
+from sluicegate.testing.conformance.source.news import News
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock import LoopClock
-    from penstock.consumer import Message, ParkStore
-    from penstock.sources import TopicPartition
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import LoopClock
+    from sluicegate.consumer import Message, ParkStore
+    from sluicegate.sources import TopicPartition
+    from sluicegate.testing import EmbeddedPostgres
 
 RECORD = ParkedRecord(
     topic="t",
@@ -105,7 +105,7 @@ async def test_the_role_needs_the_right_to_subscribe(log: Log, real_clock: LoopC
         with pytest.raises(ConfigError, match=f"--schema {log.schema} --subscribe {other.name}"):
             async with PostgresParkStore(other.dsn, schema=log.schema):
                 pass
-    with pytest.raises(ConfigError, match="penstock pg install DSN --schema nowhere"):
+    with pytest.raises(ConfigError, match="sluicegate pg install DSN --schema nowhere"):
         async with PostgresParkStore(log.dsn, schema="nowhere"):
             pass
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from penstock import ConfigError, RefusedError
-from penstock.streams import NewMessage, StreamLog, StreamReader, SyncStreamReader
+from sluicegate import ConfigError, RefusedError
+from sluicegate.streams import NewMessage, StreamLog, StreamReader, SyncStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
 
     from tests.streams.log_help import Log
 
-    from penstock.streams import StoredMessage
+    from sluicegate.streams import StoredMessage
 
 
 async def numbers(messages: AsyncIterable[StoredMessage]) -> list[int]:

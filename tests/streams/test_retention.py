@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.streams.served_help import consumed, subscribe
 
-from penstock import ConfigError, RefusedError, VersionConflict
-from penstock._clients.postgres.streams.selection import StreamSelection
-from penstock.streams import (
+from sluicegate import ConfigError, RefusedError, VersionConflict
+from sluicegate._clients.postgres.streams.selection import StreamSelection
+from sluicegate.streams import (
     Deleted,
     NewMessage,
     StreamLog,

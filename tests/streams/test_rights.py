@@ -8,16 +8,16 @@ import asyncpg
 import pytest
 from tests.streams.log_help import Log, append, fresh_name, role
 
-from penstock import ConfigError
-from penstock._clients.postgres.schema.history import migrations
-from penstock._clients.postgres.schema.objects import schema_objects
-from penstock._clients.postgres.schema.opened import opened_schema
-from penstock._clients.postgres.schema.rights import FOR_THE_OWNER, GRANTS
-from penstock.streams import check_streams, install_streams, upgrade_streams
+from sluicegate import ConfigError
+from sluicegate._clients.postgres.schema.history import migrations
+from sluicegate._clients.postgres.schema.objects import schema_objects
+from sluicegate._clients.postgres.schema.opened import opened_schema
+from sluicegate._clients.postgres.schema.rights import FOR_THE_OWNER, GRANTS
+from sluicegate.streams import check_streams, install_streams, upgrade_streams
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 INSERT = "INSERT INTO {s}.message (stream, version, type, data, id) VALUES"
 NOT_TO_APPEND = (

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.dlq_help import NOON, record
 from tests.streams.silent_proxy import silent_proxy
 
-from penstock import (
+from sluicegate import (
     DeadLetterRecord,
     RowBatch,
     Timeout,
@@ -23,20 +23,20 @@ from penstock import (
     send,
     stack,
 )
-from penstock._clients.postgres import access, answers, connections
-from penstock._clients.postgres.schema import administration
-from penstock._core.park_store import ParkedRecord
-from penstock._core.positions import PositionUnit
-from penstock._core.runtime.closing import close_within
-from penstock._core.source import Position, TopicPartition
-from penstock._core.subscriptions import Move, SubscriptionStart, slot_lock
-from penstock.cli import main
-from penstock.cli.stream import messages
-from penstock.letters import connection
-from penstock.queues import QueueAdmin, QueueMonitor
-from penstock.sinks import PostgresEffects, PostgresQueueSink, PostgresSink, PostgresStreamSink
-from penstock.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
-from penstock.streams import (
+from sluicegate._clients.postgres import access, answers, connections
+from sluicegate._clients.postgres.schema import administration
+from sluicegate._core.park_store import ParkedRecord
+from sluicegate._core.positions import PositionUnit
+from sluicegate._core.runtime.closing import close_within
+from sluicegate._core.source import Position, TopicPartition
+from sluicegate._core.subscriptions import Move, SubscriptionStart, slot_lock
+from sluicegate.cli import main
+from sluicegate.cli.stream import messages
+from sluicegate.letters import connection
+from sluicegate.queues import QueueAdmin, QueueMonitor
+from sluicegate.sinks import PostgresEffects, PostgresQueueSink, PostgresSink, PostgresStreamSink
+from sluicegate.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
+from sluicegate.streams import (
     PostgresParkStore,
     StreamLog,
     StreamMonitor,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from tests.streams.log_help import Log
 
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 SOON = 0.3
 """The limit of every wait in these tests, in seconds."""
@@ -288,7 +288,7 @@ async def _prepared(log: Log) -> AsyncGenerator[None]:
                 f"DROP TABLE {log.sql}.rows, dead_letters; "
                 f"ALTER TABLE {log.sql}.job DROP CONSTRAINT good; "
                 f"ALTER TABLE {log.sql}.message DROP CONSTRAINT good; "
-                f"DROP TABLE IF EXISTS {log.sql}.positions, {log.sql}.penstock_positions"
+                f"DROP TABLE IF EXISTS {log.sql}.positions, {log.sql}.sluicegate_positions"
             )
 
 

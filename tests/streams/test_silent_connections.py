@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from tests.streams.silent_proxy import silent_proxy
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Consumer,
     DeadLetterRecord,
@@ -27,28 +27,28 @@ from penstock import (
     flow,
     send,
 )
-from penstock import stack as decorated
-from penstock._clients.postgres.access import Access
-from penstock._clients.postgres.connections import Connections
-from penstock._core.clock import wait_until
-from penstock.consumer import PoisonError, dead_letters
-from penstock.flow import PostgresState
-from penstock.letters.table import COLUMNS
-from penstock.queues import QueueAdmin
-from penstock.sinks import PostgresEffects, PostgresSink
-from penstock.sources import waking
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
-from penstock.streams import PostgresParkStore
+from sluicegate import stack as decorated
+from sluicegate._clients.postgres.access import Access
+from sluicegate._clients.postgres.connections import Connections
+from sluicegate._core.clock import wait_until
+from sluicegate.consumer import PoisonError, dead_letters
+from sluicegate.flow import PostgresState
+from sluicegate.letters.table import COLUMNS
+from sluicegate.queues import QueueAdmin
+from sluicegate.sinks import PostgresEffects, PostgresSink
+from sluicegate.sources import waking
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
+from sluicegate.streams import PostgresParkStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.streams.log_help import Log
 
-    from penstock import LoopClock, Message
-    from penstock.consumer.jobs import EventContext
+    from sluicegate import LoopClock, Message
+    from sluicegate.consumer.jobs import EventContext
 
 SOON = 0.25
 """The `answer_timeout` of these tests, in seconds."""
@@ -345,7 +345,7 @@ async def test_a_part_of_a_consumer_continues_and_closes_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Judged by its table, which has each message once. The outage is reported."""
-    caplog.set_level(logging.DEBUG, "penstock")
+    caplog.set_level(logging.DEBUG, "sluicegate")
     monkeypatch.setattr(dead_letters, "WRITE_WITHIN", SOON)
     columns = ", ".join(f"{each.name} {each.types[0]} {each.rest}" for each in COLUMNS)
     async with silent_proxy(log.dsn) as proxy, log.connected() as con:
@@ -376,5 +376,5 @@ async def test_a_part_of_a_consumer_continues_and_closes_in_time(
         finally:
             await con.execute(
                 f"DROP TABLE IF EXISTS {log.sql}.rows, {log.sql}.rows2, {log.sql}.dead_letters, "
-                f"{log.sql}.positions, {log.sql}.penstock_positions"
+                f"{log.sql}.positions, {log.sql}.sluicegate_positions"
             )

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 from tests.sinks.postgres_help import batch_of, outcomes, proxied
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     ErrorClass,
@@ -30,14 +30,14 @@ from penstock import (
     VersionConflict,
     send,
 )
-from penstock.postgres import PostgresAccess
-from penstock.sinks import PostgresStreamSink
-from penstock.streams import NO_STREAM, Appended, NewMessage, StreamLog
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks import PostgresStreamSink
+from sluicegate.streams import NO_STREAM, Appended, NewMessage, StreamLog
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 
 def sink(log: Log, **options: Any) -> PostgresStreamSink:
@@ -282,7 +282,7 @@ async def test_writers_of_the_same_streams_wait_for_each_other_and_never_deadloc
 async def test_a_log_that_is_missing_is_named_at_opening_and_in_a_write(
     log: Log, real_clock: LoopClock
 ) -> None:
-    with pytest.raises(ConfigError, match="penstock pg install"):
+    with pytest.raises(ConfigError, match="sluicegate pg install"):
         async with sink(log, schema="nowhere"):
             pass
     async with sink(log) as open_sink:
@@ -291,7 +291,7 @@ async def test_a_log_that_is_missing_is_named_at_opening_and_in_a_write(
         errors = await send(open_sink, RowBatch([item("a-1", 1), item("a-1", 2)]))
     error = errors[0]
     assert isinstance(error, RefusedError)
-    assert "penstock pg install" in error.repair
+    assert "sluicegate pg install" in error.repair
     assert error is errors[1]
 
 
@@ -354,7 +354,7 @@ def test_bad_arguments_are_named(options: dict[str, Any], why: str) -> None:
 def test_a_sink_is_a_description_that_travels() -> None:
     made = PostgresStreamSink("postgresql://u:secret@h/x", stream="s", type="t", id="i")
     copy = pickle.loads(pickle.dumps(made))
-    assert repr(copy) == repr(made) == "PostgresStreamSink(h/x, schema='penstock')"
+    assert repr(copy) == repr(made) == "PostgresStreamSink(h/x, schema='sluicegate')"
     assert copy.capabilities == made.capabilities
     assert made.capabilities.idempotent
     assert not PostgresStreamSink(

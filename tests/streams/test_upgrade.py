@@ -8,14 +8,14 @@ import asyncpg
 import pytest
 from tests.streams.log_help import Log, role
 
-from penstock import UnavailableError
-from penstock._clients.postgres.schema.history import Migration, migrations, newest
-from penstock._clients.postgres.schema.installation import upgrade
-from penstock._clients.postgres.schema.opened import opened_schema
-from penstock.streams import install_streams, upgrade_streams
+from sluicegate import UnavailableError
+from sluicegate._clients.postgres.schema.history import Migration, migrations, newest
+from sluicegate._clients.postgres.schema.installation import upgrade
+from sluicegate._clients.postgres.schema.opened import opened_schema
+from sluicegate.streams import install_streams, upgrade_streams
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 GOOD = Migration(
     newest() + 1, "notes", "CREATE TABLE {schema}.note (text text); -- of {class}, '{}'"
@@ -84,6 +84,6 @@ async def test_a_lock_that_does_not_come_is_told_and_nothing_is_done(
     async with role(log) as app, log.connected() as con:
         await con.execute(f"ALTER ROLE {app.name} SET lock_timeout = 1")
         async with con.transaction():
-            await con.execute("SELECT pg_advisory_xact_lock(hashtext('penstock pg install'))")
+            await con.execute("SELECT pg_advisory_xact_lock(hashtext('sluicegate pg install'))")
             with pytest.raises(UnavailableError, match="lock_timeout"):
                 await install_streams(app.dsn, schema="later")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing import skip_or_fail
+from sluicegate.testing import skip_or_fail
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def promtool() -> str:
     if found is not None:
         return found
     folder = (
-        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "prometheus"
+        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sluicegate" / "prometheus"
     )
     tool = folder / "usr" / "bin" / "promtool"
     if not tool.exists():

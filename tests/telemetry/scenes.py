@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tenacity
 
-from penstock import (
+from sluicegate import (
     Batcher,
     DeadLetter,
     Limits,
@@ -17,13 +17,13 @@ from penstock import (
     TransientError,
     stack,
 )
-from penstock.testing import BlockingSink, FakeSink, ScriptedSink, fail, partial, slow
+from sluicegate.testing import BlockingSink, FakeSink, ScriptedSink, fail, partial, slow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from penstock import Observer
-    from penstock.testing import FakeClock
+    from sluicegate import Observer
+    from sluicegate.testing import FakeClock
 
 EVERY_ALERT = {
     "BatcherBatchesSmall": "sparse",

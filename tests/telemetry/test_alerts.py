@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT
 from tests.telemetry.test_prometheus import NAMES
 from tests.telemetry.test_tenants import TENANT_NAMES
 
-from penstock.telemetry import alert_rules
+from sluicegate.telemetry import alert_rules
 
 if TYPE_CHECKING:
     from pathlib import Path

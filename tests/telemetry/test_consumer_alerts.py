@@ -9,7 +9,7 @@ import yaml
 from tests.telemetry.test_alerts import check_rules
 from tests.telemetry.test_consumer_metrics import COUNTERS, GAUGES
 
-from penstock.telemetry import alert_rules
+from sluicegate.telemetry import alert_rules
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,22 +23,22 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
-from penstock import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
-from penstock._core.source import Record, TopicPartition
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.telemetry import (
+from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
+from sluicegate._core.source import Record, TopicPartition
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.telemetry import (
     OpenTelemetryConsumerObserver,
     PrometheusConsumerObserver,
 )
-from penstock.telemetry.consumer_definitions import CONSUMER
+from sluicegate.telemetry.consumer_definitions import CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock import Message
-    from penstock.consumer import ConsumerObserver
-    from penstock.testing import FakeClock
+    from sluicegate import Message
+    from sluicegate.consumer import ConsumerObserver
+    from sluicegate.testing import FakeClock
 
 P0 = TopicPartition("orders", 0)
 PARTITION = {"name", "topic", "partition"}
@@ -291,8 +291,8 @@ PROGRAM = """
 import asyncio, json, os
 from prometheus_client import CollectorRegistry, multiprocess, values
 values.ValueClass = values.MultiProcessValue()
-from penstock.telemetry import PrometheusConsumerObserver
-from penstock.testing import FakeClock
+from sluicegate.telemetry import PrometheusConsumerObserver
+from sluicegate.testing import FakeClock
 from tests.telemetry.test_consumer_metrics import running
 
 def scrape():

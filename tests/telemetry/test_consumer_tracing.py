@@ -13,18 +13,18 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from penstock import ConfigError, Consumer, Nak, Terminate
-from penstock._core.source import Record
-from penstock.consumer import ConsumerObserver, DoublingBackoff, RetryPolicy
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.telemetry import ConsumerTracing
+from sluicegate import ConfigError, Consumer, Nak, Terminate
+from sluicegate._core.source import Record
+from sluicegate.consumer import ConsumerObserver, DoublingBackoff, RetryPolicy
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.telemetry import ConsumerTracing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock import Message
-    from penstock._core.consumer_observer import HandlerWatch
-    from penstock.testing import FakeClock
+    from sluicegate import Message
+    from sluicegate._core.consumer_observer import HandlerWatch
+    from sluicegate.testing import FakeClock
 
 EXPORTED = InMemorySpanExporter()
 PROVIDER = TracerProvider()
@@ -97,9 +97,9 @@ async def test_a_message_has_a_span_linked_to_its_producer(fake_clock: FakeClock
         "messaging.destination.name": "orders",
         "messaging.destination.partition.id": "0",
         "messaging.kafka.offset": 7,
-        "penstock.consumer.name": "billing",
-        "penstock.message.attempt": 1,
-        "penstock.outcome": "ack",
+        "sluicegate.consumer.name": "billing",
+        "sluicegate.message.attempt": 1,
+        "sluicegate.outcome": "ack",
     }
 
 
@@ -159,8 +159,8 @@ async def test_each_try_has_a_span_and_its_error_shows_no_values(fake_clock: Fak
         assert span.status.status_code is StatusCode.ERROR
         attributes = dict(span.attributes or {})
         assert attributes["error.type"] == "ValueError"
-        assert attributes["penstock.outcome"] == "error"
-        assert attributes["penstock.message.attempt"] == attempt
+        assert attributes["sluicegate.outcome"] == "error"
+        assert attributes["sluicegate.message.attempt"] == attempt
         assert SECRET not in span.to_json()
 
 
@@ -181,7 +181,7 @@ async def test_a_result_that_is_no_acknowledgement_is_an_error(
 
     span = (await consume(fake_clock, [record(0)], handler))[0]
     assert span.status.status_code is StatusCode.ERROR
-    assert (span.attributes or {})["penstock.outcome"] == outcome
+    assert (span.attributes or {})["sluicegate.outcome"] == outcome
     assert (span.attributes or {})["error.type"] == kind
     assert SECRET not in span.to_json()
 
@@ -219,7 +219,7 @@ async def test_links_beyond_the_most_are_counted(fake_clock: FakeClock) -> None:
 
     (span,) = await consume(fake_clock, given, handler, size=5, max_links=2)
     assert len(span.links) == 2
-    assert (span.attributes or {})["penstock.links.omitted"] == 3
+    assert (span.attributes or {})["sluicegate.links.omitted"] == 3
 
 
 async def test_a_batch_of_several_partitions_names_none(fake_clock: FakeClock) -> None:
@@ -282,7 +282,7 @@ async def test_an_offset_of_another_system_has_a_name_of_ours(fake_clock: FakeCl
 
     (span,) = await consume(fake_clock, [record(5)], handler, system="nats")
     attributes = dict(span.attributes or {})
-    assert (attributes["messaging.system"], attributes["penstock.message.offset"]) == ("nats", 5)
+    assert (attributes["messaging.system"], attributes["sluicegate.message.offset"]) == ("nats", 5)
     assert "messaging.kafka.offset" not in attributes
 
 

@@ -17,9 +17,9 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 from tests.telemetry.scenes import EVERY_ALERT, every_state
 
-from penstock.telemetry import PrometheusObserver, alert_rules
-from penstock.telemetry.definitions import PENDING, STATES
-from penstock.testing import FakeClock
+from sluicegate.telemetry import PrometheusObserver, alert_rules
+from sluicegate.telemetry.definitions import PENDING, STATES
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,9 +33,9 @@ import asyncio, json, logging, os, signal
 logging.disable()
 from prometheus_client import CollectorRegistry, multiprocess, values
 values.ValueClass = values.MultiProcessValue(lambda: os.environ.get("WORKER", os.getpid()))
-from penstock.telemetry import PrometheusObserver
-from penstock import Batcher
-from penstock.testing import FakeClock
+from sluicegate.telemetry import PrometheusObserver
+from sluicegate import Batcher
+from sluicegate.testing import FakeClock
 from tests.telemetry.scenes import every_state
 from tests.telemetry.test_multiprocess import samples_of
 

@@ -19,10 +19,10 @@ from tests.telemetry.scenes import every_state
 from tests.telemetry.test_prometheus import NAMES
 from tests.telemetry.test_tenants import TENANT_NAMES
 
-from penstock import Batcher, ConfigError, Limits, Observed, Outcome, stack
-from penstock.telemetry import OpenTelemetryObserver, PrometheusObserver
-from penstock.telemetry._tenants import OTHER
-from penstock.telemetry.definitions import (
+from sluicegate import Batcher, ConfigError, Limits, Observed, Outcome, stack
+from sluicegate.telemetry import OpenTelemetryObserver, PrometheusObserver
+from sluicegate.telemetry._tenants import OTHER
+from sluicegate.telemetry.definitions import (
     COUNTERS,
     HISTOGRAMS,
     PENDING,
@@ -30,13 +30,13 @@ from penstock.telemetry.definitions import (
     TENANT_ITEMS,
     TOTALS,
 )
-from penstock.testing import BlockingSink, FakeSink
+from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock import LoopClock
-    from penstock.testing import FakeClock
+    from sluicegate import LoopClock
+    from sluicegate.testing import FakeClock
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 

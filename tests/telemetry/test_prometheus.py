@@ -15,7 +15,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     Limits,
@@ -29,12 +29,12 @@ from penstock import (
     TransientError,
     stack,
 )
-from penstock.telemetry import PrometheusObserver
-from penstock.testing import BlockingSink, FakeSink, ScriptedSink, fail, hang, partial, slow
+from sluicegate.telemetry import PrometheusObserver
+from sluicegate.testing import BlockingSink, FakeSink, ScriptedSink, fail, hang, partial, slow
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import FakeClock
+    from sluicegate import LoopClock
+    from sluicegate.testing import FakeClock
 
 NAMES = {
     "batcher_batch_size_items": ("histogram", {"name"}),
@@ -473,7 +473,7 @@ async def test_exemplars_name_a_trace(fake_clock: FakeClock) -> None:
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace import TracerProvider
 
-    from penstock import Tracing
+    from sluicegate import Tracing
 
     registry = CollectorRegistry()
     sink = stack(

@@ -9,8 +9,8 @@ import yaml
 from tests.telemetry.test_alerts import check_rules
 from tests.telemetry.test_consumer_alerts import scenario
 
-from penstock.telemetry import alert_rules
-from penstock.telemetry.queue_definitions import QUEUES
+from sluicegate.telemetry import alert_rules
+from sluicegate.telemetry.queue_definitions import QUEUES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ ILL = {
 
 def test_the_rules_of_queues_speak_of_metrics_that_exist() -> None:
     groups = yaml.safe_load(alert_rules())["groups"]
-    (group,) = (each for each in groups if each["name"] == "penstock-queue")
+    (group,) = (each for each in groups if each["name"] == "sluicegate-queue")
     known = {each.family.name for each in QUEUES.states}
     assert {rule["alert"] for rule in group["rules"]} == set(ILL)
     for rule in group["rules"]:

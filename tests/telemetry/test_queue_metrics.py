@@ -14,9 +14,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from tests.telemetry.test_stream_metrics import Samples, samples
 
-from penstock.queues import QueueFigures, QueueMonitorStats, QueueStats
-from penstock.telemetry import OpenTelemetryQueueObserver, PrometheusQueueObserver
-from penstock.telemetry.queue_definitions import QUEUES
+from sluicegate.queues import QueueFigures, QueueMonitorStats, QueueStats
+from sluicegate.telemetry import OpenTelemetryQueueObserver, PrometheusQueueObserver
+from sluicegate.telemetry.queue_definitions import QUEUES
 
 MAILS = QueueStats(
     is_paused=False,

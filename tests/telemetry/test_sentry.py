@@ -1,5 +1,5 @@
 """Exceptions of user code in Sentry: with their traceback, once per kind, without item values in
-Penstock's texts.
+Sluicegate's texts.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import sentry_sdk
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
-from penstock import (
+from sluicegate import (
     Batcher,
     BatcherBroken,
     Limits,
     Observer,
     Outcome,
-    PenstockError,
     PermanentError,
     Retry,
     Router,
+    SluicegateError,
     WriteResult,
     stack,
 )
-from penstock.sinks import DeadLetter, FileSink
+from sluicegate.sinks import DeadLetter, FileSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from sentry_sdk.envelope import Envelope
 
-    from penstock import Batch, LoopClock
-    from penstock.testing import FakeClock
+    from sluicegate import Batch, LoopClock
+    from sluicegate.testing import FakeClock
 
 SECRET = "4929-1234-5678"
 LIMITS = Limits(max_items=2, workers=1)
@@ -210,7 +210,7 @@ async def test_an_exception_of_user_code_is_one_event_with_its_traceback(
     with suppress(BatcherBroken, KeyError):
         async with make(tmp_path) as batcher:
             for _ in range(5):
-                with suppress(PenstockError):  # raised to the producer by the item's function
+                with suppress(SluicegateError):  # raised to the producer by the item's function
                     await batcher.add(SECRET)
             await batcher.flush()
     gc.collect()
@@ -220,7 +220,7 @@ async def test_an_exception_of_user_code_is_one_event_with_its_traceback(
         event["logentry"].get("formatted") or event["logentry"]["message"]
         for event in sentry.events
     ]
-    assert [event["logger"] for event in raised] == [f"penstock.{logger}"], texts
+    assert [event["logger"] for event in raised] == [f"sluicegate.{logger}"], texts
     values = raised[0]["exception"]["values"]
     assert "KeyError" in [value["type"] for value in values]
     frames = {

@@ -9,8 +9,8 @@ import yaml
 from tests.telemetry.test_alerts import check_rules
 from tests.telemetry.test_consumer_alerts import scenario
 
-from penstock.telemetry import alert_rules
-from penstock.telemetry.stream_definitions import STREAM
+from sluicegate.telemetry import alert_rules
+from sluicegate.telemetry.stream_definitions import STREAM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ ILL = {
 
 def test_the_rules_of_logs_speak_of_metrics_that_exist() -> None:
     groups = yaml.safe_load(alert_rules())["groups"]
-    (group,) = (each for each in groups if each["name"] == "penstock-stream")
+    (group,) = (each for each in groups if each["name"] == "sluicegate-stream")
     known = {each.family.name for each in STREAM.states}
     assert {rule["alert"] for rule in group["rules"]} == set(ILL)
     for rule in group["rules"]:

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
-from penstock.streams import (
+from sluicegate.streams import (
     Backlog,
     HorizonStats,
     LogFigures,
@@ -21,8 +21,8 @@ from penstock.streams import (
     SubscriptionStats,
     TableStats,
 )
-from penstock.telemetry import OpenTelemetryStreamObserver, PrometheusStreamObserver
-from penstock.telemetry.stream_definitions import STREAM
+from sluicegate.telemetry import OpenTelemetryStreamObserver, PrometheusStreamObserver
+from sluicegate.telemetry.stream_definitions import STREAM
 
 Samples: TypeAlias = dict[tuple[str, ...], float]
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 
-from penstock import Batcher, ConfigError, Limits, Outcome, RowBatch, Tenants, TenantStats
-from penstock._core.lineage import Lineage, Reason
-from penstock.telemetry import PrometheusObserver
-from penstock.telemetry._tenants import OTHER, Top
-from penstock.telemetry.families import Families
+from sluicegate import Batcher, ConfigError, Limits, Outcome, RowBatch, Tenants, TenantStats
+from sluicegate._core.lineage import Lineage, Reason
+from sluicegate.telemetry import PrometheusObserver
+from sluicegate.telemetry._tenants import OTHER, Top
+from sluicegate.telemetry.families import Families
 
 if TYPE_CHECKING:
-    from penstock import Batch
-    from penstock.testing import FakeClock
+    from sluicegate import Batch
+    from sluicegate.testing import FakeClock
 
 
 TENANT_NAMES = {

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     DeadLetter,
@@ -24,12 +24,12 @@ from penstock import (
     Tracing,
     stack,
 )
-from penstock.sinks import MemorySink
-from penstock.telemetry import traced
-from penstock.testing import FakeSink, ScriptedSink, fail, partial
+from sluicegate.sinks import MemorySink
+from sluicegate.telemetry import traced
+from sluicegate.testing import FakeSink, ScriptedSink, fail, partial
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 EXPORTED = InMemorySpanExporter()
 PROVIDER = TracerProvider()

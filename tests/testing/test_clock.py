@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.testing import FakeClock, WouldHang
+from sluicegate.testing import FakeClock, WouldHang
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 
 def test_time_jumps_to_the_exact_moment_of_the_next_timer() -> None:

@@ -16,16 +16,16 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import InvalidTopicError, TopicAlreadyExistsError
 from aiokafka.structs import TopicPartition
 
-from penstock._maven import fetch
-from penstock.testing import EmbeddedKafka, EmbeddedUnavailable
-from penstock.testing import embedded_kafka as start_kafka
-from penstock.testing.servers.java import PROGRAMS
-from penstock.testing.servers.require import there_or_skip
+from sluicegate._maven import fetch
+from sluicegate.testing import EmbeddedKafka, EmbeddedUnavailable
+from sluicegate.testing import embedded_kafka as start_kafka
+from sluicegate.testing.servers.java import PROGRAMS
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left() -> None
 def test_a_broker_that_is_not_ours_is_used_and_not_ended(
     running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", running.bootstrap)
+    monkeypatch.setenv("SLUICEGATE_KAFKA_BOOTSTRAP", running.bootstrap)
     with start_kafka() as theirs:
         assert theirs.bootstrap == running.bootstrap
         assert theirs.pid is None
@@ -222,10 +222,10 @@ def test_a_home_gives_the_jars(
     running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "libs").symlink_to(fetch(PROGRAMS / "kafka.xml"))
-    monkeypatch.setenv("PENSTOCK_KAFKA_HOME", str(tmp_path))
+    monkeypatch.setenv("SLUICEGATE_KAFKA_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with start_kafka() as server:
         assert server.pid not in {None, running.pid}
     assert all(
-        path.name.startswith("kafka-program-") for path in (tmp_path / "cache/penstock").iterdir()
+        path.name.startswith("kafka-program-") for path in (tmp_path / "cache/sluicegate").iterdir()
     )

@@ -17,15 +17,15 @@ from nats.aio.client import Client
 from nats.errors import MaxPayloadError, NoServersError
 from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 
-from penstock.testing import EmbeddedNats, EmbeddedUnavailable
-from penstock.testing import embedded_nats as start_nats
-from penstock.testing.servers import nats as module
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing import EmbeddedNats, EmbeddedUnavailable
+from sluicegate.testing import embedded_nats as start_nats
+from sluicegate.testing.servers import nats as module
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 USERS = """
 authorization {

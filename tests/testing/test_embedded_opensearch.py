@@ -12,9 +12,9 @@ import httpx
 import psutil
 import pytest
 
-from penstock.testing import EmbeddedOpenSearch, EmbeddedUnavailable
-from penstock.testing import embedded_opensearch as start_opensearch
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing import EmbeddedOpenSearch, EmbeddedUnavailable
+from sluicegate.testing import embedded_opensearch as start_opensearch
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

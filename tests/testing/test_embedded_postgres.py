@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.testing import EmbeddedPostgres, EmbeddedUnavailable, skip_or_fail
-from penstock.testing import embedded_postgres as start_postgres
-from penstock.testing.servers.require import is_required, there_or_skip
+from sluicegate.testing import EmbeddedPostgres, EmbeddedUnavailable, skip_or_fail
+from sluicegate.testing import embedded_postgres as start_postgres
+from sluicegate.testing.servers.require import is_required, there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.protocol import Record
 
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 asyncpg = pytest.importorskip("asyncpg")
 
@@ -140,7 +140,7 @@ async def test_two_servers_at_once_have_settings_and_data_of_their_own(
 async def test_it_starts_from_a_folder_that_others_may_not_enter(
     real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.testing.servers.postgres._is_open", lambda _folder: False)
+    monkeypatch.setattr("sluicegate.testing.servers.postgres._is_open", lambda _folder: False)
     with start_postgres({"fsync": "off"}) as server:
         assert server._binaries.is_relative_to(server._folder.path)
         async with connected(server) as connection:
@@ -166,7 +166,7 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_required_fails_where_it_would_be_skipped(
     monkeypatch: pytest.MonkeyPatch, names: str, expected: bool
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_REQUIRE", names)
+    monkeypatch.setenv("SLUICEGATE_REQUIRE", names)
     assert is_required("postgres") is expected
     with pytest.raises(
         pytest.fail.Exception if expected else pytest.skip.Exception, match="no package"

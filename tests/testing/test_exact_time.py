@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import ConfigError, LoopClock
-from penstock.testing import FakeClock, WouldHang
+from sluicegate import ConfigError, LoopClock
+from sluicegate.testing import FakeClock, WouldHang
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from penstock import Clock
+    from sluicegate import Clock
 
 
 def recorder(clock: Clock, into: list[tuple[str, float]], name: str) -> Callable[[], None]:

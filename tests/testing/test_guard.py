@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from penstock.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
-from penstock.testing.servers.processes import wait_gone
+from sluicegate.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
+from sluicegate.testing.servers.processes import wait_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STARTER = """
 import os, sys
 from threading import Thread
-from penstock.testing import (
+from sluicegate.testing import (
     EmbeddedUnavailable, embedded_kafka, embedded_nats, embedded_opensearch, embedded_postgres
 )
 
@@ -101,7 +101,9 @@ class Started:
 @contextmanager
 def started(body: str) -> Iterator[Started]:
     """A starter in its own process group; its children are all gone at the end."""
-    ours = {name: value for name, value in os.environ.items() if name != "PENSTOCK_KAFKA_BOOTSTRAP"}
+    ours = {
+        name: value for name, value in os.environ.items() if name != "SLUICEGATE_KAFKA_BOOTSTRAP"
+    }
     command = [sys.executable, "-c", STARTER.format(body=body)]
     process = subprocess.Popen(
         command,

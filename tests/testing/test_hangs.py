@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from penstock.testing import FakeClock, WouldHang
+from sluicegate.testing import FakeClock, WouldHang
 
 
 async def deadlock() -> None:

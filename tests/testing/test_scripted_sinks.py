@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Limits,
     Outcome,
@@ -18,7 +18,7 @@ from penstock import (
     UnknownOutcomeError,
     send,
 )
-from penstock.testing import (
+from sluicegate.testing import (
     BlockingSink,
     DedupSink,
     FakeSink,
@@ -34,7 +34,7 @@ from penstock.testing import (
 )
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 async def test_steps_are_taken_in_order_and_traced(fake_clock: FakeClock) -> None:

@@ -68,7 +68,7 @@ class Facts:
 
     def sink(self, **options: Any) -> Any:
         """Make the sink of the table."""
-        from penstock.sinks.postgres import PostgresSink
+        from sluicegate.sinks.postgres import PostgresSink
 
         return PostgresSink(self.dsn, table="facts", columns=COLUMNS, **options)
 
@@ -100,9 +100,9 @@ def facts(count: int, *more_jars: str) -> Generator[Facts]:
     try:
         from pyspark.sql import SparkSession
 
-        from penstock import MissingJars
-        from penstock.spark import connector_jars
-        from penstock.testing import EmbeddedUnavailable, embedded_postgres
+        from sluicegate import MissingJars
+        from sluicegate.spark import connector_jars
+        from sluicegate.testing import EmbeddedUnavailable, embedded_postgres
     except ImportError as missing:
         raise CaseUnavailableError(str(missing)) from missing
     if SparkSession.getActiveSession() is not None:

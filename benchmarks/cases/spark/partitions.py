@@ -29,7 +29,7 @@ def _consume(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _ours(table: Facts) -> Took:
-    from penstock.spark import write_dataframe
+    from sluicegate.spark import write_dataframe
 
     table.make(PLAIN_TABLE)
     rows = table.made(table.count * ROWS, table.count)

@@ -34,7 +34,7 @@ class Upserts:
         self._keys = table.count // versions
 
     def ours(self, **options: Any) -> Took:
-        from penstock.spark import write_dataframe
+        from sluicegate.spark import write_dataframe
 
         rows, sink = self._rows(), self._table.sink(on_conflict="update")
         return self._timed(

@@ -51,12 +51,12 @@ class Appends:
         return turn
 
     def ours(self, *, full: bool) -> None:
-        from penstock.spark import write_dataframe
+        from sluicegate.spark import write_dataframe
 
         write_dataframe(self._table.rows(), self._stack() if full else self._table.sink())
 
     def ours_in_buckets(self) -> None:
-        from penstock.spark import write_dataframe
+        from sluicegate.spark import write_dataframe
 
         write_dataframe(
             self._table.rows(),
@@ -90,8 +90,8 @@ class Appends:
         return [self._table.folder / f"part-{part}" for part in range(TASKS)]
 
     def _stack(self) -> Any:
-        from penstock import CircuitBreaker, DeadLetter, Metrics, Retry, Timeout, stack
-        from penstock.sinks.file import FileSink
+        from sluicegate import CircuitBreaker, DeadLetter, Metrics, Retry, Timeout, stack
+        from sluicegate.sinks.file import FileSink
 
         letters = FileSink(self._table.folder / "dead-letters.jsonl", per_process=True)
         return stack(

@@ -1,4 +1,4 @@
-package penstock.benchmarks;
+package sluicegate.benchmarks;
 
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;

@@ -1,1 +1,1 @@
-"""DataFrames into PostgreSQL without Penstock."""
+"""DataFrames into PostgreSQL without Sluicegate."""

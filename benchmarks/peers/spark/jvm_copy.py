@@ -45,13 +45,13 @@ def append(df: Any, dsn: str, table: str) -> None:
 
 
 def _writer(spark: Any) -> Any:
-    return spark._jvm.penstock.benchmarks.CopyWriter  # there is no other access to Java
+    return spark._jvm.sluicegate.benchmarks.CopyWriter  # there is no other access to Java
 
 
 def _compiled(folder: Path) -> Path:
     import pyspark
 
-    from penstock.spark import connector_jars
+    from sluicegate.spark import connector_jars
 
     jars = f"{Path(pyspark.__file__).parent / 'jars'}/*:{connector_jars('postgresql')}"
     classes, target = folder / "classes", folder / "copy-writer.jar"

@@ -6,15 +6,15 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock import RetryPolicy
-from penstock.consumer import Consumer, DoublingBackoff
+from sluicegate import RetryPolicy
+from sluicegate.consumer import Consumer, DoublingBackoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from penstock.consumer.jobs import EventContext
-    from penstock.sources.memory import MemorySource
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.sources.memory import MemorySource
+    from sluicegate.testing import FakeClock
 
 PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
 

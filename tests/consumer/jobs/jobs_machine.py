@@ -17,11 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from jobs.jobs_member import JobsMember
 from jobs.jobs_script import DRAIN, JobsTruth, Setting, scripts, settings_of_members
 
-from penstock import ClosedError, ConfigError
-from penstock._core.errors import PenstockError
-from penstock._core.source import Record, TopicPartition
-from penstock.sources.memory import Crashed, MemoryLog
-from penstock.testing import FakeClock
+from sluicegate import ClosedError, ConfigError
+from sluicegate._core.errors import SluicegateError
+from sluicegate._core.source import Record, TopicPartition
+from sluicegate.sources.memory import Crashed, MemoryLog
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from jobs.jobs_script import Script
@@ -111,7 +111,7 @@ class JobsMachine(RuleBasedStateMachine):
     async def _interject(self, member: JobsMember, partition: TopicPartition | None) -> None:
         try:
             await member.consumer.interject(member.tick, partition)
-        except (PenstockError, ValueError) as error:
+        except (SluicegateError, ValueError) as error:
             self.truth.claim(not isinstance(error, ConfigError), repr(error))
 
     @rule(concurrency=st.integers(1, 3), room=st.integers(0, 2), per_key=st.integers(1, 3))

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, cast
 from jobs.jobs_script import DRAIN, Script, Work
 from tests.machine.consumer_machine import place_of
 
-from penstock import ClosedError, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
-from penstock.consumer import DoublingBackoff
-from penstock.consumer.jobs import (
+from sluicegate import ClosedError, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
+from sluicegate.consumer import DoublingBackoff
+from sluicegate.consumer.jobs import (
     BatchItems,
     Incomplete,
     Interjector,
     ItemBatcher,
     JobScheduler,
 )
-from penstock.sources.memory import MemorySource
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from jobs.jobs_script import JobsTruth, Setting
 
-    from penstock._core.source import TopicPartition
-    from penstock.consumer import DrainReport, Message
-    from penstock.consumer.jobs import BatchItem, EventContext
-    from penstock.testing import FakeClock
+    from sluicegate._core.source import TopicPartition
+    from sluicegate.consumer import DrainReport, Message
+    from sluicegate.consumer.jobs import BatchItem, EventContext
+    from sluicegate.testing import FakeClock
 
 
 class JobsMember:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from tests.machine.consumer_mutants import Planted
 
-from penstock import ClosedError
-from penstock._core.order.lanes import Lanes
-from penstock.consumer.completed_jobs import CompletedJobs
-from penstock.consumer.jobs.events import Events
-from penstock.consumer.jobs.items import BatchItem, BatchItems, ItemFormer
-from penstock.consumer.jobs.queue import JobQueue
-from penstock.consumer.jobs.running import JobRun
-from penstock.consumer.jobs.scheduler import JobScheduler
-from penstock.consumer.message import Message
-from penstock.consumer.quiet import Quiet
-from penstock.consumer.schedule import Schedule
+from sluicegate import ClosedError
+from sluicegate._core.order.lanes import Lanes
+from sluicegate.consumer.completed_jobs import CompletedJobs
+from sluicegate.consumer.jobs.events import Events
+from sluicegate.consumer.jobs.items import BatchItem, BatchItems, ItemFormer
+from sluicegate.consumer.jobs.queue import JobQueue
+from sluicegate.consumer.jobs.running import JobRun
+from sluicegate.consumer.jobs.scheduler import JobScheduler
+from sluicegate.consumer.message import Message
+from sluicegate.consumer.quiet import Quiet
+from sluicegate.consumer.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pytest
     from tests.machine.consumer_mutants import Mutant
 
-    from penstock.consumer.jobs import EventContext
-    from penstock.consumer.jobs.queue import Job
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.consumer.jobs.queue import Job
 
 ALL: dict[str, Planted] = {}
 ORDER = "out of order|.*overtook"

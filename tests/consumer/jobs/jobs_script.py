@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from tests.machine.consumer_machine import Place
 
-    from penstock.consumer import Message
-    from penstock.sources.memory import MemoryLog
+    from sluicegate.consumer import Message
+    from sluicegate.sources.memory import MemoryLog
 
 DRAIN = 2.0
 IN_ORDER = {"job", "chain"}

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from consumer_help import log_of
 from watch_help import causes_of
 
-from penstock.consumer import Consumer, Nak
-from penstock.consumer.jobs import BatchItems, Incomplete, ItemBatcher, JobScheduler
-from penstock.consumer.wait_reason import WaitReason
-from penstock.sources.memory import MemorySource
+from sluicegate.consumer import Consumer, Nak
+from sluicegate.consumer.jobs import BatchItems, Incomplete, ItemBatcher, JobScheduler
+from sluicegate.consumer.wait_reason import WaitReason
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import FakeClock
 
 
 @asynccontextmanager

@@ -11,18 +11,18 @@ import pytest
 from consumer_help import P0, log_of
 from jobs.jobs_help import pass_on, running
 
-from penstock import Ack, Nak, Terminate, ToDeadLetter
-from penstock._core.source import Position
-from penstock.consumer import Manual, decode
-from penstock.consumer.jobs import (
+from sluicegate import Ack, Nak, Terminate, ToDeadLetter
+from sluicegate._core.source import Position
+from sluicegate.consumer import Manual, decode
+from sluicegate.consumer.jobs import (
     EventContext,
     Incomplete,
     JobScheduler,
 )
-from penstock.sources.memory import MemorySource
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 # -- results of finalisers -----------------------------------------------------------------------
 

@@ -10,18 +10,26 @@ import pytest
 from consumer_help import P0, log_of
 from jobs.jobs_help import PROMPT, pass_on
 
-from penstock import Batcher, ClosedError, ConfigError, Limits, Nak, PermanentError, TransientError
-from penstock._core.source import Position
-from penstock.consumer import Consumer
-from penstock.consumer.jobs import EventContext, Incomplete, JobScheduler
-from penstock.sources.memory import MemorySource
-from penstock.testing import BlockingSink, MockContext, ScriptedSink, ok, partial
+from sluicegate import (
+    Batcher,
+    ClosedError,
+    ConfigError,
+    Limits,
+    Nak,
+    PermanentError,
+    TransientError,
+)
+from sluicegate._core.source import Position
+from sluicegate.consumer import Consumer
+from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
+from sluicegate.sources.memory import MemorySource
+from sluicegate.testing import BlockingSink, MockContext, ScriptedSink, ok, partial
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from penstock.sources.memory import MemoryLog
-    from penstock.testing import FakeClock
+    from sluicegate.sources.memory import MemoryLog
+    from sluicegate.testing import FakeClock
 
 
 @asynccontextmanager

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from consumer_help import log_of
 
-from penstock.consumer import Consumer
-from penstock.consumer.jobs import EventContext, Incomplete, Interjector
-from penstock.sources.memory import MemorySource
+from sluicegate.consumer import Consumer
+from sluicegate.consumer.jobs import EventContext, Incomplete, Interjector
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 async def idle(context: EventContext) -> None:

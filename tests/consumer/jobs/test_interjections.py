@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, log_of, records
 
-from penstock import ConfigError
-from penstock._core.source import Position
-from penstock.consumer import (
+from sluicegate import ConfigError
+from sluicegate._core.source import Position
+from sluicegate.consumer import (
     Consumer,
     Manual,
     Nak,
@@ -19,7 +19,7 @@ from penstock.consumer import (
     Terminate,
     ToDeadLetter,
 )
-from penstock.consumer.jobs import (
+from sluicegate.consumer.jobs import (
     BatchItems,
     EventContext,
     Incomplete,
@@ -30,13 +30,13 @@ from penstock.consumer.jobs import (
     MemoryStore,
     NotAssigned,
 )
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from penstock.consumer.jobs import BatchItem
-    from penstock.testing import FakeClock
+    from sluicegate.consumer.jobs import BatchItem
+    from sluicegate.testing import FakeClock
 
 
 @asynccontextmanager

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, log_of, records
 
-from penstock import ConfigError
-from penstock._core.source import Position
-from penstock.consumer import Consumer
-from penstock.consumer.jobs import BatchItem, BatchItems, EventContext, Incomplete, ItemBatcher
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ConfigError
+from sluicegate._core.source import Position
+from sluicegate.consumer import Consumer
+from sluicegate.consumer.jobs import BatchItem, BatchItems, EventContext, Incomplete, ItemBatcher
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.consumer import DrainReport
-    from penstock.testing import FakeClock
+    from sluicegate.consumer import DrainReport
+    from sluicegate.testing import FakeClock
 
 
 async def run(

@@ -9,10 +9,10 @@ import pytest
 from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
-from penstock import ClosedError, ConfigError, Nak, RetryPolicy, ThrottledError
-from penstock._core.source import Position
-from penstock.consumer import Consumer, DoublingBackoff
-from penstock.consumer.jobs import (
+from sluicegate import ClosedError, ConfigError, Nak, RetryPolicy, ThrottledError
+from sluicegate._core.source import Position
+from sluicegate.consumer import Consumer, DoublingBackoff
+from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,
     EventContext,
@@ -20,10 +20,10 @@ from penstock.consumer.jobs import (
     ItemBatcher,
     JobScheduler,
 )
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 async def test_items_of_a_lost_claim_are_not_executed(fake_clock: FakeClock) -> None:

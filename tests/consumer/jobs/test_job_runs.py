@@ -12,10 +12,10 @@ import pytest
 from consumer_help import P0, log_of
 from jobs.jobs_help import pass_on, running
 
-from penstock import ConfigError
-from penstock._core.source import Position
-from penstock.consumer import Consumer, ConsumerObserver, HandlerTimeout
-from penstock.consumer.jobs import (
+from sluicegate import ConfigError
+from sluicegate._core.source import Position
+from sluicegate.consumer import Consumer, ConsumerObserver, HandlerTimeout
+from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,
     EventContext,
@@ -23,10 +23,10 @@ from penstock.consumer.jobs import (
     ItemBatcher,
     JobScheduler,
 )
-from penstock.sources.memory import MemorySource
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 async def test_plain_functions_run_in_threads(fake_clock: FakeClock) -> None:

@@ -42,7 +42,7 @@ QUICK = {
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Suppress the log lines of thousands of intended failures."""
-    logger = logging.getLogger("penstock")
+    logger = logging.getLogger("sluicegate")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     yield

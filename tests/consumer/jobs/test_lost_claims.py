@@ -10,13 +10,13 @@ import pytest
 from consumer_help import P0, P1, log_of, records
 from jobs.jobs_help import running
 
-from penstock import RetryPolicy, ThrottledError
-from penstock._core.source import Position
-from penstock.consumer.jobs import BatchItems, EventContext, Incomplete, ItemBatcher, JobScheduler
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import RetryPolicy, ThrottledError
+from sluicegate._core.source import Position
+from sluicegate.consumer.jobs import BatchItems, EventContext, Incomplete, ItemBatcher, JobScheduler
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 class Hanging:

@@ -11,9 +11,9 @@ import pytest
 from consumer_help import P0, log_of
 from jobs.jobs_help import running
 
-from penstock._core.source import Position
-from penstock.consumer import Ack, Manual, Nak, ResultTypeError, Skip, Terminate, ToDeadLetter
-from penstock.consumer.jobs import (
+from sluicegate._core.source import Position
+from sluicegate.consumer import Ack, Manual, Nak, ResultTypeError, Skip, Terminate, ToDeadLetter
+from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,
     EventContext,
@@ -21,10 +21,10 @@ from penstock.consumer.jobs import (
     ItemBatcher,
     JobScheduler,
 )
-from penstock.sources.memory import MemorySource
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 REFUSALS = [
     Nak(),

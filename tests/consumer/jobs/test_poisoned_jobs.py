@@ -9,21 +9,21 @@ import pytest
 from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
-from penstock import Terminate
-from penstock._core.source import Position
-from penstock.consumer import Consumer
-from penstock.consumer.jobs import JobScheduler
-from penstock.consumer.results import PoisonError
-from penstock.letters.parked import MemoryParkStore
-from penstock.sinks import MemorySink
-from penstock.sources.memory import MemorySource
+from sluicegate import Terminate
+from sluicegate._core.source import Position
+from sluicegate.consumer import Consumer
+from sluicegate.consumer.jobs import JobScheduler
+from sluicegate.consumer.results import PoisonError
+from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._core.park_store import ParkedRecord
-    from penstock.consumer.jobs import EventContext, Incomplete
-    from penstock.testing import FakeClock
+    from sluicegate._core.park_store import ParkedRecord
+    from sluicegate.consumer.jobs import EventContext, Incomplete
+    from sluicegate.testing import FakeClock
 
 
 class KeptParkStore(MemoryParkStore):

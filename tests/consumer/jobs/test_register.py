@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import ConfigError, Message
-from penstock.consumer.jobs import EventContext, EventRegister, Incomplete, JobScheduler
-from penstock.testing import ConsumerHarness
+from sluicegate import ConfigError, Message
+from sluicegate.consumer.jobs import EventContext, EventRegister, Incomplete, JobScheduler
+from sluicegate.testing import ConsumerHarness
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 @dataclass

@@ -9,14 +9,14 @@ import pytest
 from consumer_help import P0, P1, log_of, records
 from jobs.jobs_help import running
 
-from penstock import ConfigError, PermanentError, RetryPolicy
-from penstock._core.source import Position
-from penstock.consumer import DoublingBackoff
-from penstock.consumer.jobs import BatchItem, BatchItems, EventContext, Incomplete, ItemBatcher
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ConfigError, PermanentError, RetryPolicy
+from sluicegate._core.source import Position
+from sluicegate.consumer import DoublingBackoff
+from sluicegate.consumer.jobs import BatchItem, BatchItems, EventContext, Incomplete, ItemBatcher
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 EVERY_SECOND = RetryPolicy(attempts=3, backoff=DoublingBackoff(1.0, 1.0))
 

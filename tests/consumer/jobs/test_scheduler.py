@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, log_of, records
 
-from penstock import ClosedError, ConfigError
-from penstock._core.source import Position
-from penstock.consumer import Consumer
-from penstock.consumer.jobs import EventContext, Incomplete, JobScheduler
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ClosedError, ConfigError
+from sluicegate._core.source import Position
+from sluicegate.consumer import Consumer
+from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock._core.source import SourceClaim
-    from penstock.consumer import DrainReport
-    from penstock.testing import FakeClock
+    from sluicegate._core.source import SourceClaim
+    from sluicegate.consumer import DrainReport
+    from sluicegate.testing import FakeClock
 
 
 class Commits(MemorySource):

@@ -10,16 +10,16 @@ import pytest
 from consumer_help import log_of
 from jobs.jobs_help import PROMPT, pass_on, running
 
-from penstock import Batcher, ConfigError, Nak
-from penstock.consumer import Ack, Consumer
-from penstock.consumer.jobs import BatchItems, EventContext, Incomplete, ItemBatcher, JobScheduler
-from penstock.sources.memory import MemorySource
-from penstock.testing import ScriptedSink
+from sluicegate import Batcher, ConfigError, Nak
+from sluicegate.consumer import Ack, Consumer
+from sluicegate.consumer.jobs import BatchItems, EventContext, Incomplete, ItemBatcher, JobScheduler
+from sluicegate.sources.memory import MemorySource
+from sluicegate.testing import ScriptedSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 
 class Jobs:

@@ -24,7 +24,7 @@ from tests.examples.apps.service import (
 )
 from tests.examples.example import load, printed_on
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Limits,
     PermanentError,
@@ -34,13 +34,13 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
-from penstock.testing import ScriptedSink, fail, hang, ok
-from penstock.testing import embedded_postgres as another_server
+from sluicegate.testing import ScriptedSink, fail, hang, ok
+from sluicegate.testing import embedded_postgres as another_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.testing import EmbeddedPostgres, FakeClock
+    from sluicegate.testing import EmbeddedPostgres, FakeClock
 
 UVICORN = (sys.executable, "-m", "uvicorn", "fastapi_app:app", "--port", "0")
 OPTIONS = ("--no-access-log", "--timeout-graceful-shutdown", "5")

@@ -23,7 +23,7 @@ from tests.examples.apps.service import (
 from tests.examples.example import load
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 GUNICORN = (sys.executable, "-m", "gunicorn", "--config", "gunicorn_conf.py", "--no-control-socket")
 OPTIONS = ("--bind", "127.0.0.1:0", "flask_app:app")

@@ -14,7 +14,7 @@ from tests.examples.apps.service import APPS, PLAIN, TABLE, query, service
 from tests.examples.example import load, printed_on
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 MARGIN = 3.0  # seconds for the interpreter's exit and the kubelet
 DEPLOYMENT, SERVICE = yaml.safe_load_all((APPS / "kubernetes.yaml").read_text())

@@ -10,7 +10,7 @@ import yaml
 from tests.examples.apps.service import APPS
 from tests.examples.example import load
 
-from penstock.consumer import probes
+from sluicegate.consumer import probes
 
 MARGIN = 5.0  # seconds for the probe server, the interpreter's exit and the kubelet
 POD_START = 30.0  # seconds until the next pod has joined

@@ -15,7 +15,7 @@ pytest.importorskip("httpx")
 import httpx
 from tests.examples.example import load
 
-from penstock import LoopClock
+from sluicegate import LoopClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,16 +8,16 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._core.source import TopicPartition
-from penstock.flow.kafka_state.content import StateContent
-from penstock.flow.state.changes import ChangeLog
-from penstock.flow.state.codec import JsonState
-from penstock.flow.state.store import KeptStore
+from sluicegate._core.source import TopicPartition
+from sluicegate.flow.kafka_state.content import StateContent
+from sluicegate.flow.state.changes import ChangeLog
+from sluicegate.flow.state.codec import JsonState
+from sluicegate.flow.state.store import KeptStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.flow.state.changes import Stored
+    from sluicegate.flow.state.changes import Stored
 
 KEYS = "abc"
 P0 = TopicPartition("t", 0)

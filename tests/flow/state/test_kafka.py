@@ -15,14 +15,14 @@ from state_help import state_tables
 from tests.sources.kafka.child_help import Child, child_process
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 
-from penstock._core.clock import LOOP_CLOCK
+from sluicegate._core.clock import LOOP_CLOCK
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
     from state_help import StateTables
 
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -19,12 +19,12 @@ from tests.sources.kafka.kafka_help import (
 )
 from tests.sources.kafka.proxy_help import Api, proxied
 
-from penstock._core.clock import LOOP_CLOCK
-from penstock.consumer.jobs import state_keeping
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.consumer.jobs import state_keeping
 
 if TYPE_CHECKING:
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -20,15 +20,15 @@ from tests.sources.kafka.kafka_help import (
     stored,
 )
 
-from penstock import ConfigError
-from penstock._core.clock import LOOP_CLOCK
-from penstock._core.source import Position, TopicPartition
-from penstock.flow import KafkaState
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ConfigError
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate._core.source import Position, TopicPartition
+from sluicegate.flow import KafkaState
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

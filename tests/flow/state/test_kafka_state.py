@@ -18,20 +18,20 @@ from tests.sources.kafka.child_help import Child, child_process
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 from tests.sources.kafka.proxy_help import Api, proxied
 
-from penstock import ConfigError
-from penstock._core.clock import LOOP_CLOCK
-from penstock._core.source import TopicPartition
-from penstock.consumer import Consumer
-from penstock.flow import KafkaRecord, KafkaState
-from penstock.sources.kafka import KafkaSource
+from sluicegate import ConfigError
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate._core.source import TopicPartition
+from sluicegate.consumer import Consumer
+from sluicegate.flow import KafkaRecord, KafkaState
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from tests.sources.kafka.own_help import OwnKafka
 
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

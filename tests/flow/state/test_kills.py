@@ -1,6 +1,6 @@
 """A consumer with state that is killed at random moments: the stored state is always a replay.
 
-`PENSTOCK_KILLS=50 pytest -m soak tests/flow/state/test_kills.py` kills at 50 random moments.
+`SLUICEGATE_KILLS=50 pytest -m soak tests/flow/state/test_kills.py` kills at 50 random moments.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from state_help import state_tables
 from tests.sources.kafka.child_help import child_process
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 PROGRAM = Path(__file__).parents[1] / "state_child.py"
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "50"))
 
 
 @pytest.mark.long

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from state_help import state_tables
 
-from penstock._core.clock import LOOP_CLOCK
-from penstock._core.source import Record
-from penstock.consumer import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate._core.source import Record
+from sluicegate.consumer import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

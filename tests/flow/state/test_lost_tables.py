@@ -11,16 +11,16 @@ import pytest
 from state_help import StateTables, state_tables
 from tests.sources.kafka.kafka_help import fill, new_topic, store, stored
 
-from penstock import ConfigError
-from penstock._core.clock import LOOP_CLOCK
-from penstock.consumer import Consumer
-from penstock.flow.state.mark import COPY
-from penstock.sources import Position, TopicPartition
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ConfigError
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.consumer import Consumer
+from sluicegate.flow.state.mark import COPY
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -55,7 +55,7 @@ async def test_tables_that_are_lost(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:
     """Nothing is handled until the tables are restored, or the group's offset is set."""
-    from penstock.sources.kafka import KafkaSource
+    from sluicegate.sources.kafka import KafkaSource
 
     topic, handled = await new_topic(broker), list[int]()
     part = TopicPartition(topic, 0)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from state_help import state_tables
 
-from penstock._core.errors import PositionLost
-from penstock._core.source import Record, TopicPartition
-from penstock.consumer import Consumer
-from penstock.flow.state.changes import ChangeLog
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate._core.errors import PositionLost
+from sluicegate._core.source import Record, TopicPartition
+from sluicegate.consumer import Consumer
+from sluicegate.flow.state.changes import ChangeLog
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from state_help import StateTables
 
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

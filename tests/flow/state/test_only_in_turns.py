@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import ConfigError
-from penstock._core.source import TopicPartition
-from penstock.flow.state.changes import ChangeLog
-from penstock.flow.state.codec import JsonState
-from penstock.flow.state.store import KeptStore
+from sluicegate import ConfigError
+from sluicegate._core.source import TopicPartition
+from sluicegate.flow.state.changes import ChangeLog
+from sluicegate.flow.state.codec import JsonState
+from sluicegate.flow.state.store import KeptStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,18 +12,18 @@ from state_counting import Counting, expected, key_of
 from state_help import StateTables, state_tables
 from tests.sinks.postgres_help import proxied
 
-from penstock._core.clock import LOOP_CLOCK
-from penstock._core.source import Record
-from penstock.consumer import Consumer
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import embedded_postgres as started
-from penstock.testing.servers.require import there_or_skip
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate._core.source import Record
+from sluicegate.consumer import Consumer
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.testing import embedded_postgres as started
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.consumer import DrainReport
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.consumer import DrainReport
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -11,19 +11,19 @@ import asyncpg
 import pytest
 from state_help import state_tables
 
-from penstock import ClosedError, ConfigError, PenstockWarning
-from penstock._core.source import Record
-from penstock.consumer import Consumer, MemoryParkStore
-from penstock.flow import PostgresState
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate import ClosedError, ConfigError, SluicegateWarning
+from sluicegate._core.source import Record
+from sluicegate.consumer import Consumer, MemoryParkStore
+from sluicegate.flow import PostgresState
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from state_help import StateTables
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -164,7 +164,7 @@ async def test_sources_that_keep_their_positions(embedded_postgres: EmbeddedPost
                 with pytest.raises(ConfigError, match=r"Consumer\(state.attach\(source\)\)"):
                     await consumer.run_events(handle, state=state)
             parks: Any = {"parked": MemoryParkStore(), "poison": "park_key"}
-            with pytest.warns(PenstockWarning, match="loses parked"):
+            with pytest.warns(SluicegateWarning, match="loses parked"):
                 parking = Consumer(attached, ordering="partition", **parks)
             async with parking as consumer:
                 with pytest.raises(ConfigError, match="parked"):

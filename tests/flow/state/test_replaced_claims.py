@@ -16,20 +16,20 @@ from tests.sources.kafka.kafka_help import fill, new_topic, produce, stored
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock import PositionLost
-from penstock._core.clock import LOOP_CLOCK
-from penstock._core.source import Record
-from penstock.consumer import Consumer
-from penstock.consumer.jobs import state_keeping
-from penstock.flow import KafkaRecord
-from penstock.sinks import KafkaSink
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.sources.postgres_stream import PostgresStreamSource
+from sluicegate import PositionLost
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate._core.source import Record
+from sluicegate.consumer import Consumer
+from sluicegate.consumer.jobs import state_keeping
+from sluicegate.flow import KafkaRecord
+from sluicegate.sinks import KafkaSink
+from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
 
 if TYPE_CHECKING:
-    from penstock.consumer.jobs import EventContext
-    from penstock.sources import Source
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.sources import Source
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -249,7 +249,7 @@ async def test_a_start_whose_commit_has_no_answer(broker: EmbeddedKafka, directi
 async def test_the_start_of_a_topic_is_stored_in_postgresql(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    from penstock.sources.kafka import KafkaSource
+    from sluicegate.sources.kafka import KafkaSource
 
     topic = await new_topic(broker)
     await fill(broker, topic, 5)

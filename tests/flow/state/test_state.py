@@ -10,22 +10,22 @@ import pytest
 from state_counting import Counting, expected, key_of
 from state_help import state_tables
 
-from penstock import ConfigError
-from penstock._core.clock import LOOP_CLOCK
-from penstock._core.retry_policy import RetryPolicy
-from penstock._core.source import Record
-from penstock.consumer import Consumer, Nak, WaitReason
-from penstock.consumer.jobs import Incomplete, Interjector
-from penstock.sources.memory import MemoryLog, MemorySource
+from sluicegate import ConfigError
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate._core.source import Record
+from sluicegate.consumer import Consumer, Nak, WaitReason
+from sluicegate.consumer.jobs import Incomplete, Interjector
+from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from state_help import StateTables
 
-    from penstock.consumer import DrainReport
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.consumer import DrainReport
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -260,7 +260,7 @@ async def test_changes_behind_an_incomplete_event_wait(
             await consumer.commit()
             assert await tables.stored() == (3, {f"at/{at}": 1 for at in range(3)})
             metadata = await tables.con.fetchval(f'SELECT metadata FROM "{tables.positions}"')
-            assert metadata == "penstock-state 1"  # no map of offsets
+            assert metadata == "sluicegate-state 1"  # no map of offsets
             assert first[0].job_complete(finalise)
             while consumer.stats().counts.acked < 9:
                 await LOOP_CLOCK.sleep(0.005)
@@ -363,7 +363,7 @@ async def test_many_entries(
     interjections.
     """
     ready: list[bool] = []
-    caplog.set_level("INFO", "penstock.flow")
+    caplog.set_level("INFO", "sluicegate.flow")
 
     async def tick(context: EventContext) -> None:
         ready.append(len(context.store) == 30_000)

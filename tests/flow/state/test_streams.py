@@ -8,12 +8,12 @@ import pytest
 from state_help import state_tables
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock.consumer import Consumer
-from penstock.sources.postgres_stream import PostgresStreamSource
+from sluicegate.consumer import Consumer
+from sluicegate.sources.postgres_stream import PostgresStreamSource
 
 if TYPE_CHECKING:
-    from penstock.consumer.jobs import EventContext
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from penstock import RowBatch, send
-from penstock.sinks import ClickHouseSink
+from sluicegate import RowBatch, send
+from sluicegate.sinks import ClickHouseSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def told(rows: Sequence[tuple[object, ...]]) -> list[tuple[str, ...]]:
 
 def bad(errors: dict[int, BaseException]) -> list[int]:
     """The indices of the errors, each of which refuses its item permanently."""
-    from penstock import PermanentError
+    from sluicegate import PermanentError
 
     assert all(isinstance(error, PermanentError) for error in errors.values()), errors
     return sorted(errors)

@@ -8,7 +8,7 @@ import pytest
 from tests.sinks.clickhouse.clickhouse_help import Words
 from tests.sinks.clickhouse.servers import EngineServer, OldServer, running
 
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def old_server() -> Iterator[OldServer]:
-    """Skip unless Debian's packages are available, or `PENSTOCK_REQUIRE` names `clickhouse`."""
+    """Skip unless Debian's packages are available, or `SLUICEGATE_REQUIRE` names `clickhouse`."""
     with there_or_skip("clickhouse", running(OldServer)) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[EngineServer]:
-    """Skip unless the engine is installed, or `PENSTOCK_REQUIRE` names `clickhouse`."""
+    """Skip unless the engine is installed, or `SLUICEGATE_REQUIRE` names `clickhouse`."""
     with there_or_skip("clickhouse", running(EngineServer)) as server:
         yield server
 

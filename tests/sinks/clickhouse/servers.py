@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from tests.debian_packages import command, unpacked
 
-from penstock.testing.servers.ports import free_port
-from penstock.testing.servers.program import START_SECONDS, ServerProgram
-from penstock.testing.servers.require import EmbeddedUnavailable
+from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import START_SECONDS, ServerProgram
+from sluicegate.testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     import subprocess

@@ -18,8 +18,8 @@ import pytest
 from tests.sinks.clickhouse.clickhouse_help import PLAIN, Words, bad, told, written
 from tests.sinks.http_help import Reply, Request, reply, serving
 
-from penstock import ArrowBatch, RefusedError, RowBatch, UnknownOutcomeError, send
-from penstock.sinks import ClickHouseSink
+from sluicegate import ArrowBatch, RefusedError, RowBatch, UnknownOutcomeError, send
+from sluicegate.sinks import ClickHouseSink
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

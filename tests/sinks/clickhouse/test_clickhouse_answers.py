@@ -11,12 +11,12 @@ import pytest
 from tests.sinks.clickhouse.clickhouse_help import PLAIN, Words, bad, told, written
 from tests.sinks.http_help import Reply, Request, Server, Step, reply, serving
 
-from penstock import ErrorClass, PermanentError, ThrottledError
-from penstock._core.classify import classified
-from penstock._core.errors import ConfigError
-from penstock._core.told import for_log
-from penstock.sinks import ClickHouseError, ClickHouseSink
-from penstock.sinks.clickhouse.request import own_settings
+from sluicegate import ErrorClass, PermanentError, ThrottledError
+from sluicegate._core.classify import classified
+from sluicegate._core.errors import ConfigError
+from sluicegate._core.told import for_log
+from sluicegate.sinks import ClickHouseError, ClickHouseSink
+from sluicegate.sinks.clickhouse.request import own_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

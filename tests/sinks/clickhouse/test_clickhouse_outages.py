@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.clickhouse.clickhouse_help import Words, told, written
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ErrorClass,
     Limits,
@@ -22,10 +22,10 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.classify import classified
-from penstock._core.clock import LOOP_CLOCK
-from penstock._core.errors import ConfigError
-from penstock.retry import Backoff, Retry
+from sluicegate._core.classify import classified
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate._core.errors import ConfigError
+from sluicegate.retry import Backoff, Retry
 
 if TYPE_CHECKING:
     from tests.sinks.clickhouse.servers import EngineServer

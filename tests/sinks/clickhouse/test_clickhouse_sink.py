@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from tests.sinks.clickhouse.clickhouse_help import Words, bad, told, written
 
-from penstock import ArrowBatch, RefusedError, RowBatch, UnknownOutcomeError, send
-from penstock._core.errors import ConfigError
-from penstock.sinks import ClickHouseSink
+from sluicegate import ArrowBatch, RefusedError, RowBatch, UnknownOutcomeError, send
+from sluicegate._core.errors import ConfigError
+from sluicegate.sinks import ClickHouseSink
 
 if TYPE_CHECKING:
     from tests.sinks.clickhouse.servers import EngineServer
@@ -486,8 +486,8 @@ def test_nothing_of_a_sink_shows_its_password() -> None:
 
 def test_a_moment_without_a_zone_is_in_utc() -> None:
     """In both formats; the server would use its own zone for text."""
-    from penstock.sinks.clickhouse.types import parsed
-    from penstock.sinks.clickhouse.values import rule_of
+    from sluicegate.sinks.clickhouse.types import parsed
+    from sluicegate.sinks.clickhouse.values import rule_of
 
     convert = rule_of(parsed("DateTime64(3, 'Asia/Tokyo')")).convert
     assert convert(datetime(2026, 1, 1)) == datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sinks.clickhouse.clickhouse_help import TOKENS, told
 
-from penstock import RowBatch, UnknownOutcomeError, send
+from sluicegate import RowBatch, UnknownOutcomeError, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

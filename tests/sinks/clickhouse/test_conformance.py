@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from tests.sinks.clickhouse.clickhouse_help import Words
 
-from penstock.testing.conformance import SinkConformance
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.sinks.clickhouse.servers import EngineServer, OldServer
 
-    from penstock.sinks import ClickHouseSink
+    from sluicegate.sinks import ClickHouseSink
 
 
 class TestArrow(SinkConformance[tuple[int, str]]):

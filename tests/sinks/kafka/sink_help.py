@@ -9,19 +9,19 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as ClientPartition
 from tests.sources.kafka.proxy_help import Api
 
-from penstock import RowBatch, send
-from penstock._core.delivery.delivery import Delivery
-from penstock.sinks.kafka import RecordMetadata
+from sluicegate import RowBatch, send
+from sluicegate._core.delivery.delivery import Delivery
+from sluicegate.sinks.kafka import RecordMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tests.sources.kafka.proxy_help import Frame
 
-    from penstock import ErrorClass, Outcome
-    from penstock._core.condition import Condition
-    from penstock.sinks.kafka import KafkaSink
-    from penstock.testing import EmbeddedKafka
+    from sluicegate import ErrorClass, Outcome
+    from sluicegate._core.condition import Condition
+    from sluicegate.sinks.kafka import KafkaSink
+    from sluicegate.testing import EmbeddedKafka
 
 
 class Read(NamedTuple):

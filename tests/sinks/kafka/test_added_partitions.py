@@ -8,11 +8,11 @@ import pytest
 from aiokafka.admin import NewPartitions
 from tests.sources.kafka.kafka_help import admin_of, end_of, new_topic
 
-from penstock import PermanentError, RowBatch, send
-from penstock.sinks import KafkaSink
+from sluicegate import PermanentError, RowBatch, send
+from sluicegate.sinks import KafkaSink
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

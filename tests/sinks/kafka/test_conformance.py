@@ -9,11 +9,11 @@ import pytest
 from tests.sinks.kafka.sink_help import read
 from tests.sources.kafka.kafka_help import new_topic
 
-from penstock.sinks.kafka import KafkaSink
-from penstock.testing.conformance import SinkConformance
+from sluicegate.sinks.kafka import KafkaSink
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 
 class TestKafkaSink(SinkConformance[dict[str, Any]]):

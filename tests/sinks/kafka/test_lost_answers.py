@@ -13,7 +13,7 @@ from tests.sources.kafka.kafka_help import new_topic
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import run
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Limits,
     Outcome,
@@ -25,7 +25,7 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
-from penstock.sinks.kafka import KafkaSink
+from sluicegate.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tests.sources.kafka.proxy_help import KafkaProxy
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 TEN, MORE = list(range(10)), list(range(10, 15))
 BRIEF = 0.3

@@ -17,7 +17,7 @@ from tests.sources.kafka.kafka_help import delete_topic, new_name, new_topic
 from tests.sources.kafka.own_help import PASSWORD, OwnKafka, grant, login, revoke
 from tests.sources.kafka.storm_help import log_lines, run
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     DeadLetter,
@@ -29,16 +29,16 @@ from penstock import (
     UnavailableError,
     stack,
 )
-from penstock.sinks import MemorySink
-from penstock.sinks.kafka import KafkaSink
-from penstock.testing import LoopClock
-from penstock.testing.servers.ports import free_port
+from sluicegate.sinks import MemorySink
+from sluicegate.sinks.kafka import KafkaSink
+from sluicegate.testing import LoopClock
+from sluicegate.testing.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 NOWHERE = "127.0.0.1:9"
 BAD: list[tuple[str, dict[str, Any]]] = [
@@ -57,11 +57,11 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("idempotent=1: must be True or False", {"idempotent": 1}),
     ("request_timeout=0", {"request_timeout": 0}),
     ("close_timeout=-1", {"close_timeout": -1}),
-    ("is set by Penstock: every record is acknowledged", {"acks": 1}),
-    ("is set by Penstock: use request_timeout=", {"request_timeout_ms": 1}),
-    ("is set by Penstock: .*max_delay", {"linger_ms": 1}),
-    ("is set by Penstock: use idempotent=", {"enable_idempotence": True}),
-    ("is set by Penstock: flow.transaction", {"transactional_id": "x"}),
+    ("is set by Sluicegate: every record is acknowledged", {"acks": 1}),
+    ("is set by Sluicegate: use request_timeout=", {"request_timeout_ms": 1}),
+    ("is set by Sluicegate: .*max_delay", {"linger_ms": 1}),
+    ("is set by Sluicegate: use idempotent=", {"enable_idempotence": True}),
+    ("is set by Sluicegate: flow.transaction", {"transactional_id": "x"}),
     ("no_such=...: is not an option of KafkaSink", {"no_such": "secret"}),
 ]
 

@@ -12,7 +12,7 @@ from tests.sinks.kafka.sink_help import Written, read
 from tests.sources.kafka.kafka_help import new_topic
 from tests.sources.kafka.storm_help import News, run
 
-from penstock import (
+from sluicegate import (
     Batcher,
     DeadLetter,
     Limits,
@@ -23,16 +23,16 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
-from penstock.sinks import MemorySink
-from penstock.sinks.kafka import KafkaSink
-from penstock.testing import LoopClock
+from sluicegate.sinks import MemorySink
+from sluicegate.sinks.kafka import KafkaSink
+from sluicegate.testing import LoopClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.sources.kafka.own_help import OwnKafka
 
-    from penstock import Batch, Outcome
+    from sluicegate import Batch, Outcome
 
 
 class Counts(Observer):

@@ -11,15 +11,15 @@ from aiokafka.partitioner import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._core.errors import PermanentError, RefusedError
-from penstock._core.source import TopicPartition
-from penstock.sinks.kafka.places import Placing, hashed
-from penstock.sinks.kafka.records import Columns
+from sluicegate._core.errors import PermanentError, RefusedError
+from sluicegate._core.source import TopicPartition
+from sluicegate.sinks.kafka.places import Placing, hashed
+from sluicegate.sinks.kafka.records import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._clients.kafka.producer import ProducerSession
+    from sluicegate._clients.kafka.producer import ProducerSession
 
 NUMBERS = [0, 1, 2, 3, 4]
 KEYS = [b"", b"ann", None, b"bob", b"order-00000012", None, b"ann"]

@@ -13,16 +13,16 @@ from tests.sinks.kafka.sink_help import Written, read
 from tests.sources.kafka.kafka_help import new_name, new_topic, producer_of
 from tests.sources.kafka.storm_help import run
 
-from penstock import Batcher, KeyStopped, Limits, Outcome, PermanentError, RefusedError
-from penstock._clients.encoding import to_json
-from penstock.sinks.kafka import KafkaSink
-from penstock.sinks.kafka.waves import waves
-from penstock.sources import TopicPartition
+from sluicegate import Batcher, KeyStopped, Limits, Outcome, PermanentError, RefusedError
+from sluicegate._clients.encoding import to_json
+from sluicegate.sinks.kafka import KafkaSink
+from sluicegate.sinks.kafka.waves import waves
+from sluicegate.sources import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 KEYS: dict[Any, bytes] = {

@@ -8,14 +8,23 @@ from tests.sinks.kafka.sink_help import Written, items
 from tests.sources.kafka.kafka_help import new_topic
 from tests.sources.kafka.storm_help import log_lines, run
 
-from penstock import Batch, Batcher, DeadLetter, FanOut, Limits, PermanentError, WriteResult, stack
-from penstock._clients.kafka.producer import SealedRecords
-from penstock.sinks import MemorySink
-from penstock.sinks.kafka import KafkaSink
-from penstock.sources import TopicPartition
+from sluicegate import (
+    Batch,
+    Batcher,
+    DeadLetter,
+    FanOut,
+    Limits,
+    PermanentError,
+    WriteResult,
+    stack,
+)
+from sluicegate._clients.kafka.producer import SealedRecords
+from sluicegate.sinks import MemorySink
+from sluicegate.sinks.kafka import KafkaSink
+from sluicegate.sources import TopicPartition
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 
 async def odd_only(batch: Batch[int]) -> WriteResult:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.testing import EmbeddedNats
-from penstock.testing import embedded_nats as start_nats
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing import EmbeddedNats
+from sluicegate.testing import embedded_nats as start_nats
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

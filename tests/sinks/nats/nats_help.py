@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nats.aio.client import Client
 from nats.js.api import RetentionPolicy, StreamConfig
 
-from penstock import RowBatch, send
-from penstock._core.delivery.delivery import Delivery
-from penstock.sinks.nats import PublishAck
+from sluicegate import RowBatch, send
+from sluicegate._core.delivery.delivery import Delivery
+from sluicegate.sinks.nats import PublishAck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from nats.js.client import JetStreamContext
 
-    from penstock import ErrorClass, Outcome
-    from penstock._core.condition import Condition
-    from penstock._core.sink import Sink
-    from penstock.testing import EmbeddedNats
+    from sluicegate import ErrorClass, Outcome
+    from sluicegate._core.condition import Condition
+    from sluicegate._core.sink import Sink
+    from sluicegate.testing import EmbeddedNats
 
 _numbers = itertools.count(1)
 

@@ -14,36 +14,36 @@ import trustme
 from nats import errors as nats
 from nats.js import errors as js
 
-from penstock import ConfigError, RefusedError, UnavailableError
-from penstock._clients.nats import connection
-from penstock._clients.nats.answers import api_error, no_stream
-from penstock._clients.nats.classify import classify_nats
-from penstock._clients.nats.connection import ConnectionNews, close, connect
-from penstock._clients.nats.errors import (
+from sluicegate import ConfigError, RefusedError, UnavailableError
+from sluicegate._clients.nats import connection
+from sluicegate._clients.nats.answers import api_error, no_stream
+from sluicegate._clients.nats.classify import classify_nats
+from sluicegate._clients.nats.connection import ConnectionNews, close, connect
+from sluicegate._clients.nats.errors import (
     Denied,
     denied_by,
     is_login,
     opening_error,
     trouble_of,
 )
-from penstock._clients.nats.options import NatsOptions
-from penstock._clients.tls import TlsFiles
-from penstock._core.errors import (
+from sluicegate._clients.nats.options import NatsOptions
+from sluicegate._clients.tls import TlsFiles
+from sluicegate._core.errors import (
     ErrorClass,
     PermanentError,
     ThrottledError,
     TransientError,
 )
-from penstock.testing import embedded_nats as start_nats
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing import embedded_nats as start_nats
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nats.aio.msg import Msg
 
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedNats
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedNats
 
 SECRET = "s3cret"
 USERS = f"""

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigError
-from penstock._clients.nats.options import NatsOptions
-from penstock._clients.tls import TlsFiles
+from sluicegate import ConfigError
+from sluicegate._clients.nats.options import NatsOptions
+from sluicegate._clients.tls import TlsFiles
 
 SECRET = "s3cret"
 
@@ -65,8 +65,8 @@ def test_a_bad_address_is_refused_without_its_login(servers: object) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"max_reconnect_attempts": 3}, "is set by Penstock: a lost connection is restored"),
-        ({"error_cb": print}, "is set by Penstock"),
+        ({"max_reconnect_attempts": 3}, "is set by Sluicegate: a lost connection is restored"),
+        ({"error_cb": print}, "is set by Sluicegate"),
         ({"pending_size": 1}, "nothing is buffered"),
         ({"pasword": SECRET}, "pasword=...: is not an option of NatsSink, nor of nats-py's"),
         ({"connect_timeout": 0}, "connect_timeout=0: must be more than 0 seconds"),

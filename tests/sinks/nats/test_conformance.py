@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from tests.sinks.nats.nats_help import new_stream, read
 
-from penstock.sinks.nats import NatsSink
-from penstock.testing.conformance import SinkConformance
+from sluicegate.sinks.nats import NatsSink
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedNats
+    from sluicegate.testing import EmbeddedNats
 
 
 class TestNatsSink(SinkConformance[dict[str, Any]]):

@@ -10,15 +10,15 @@ from uuid import UUID
 import pytest
 from tests.sinks.nats.nats_help import Written, new_stream, read
 
-from penstock import Batcher, ConfigError, NotPicklableError, PermanentError, RowBatch, send
-from penstock._core.errors import KeyStopped
-from penstock._core.outcome import Outcome
-from penstock.sinks import NatsSink
-from penstock.sinks.nats import PublishAck
+from sluicegate import Batcher, ConfigError, NotPicklableError, PermanentError, RowBatch, send
+from sluicegate._core.errors import KeyStopped
+from sluicegate._core.outcome import Outcome
+from sluicegate.sinks import NatsSink
+from sluicegate.sinks.nats import PublishAck
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedNats
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedNats
 
 
 def sink(server: EmbeddedNats, subject: Any, **given: Any) -> NatsSink:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.nats.nats_help import Written, count, new_stream, plain, read
 
-from penstock import (
+from sluicegate import (
     Batcher,
     DeadLetter,
     Limits,
@@ -26,16 +26,16 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.errors import TimedOutError
-from penstock._core.outcome import Outcome
-from penstock.sinks import MemorySink, NatsSink
-from penstock.testing import LoopClock
+from sluicegate._core.errors import TimedOutError
+from sluicegate._core.outcome import Outcome
+from sluicegate.sinks import MemorySink, NatsSink
+from sluicegate.testing import LoopClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock import Batch
-    from penstock.testing import EmbeddedNats
+    from sluicegate import Batch
+    from sluicegate.testing import EmbeddedNats
 
 KEYS, ITEMS = 40, 6_000
 FAST: dict[str, Any] = {"reconnect_time_wait": 0.02, "ack_timeout": 0.4}

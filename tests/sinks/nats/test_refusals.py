@@ -13,7 +13,7 @@ import pytest
 from nats.js.api import DiscardPolicy
 from tests.sinks.nats.nats_help import Written, context_of, count, new_stream, plain, read
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     PermanentError,
@@ -26,16 +26,16 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.errors import TimedOutError, UnverifiableError
-from penstock._core.outcome import Outcome
-from penstock.sinks import NatsSink
-from penstock.sinks.nats import PublishAck, channel
-from penstock.testing import embedded_nats as start_nats
-from penstock.testing.servers.require import there_or_skip
+from sluicegate._core.errors import TimedOutError, UnverifiableError
+from sluicegate._core.outcome import Outcome
+from sluicegate.sinks import NatsSink
+from sluicegate.sinks.nats import PublishAck, channel
+from sluicegate.testing import embedded_nats as start_nats
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
-    from penstock.testing import EmbeddedNats
+    from sluicegate import LoopClock
+    from sluicegate.testing import EmbeddedNats
 
 USERS = """
 authorization {

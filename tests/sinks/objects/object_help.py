@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import zstandard
 from pyarrow import parquet
 
-from penstock import RowBatch
-from penstock._core.send import send
+from sluicegate import RowBatch
+from sluicegate._core.send import send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.objects.object_help import Bucket, Folder, items_in
 
-from penstock.sinks import ObjectSink, ParquetSink
-from penstock.testing.conformance import SinkConformance
+from sluicegate.sinks import ObjectSink, ParquetSink
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

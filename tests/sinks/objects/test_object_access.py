@@ -15,7 +15,7 @@ from tests.sinks.http_help import Server, reply, serving
 from tests.sinks.objects.object_help import Folder, items_in, written
 from tests.sinks.objects.test_object_refusals import at, error_of
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     DeadLetter,
@@ -25,8 +25,8 @@ from penstock import (
     UnavailableError,
     stack,
 )
-from penstock._clients.objects.errors import translated
-from penstock.sinks import MemorySink, ObjectSink
+from sluicegate._clients.objects.errors import translated
+from sluicegate.sinks import MemorySink, ObjectSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.s3_server import S3Server
     from tests.sinks.objects.object_help import Bucket
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 NOBODY = 65534
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 BATCHES = 40
 WRITER = """
 import asyncio, json, os, random, signal, sys
-from penstock import RowBatch, send
-from penstock._core.lineage import Lineage
-from penstock.sinks import ObjectSink
+from sluicegate import RowBatch, send
+from sluicegate._core.lineage import Lineage
+from sluicegate.sinks import ObjectSink
 
 url, config, seed, begin, end = sys.argv[1], json.loads(sys.argv[2]), *map(int, sys.argv[3:])
 chance = random.Random(seed)

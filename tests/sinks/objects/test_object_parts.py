@@ -11,12 +11,12 @@ from tests.sinks.http_help import Server, hang, reply, serving
 from tests.sinks.objects.object_help import items_in
 from tests.sinks.objects.test_object_refusals import CONFIG
 
-from penstock import RefusedError, RowBatch, TransientError, UnavailableError
-from penstock._core.errors import TimedOutError
-from penstock._core.send import send
-from penstock.sinks import ObjectSink, ParquetSink
-from penstock.sinks.objects.reach import Reach
-from penstock.sinks.objects.tables import ParquetEncoder
+from sluicegate import RefusedError, RowBatch, TransientError, UnavailableError
+from sluicegate._core.errors import TimedOutError
+from sluicegate._core.send import send
+from sluicegate.sinks import ObjectSink, ParquetSink
+from sluicegate.sinks.objects.reach import Reach
+from sluicegate.sinks.objects.tables import ParquetEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.sinks.http_help import Reply, Request
     from tests.sinks.objects.object_help import Bucket
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 ITEMS = [{"part": n % 5, "n": n} for n in range(10)]
 

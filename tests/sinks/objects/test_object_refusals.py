@@ -15,7 +15,7 @@ from tests.s3_server import SECRET, s3_server
 from tests.sinks.http_help import Server, hang, reply, serving
 from tests.sinks.objects.object_help import Folder, items_in, losing_answers, written
 
-from penstock import (
+from sluicegate import (
     RefusedError,
     SinkError,
     ThrottledError,
@@ -23,15 +23,15 @@ from penstock import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from penstock._core.errors import TimedOutError, TooLargeError
-from penstock.sinks import ObjectSink
+from sluicegate._core.errors import TimedOutError, TooLargeError
+from sluicegate.sinks import ObjectSink
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.s3_server import S3Server
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 CONFIG = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": SECRET}
 

@@ -16,8 +16,8 @@ from tests.s3_server import SECRET
 from tests.sinks.http_help import Reply, Server, reply, serving
 from tests.sinks.objects.object_help import items_in, losing_answers, written
 
-import penstock
-from penstock import (
+import sluicegate
+from sluicegate import (
     Batcher,
     ConfigError,
     Limits,
@@ -27,15 +27,15 @@ from penstock import (
     RowBatch,
     stack,
 )
-from penstock._core.send import send
-from penstock.sinks import ObjectSink, StoredObject
+from sluicegate._core.send import send
+from sluicegate.sinks import ObjectSink, StoredObject
 
 if TYPE_CHECKING:
     from tests.s3_server import S3Server
     from tests.sinks.http_help import Request, Step
     from tests.sinks.objects.object_help import Bucket, Folder
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 
 def forwarding(to: S3Server) -> Step:
@@ -112,7 +112,7 @@ async def test_a_part_that_is_written_again_replaces_itself(
             receipts = [await batcher.submit(each) for each in items]
             bad = await batcher.submit({"part": 1, "n": float("inf")})
             outcomes = [await each for each in receipts]
-            with pytest.raises(penstock.ItemFailed):
+            with pytest.raises(sluicegate.ItemFailed):
                 await bad
     assert {each.value for each in outcomes} == {"delivered"}
     assert sorted(items_in(bucket.objects()), key=lambda item: item["n"]) == items
@@ -192,7 +192,7 @@ async def test_large_objects_go_in_parts_which_a_failure_leaves_none_of(
     async with serving(server), ObjectSink(bucket.url, config=s3.config(server.url)) as sink:
         errors = await written(sink, items)
         assert len(errors) == 20
-        assert {type(each) for each in errors.values()} == {penstock.TransientError}
+        assert {type(each) for each in errors.values()} == {sluicegate.TransientError}
         assert bucket.objects() == {}
         assert bucket.uploads() == []
         server.default = forwarding(s3)

@@ -14,14 +14,14 @@ import pytest
 from pyarrow import parquet
 from tests.sinks.objects.object_help import items_in, written
 
-from penstock import ArrowBatch, ConfigError, PermanentError, RefusedError
-from penstock._core.send import send
-from penstock.sinks import ParquetSink
+from sluicegate import ArrowBatch, ConfigError, PermanentError, RefusedError
+from sluicegate._core.send import send
+from sluicegate.sinks import ParquetSink
 
 if TYPE_CHECKING:
     from tests.sinks.objects.object_help import Bucket, Folder
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 UTC = dt.UTC
 NOON = dt.datetime(2026, 1, 31, 12, 0, 0, 5)

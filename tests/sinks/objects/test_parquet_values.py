@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from tests.sinks.objects.object_help import items_in, written
 
-from penstock import ArrowBatch, ConfigError, PermanentError, RefusedError
-from penstock._core.send import send
-from penstock.sinks import ParquetSink
+from sluicegate import ArrowBatch, ConfigError, PermanentError, RefusedError
+from sluicegate._core.send import send
+from sluicegate.sinks import ParquetSink
 
 if TYPE_CHECKING:
     from tests.sinks.objects.object_help import Folder
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 LEVEL = pa.struct([pa.field("a", pa.int64(), nullable=False)])
 LISTED = pa.list_(pa.field("item", pa.int64(), nullable=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.sinks import PostgresQueueSink
+from sluicegate.sinks import PostgresQueueSink
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log

@@ -11,10 +11,10 @@ import pytest
 from tests.sinks.postgres_queue.queue_help import create_queue, stored
 from tests.streams.log_help import Log, role
 
-from penstock.streams import install_streams
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 
 async def enqueue(con: Any, log: Log, numbers: list[int], **more: Any) -> list[str]:

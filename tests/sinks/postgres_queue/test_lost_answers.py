@@ -10,7 +10,7 @@ from tests.sinks.postgres_help import batch_of, outcomes, proxied
 from tests.sinks.postgres_queue.queue_help import create_queue, item, sink, stored
 from tests.streams.log_help import Log, fresh_name, install_log, role
 
-from penstock import (
+from sluicegate import (
     Backoff,
     Batcher,
     Limits,
@@ -23,17 +23,17 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.decorator import WrappingSink
-from penstock.streams import install_streams
-from penstock.testing import embedded_postgres as start_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate._core.decorator import WrappingSink
+from sluicegate.streams import install_streams
+from sluicegate.testing import embedded_postgres as start_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock import Batch, Receipt
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Batch, Receipt
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ async def test_a_lost_commit_of_several_statements_is_found_too(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Q-T14"""
-    monkeypatch.setattr("penstock.sinks.postgres_queue.write.PART", 100)
+    monkeypatch.setattr("sluicegate.sinks.postgres_queue.write.PART", 100)
     await create_queue(log)
     async with proxied(log.dsn) as (proxy, through), sink(log, dsn=through) as it:
         batch = batch_of([item(None, "x" * 60) for _ in range(5)])

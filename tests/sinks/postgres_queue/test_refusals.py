@@ -9,7 +9,7 @@ import pytest
 from tests.sinks.postgres_queue.queue_help import create_queue, item, sink, stored
 from tests.streams.log_help import Log, role
 
-from penstock import (
+from sluicegate import (
     ConfigError,
     ErrorClass,
     MissingExtra,
@@ -20,11 +20,11 @@ from penstock import (
     UnavailableError,
     send,
 )
-from penstock.sinks import PostgresQueueSink
-from penstock.streams import install_streams
+from sluicegate.sinks import PostgresQueueSink
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 
 def one_error(errors: dict[int, BaseException], size: int) -> BaseException:
@@ -88,7 +88,7 @@ async def test_a_queue_that_is_missing_is_named_at_opening_and_in_a_write(
     log: Log, real_clock: LoopClock
 ) -> None:
     """A recreated queue is written to at once, with its current slot function."""
-    command = f"penstock queue create DSN jobs --schema {log.schema}"
+    command = f"sluicegate queue create DSN jobs --schema {log.schema}"
     with pytest.raises(ConfigError, match=command) as caught:
         async with sink(log):
             pass
@@ -133,8 +133,8 @@ async def test_a_package_that_is_missing_is_named_at_opening_and_in_a_write(
         await send(it, batch)
         error = one_error(await send(it, batch), 1)
     assert isinstance(error, RefusedError)
-    assert 'pip install "penstock[blake3]"' in error.repair
-    with pytest.raises(MissingExtra, match=r"penstock\[blake3\]"):
+    assert 'pip install "sluicegate[blake3]"' in error.repair
+    with pytest.raises(MissingExtra, match=r"sluicegate\[blake3\]"):
         async with sink(log):
             pass
 
@@ -142,7 +142,7 @@ async def test_a_package_that_is_missing_is_named_at_opening_and_in_a_write(
 async def test_a_schema_that_is_missing_is_named_at_opening_and_in_a_write(
     log: Log, real_clock: LoopClock
 ) -> None:
-    with pytest.raises(ConfigError, match="penstock pg install"):
+    with pytest.raises(ConfigError, match="sluicegate pg install"):
         async with sink(log, schema="nowhere"):
             pass
     await create_queue(log)
@@ -151,14 +151,14 @@ async def test_a_schema_that_is_missing_is_named_at_opening_and_in_a_write(
             await con.execute(f"DROP SCHEMA {log.sql} CASCADE")
         error = one_error(await send(it, RowBatch([item("a", 1), item("a", 2)])), 2)
     assert isinstance(error, RefusedError)
-    assert "penstock pg install" in error.repair
+    assert "sluicegate pg install" in error.repair
 
 
 async def test_an_older_schema_is_named_at_opening(log: Log, real_clock: LoopClock) -> None:
     await create_queue(log)
     async with log.connected() as con:
         await con.execute(f"DELETE FROM {log.sql}.migration WHERE version > 1")
-    with pytest.raises(ConfigError, match="penstock pg upgrade"):
+    with pytest.raises(ConfigError, match="sluicegate pg upgrade"):
         async with sink(log):
             pass
 

@@ -14,7 +14,7 @@ import pytest
 from tests.sinks.postgres_help import outcomes
 from tests.sinks.postgres_queue.queue_help import create_queue, item, sink, stored
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     ErrorClass,
@@ -26,15 +26,15 @@ from penstock import (
     RowBatch,
     send,
 )
-from penstock._clients.postgres.queues.channel import queue_channel
-from penstock._clients.postgres.queues.slots import ring_slot
-from penstock.postgres import PostgresAccess
-from penstock.sinks import Enqueued, PostgresQueueSink
+from sluicegate._clients.postgres.queues.channel import queue_channel
+from sluicegate._clients.postgres.queues.slots import ring_slot
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks import Enqueued, PostgresQueueSink
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock._core.clock import LoopClock
+    from sluicegate._core.clock import LoopClock
 
 
 async def test_the_jobs_of_a_key_are_in_the_order_of_their_items(
@@ -304,7 +304,7 @@ async def test_slots_of_a_blake3_queue_are_sent_and_others_are_the_servers(
 async def test_a_long_batch_is_enqueued_in_several_statements_of_one_transaction(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.sinks.postgres_queue.write.PART", 2000)
+    monkeypatch.setattr("sluicegate.sinks.postgres_queue.write.PART", 2000)
     await create_queue(log)
     items = [item("a", "x" * 900) for _ in range(7)]
     for prepared in (True, False):
@@ -357,7 +357,7 @@ async def test_consumers_are_notified_of_new_jobs(log: Log, real_clock: LoopCloc
             assert await send(it, RowBatch([item(None, 2)])) == {}
         await con.execute("SELECT 1")
         assert told.empty()
-        assert queue_channel("x" * 60).startswith("penstock-queue:")
+        assert queue_channel("x" * 60).startswith("sluicegate-queue:")
         assert len(queue_channel("x" * 60)) == 63
 
 
@@ -390,7 +390,7 @@ def test_bad_arguments_are_named(options: dict[str, Any], why: str) -> None:
 def test_a_sink_is_a_description_that_travels() -> None:
     made = PostgresQueueSink("postgresql://u:secret@h/x", queue="jobs", key="k", id="i")
     copy = pickle.loads(pickle.dumps(made))
-    assert repr(copy) == repr(made) == "PostgresQueueSink(h/x, queue='jobs', schema='penstock')"
+    assert repr(copy) == repr(made) == "PostgresQueueSink(h/x, queue='jobs', schema='sluicegate')"
     assert copy.capabilities == made.capabilities
     assert made.capabilities.idempotent
     assert made.capabilities.key_prefix_safe
@@ -412,7 +412,7 @@ def test_an_option_that_cannot_travel_is_named() -> None:
 async def test_a_payload_longer_than_the_server_takes_fails_alone(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.sinks.postgres_queue.jobs.LONGEST_PAYLOAD", 50)
+    monkeypatch.setattr("sluicegate.sinks.postgres_queue.jobs.LONGEST_PAYLOAD", 50)
     await create_queue(log)
     async with sink(log) as it:
         errors = await send(it, RowBatch([item(None, 1), item(None, "x" * 50), item(None, 3)]))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import ConfigError, MissingExtra
-from penstock._clients.postgres.queues.slots import SLOT_FUNCTIONS, SLOTS, need_slots, ring_slot
+from sluicegate import ConfigError, MissingExtra
+from sluicegate._clients.postgres.queues.slots import SLOT_FUNCTIONS, SLOTS, need_slots, ring_slot
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock._clients.postgres.queues.slots import SlotFunction
-    from penstock._core.clock import LoopClock
+    from sluicegate._clients.postgres.queues.slots import SlotFunction
+    from sluicegate._core.clock import LoopClock
 
 VECTORS: list[tuple[str | bytes | int, int, int]] = [
     ("", 45283, 5039),  # the published hashes of the empty input: e3b0c442..., af1349b9...
@@ -52,7 +52,7 @@ def test_text_is_hashed_in_utf_8_and_numbers_as_16_bytes_little_endian() -> None
 def test_another_process_has_the_same_slots() -> None:
     """Q-T6: nothing depends on the seed of `hash()`."""
     code = (
-        "from penstock._clients.postgres.queues.slots import ring_slot\n"
+        "from sluicegate._clients.postgres.queues.slots import ring_slot\n"
         "print([ring_slot(f'k{n}', f) for n in range(20) for f in ('sha256', 'blake3')])"
     )
     here = [ring_slot(f"k{n}", f) for n in range(20) for f in SLOT_FUNCTIONS]
@@ -111,5 +111,5 @@ def test_an_unknown_function_and_a_missing_package_are_named(
     with pytest.raises(ConfigError, match="slot_function='md5'"):
         ring_slot("a", "md5")  # type: ignore[arg-type]  # what a caller may give
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"penstock\[blake3\]"):
+    with pytest.raises(MissingExtra, match=r"sluicegate\[blake3\]"):
         need_slots("blake3")

@@ -11,7 +11,7 @@ pytest.importorskip("redis")
 from tests.redis_server import RedisServer, redis_server
 from tests.sinks.redis.redis_help import Store
 
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def redis() -> Iterator[RedisServer]:
     """A Redis for all tests, none of which kills it.
 
-    Skips unless Debian's packages are available, or `PENSTOCK_REQUIRE` names `redis`.
+    Skips unless Debian's packages are available, or `SLUICEGATE_REQUIRE` names `redis`.
     """
     with there_or_skip("redis", redis_server()) as server:
         yield server

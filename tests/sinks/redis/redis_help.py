@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import redis as redis_py
 
-from penstock import RowBatch, send
-from penstock.sinks import RedisSink
+from sluicegate import RowBatch, send
+from sluicegate.sinks import RedisSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

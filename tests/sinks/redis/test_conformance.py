@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from penstock.testing.conformance import SinkConformance
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from tests.sinks.redis.redis_help import Store
 
-    from penstock.sinks import RedisSink
+    from sluicegate.sinks import RedisSink
 
 
 def positive(item: dict[str, Any]) -> dict[str, Any]:

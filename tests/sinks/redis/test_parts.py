@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sinks.redis.items import RedisItems
-from penstock.sinks.redis.parts import PART_BYTES, parts_of
+from sluicegate.sinks.redis.items import RedisItems
+from sluicegate.sinks.redis.parts import PART_BYTES, parts_of
 
 
 def items(names: list[bytes], sizes: list[int] | None = None) -> RedisItems:

@@ -15,7 +15,7 @@ from tests.redis_server import redis_sentinel, redis_server
 from tests.sinks.redis.proxy_help import proxied, refusing
 from tests.sinks.redis.redis_help import LIST, STREAM, Store, names, written
 
-from penstock import (
+from sluicegate import (
     Batcher,
     Limits,
     Outcome,
@@ -27,18 +27,18 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.clock import LOOP_CLOCK
-from penstock._core.opening import opened
-from penstock.retry import Backoff, Retry
-from penstock.sinks import RedisSink
-from penstock.testing.servers.ports import free_port
-from penstock.testing.servers.require import there_or_skip
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate._core.opening import opened
+from sluicegate.retry import Backoff, Retry
+from sluicegate.sinks import RedisSink
+from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock import Batch
+    from sluicegate import Batch
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 COUNT = 50

@@ -13,7 +13,7 @@ import pytest
 import redis.asyncio as redis_asyncio
 from tests.sinks.redis.redis_help import LIST, STREAM, Store, names, written
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ClosedError,
     ConfigError,
@@ -24,9 +24,9 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.clock import LOOP_CLOCK
-from penstock.retry import Retry
-from penstock.sinks import RedisSink
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.retry import Retry
+from sluicegate.sinks import RedisSink
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -357,8 +357,8 @@ async def test_large_and_binary_values_arrive_as_they_are(store: Store) -> None:
 async def test_a_value_beyond_any_server_fails_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.sinks.redis.stream.LONGEST", 1000)
-    monkeypatch.setattr("penstock.sinks.redis.elements.LONGEST", 1000)
+    monkeypatch.setattr("sluicegate.sinks.redis.stream.LONGEST", 1000)
+    monkeypatch.setattr("sluicegate.sinks.redis.elements.LONGEST", 1000)
     for options in ({"stream": STREAM}, {"list": LIST}):
         async with store.sink(**options) as sink:
             errors = await written(sink, [{"n": 1}, {"n": 2, "data": "x" * 1000}])

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from tests.sinks.sql.mariadb import MariaDbServer, mariadb_server
 from tests.sinks.sql.sql_help import SqlTable
 
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ DRIVERS = [
 def mariadb() -> Iterator[MariaDbServer]:
     """One server for all tests; without strict mode, like a carelessly operated one.
 
-    Skips unless Debian's packages are available, or `PENSTOCK_REQUIRE` names `mariadb`.
+    Skips unless Debian's packages are available, or `SLUICEGATE_REQUIRE` names `mariadb`.
     """
     with there_or_skip("mariadb", mariadb_server("--sql-mode=")) as server:
         SqlTable(server.url(database="mysql")).run("CREATE DATABASE IF NOT EXISTS test")

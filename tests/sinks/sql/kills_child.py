@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from penstock import RowBatch, send
-from penstock.sinks import SqlSink
+from sluicegate import RowBatch, send
+from sluicegate.sinks import SqlSink
 
 
 def telling(url: str) -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from penstock import RowBatch, send
-from penstock.sinks import SqlSink
+from sluicegate import RowBatch, send
+from sluicegate.sinks import SqlSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import sqlalchemy as sa
 
-from penstock.sinks import SqlSink
-from penstock.testing.conformance import SinkConformance
+from sluicegate.sinks import SqlSink
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.sinks.sql.mariadb import MariaDbServer
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 
 class TestSqlite(SinkConformance[tuple[int, str]]):

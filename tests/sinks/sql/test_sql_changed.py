@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
-from penstock import ConfigError
+from sluicegate import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.sinks.sql.mariadb import MariaDbServer
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 DAY = date(2026, 1, 2)

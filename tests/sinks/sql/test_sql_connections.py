@@ -13,10 +13,10 @@ from sqlalchemy.pool import QueuePool
 from tests.sinks.sql.conftest import table_of
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
-from penstock import ConfigError, RowBatch, UnavailableError, send
-from penstock._core.clock import LOOP_CLOCK
-from penstock.sinks import SqlSink
-from penstock.sinks.sql.connections import SqlConnections
+from sluicegate import ConfigError, RowBatch, UnavailableError, send
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.sinks import SqlSink
+from sluicegate.sinks.sql.connections import SqlConnections
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 SESSIONS = {
-    "postgresql": "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'penstock%%' ORDER BY pid",
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'sluicegate%%' ORDER BY pid",
     "mysql": "SELECT id FROM information_schema.processlist WHERE command <> 'Daemon' AND id <> CONNECTION_ID()"
     " ORDER BY id",
 }
@@ -54,9 +54,9 @@ def named(table: SqlTable, driver: str) -> dict[str, Any]:
     """Options that identify the sessions of a sink."""
     arguments: dict[str, Any] = {}
     if driver == "asyncpg":
-        arguments = {"server_settings": {"application_name": "penstock"}}
+        arguments = {"server_settings": {"application_name": "sluicegate"}}
     elif driver == "psycopg":
-        arguments = {"application_name": "penstock"}
+        arguments = {"application_name": "sluicegate"}
     return {"connect_args": arguments}
 
 
@@ -163,7 +163,7 @@ async def test_a_limit_of_the_driver_leaves_a_write_unknown(table: SqlTable, dri
 
 
 def test_the_isolation_level_is_the_sinks() -> None:
-    with pytest.raises(ConfigError, match=r"isolation_level.*is set by Penstock"):
+    with pytest.raises(ConfigError, match=r"isolation_level.*is set by Sluicegate"):
         SqlSink(
             "sqlite:///a.db",
             table="t",

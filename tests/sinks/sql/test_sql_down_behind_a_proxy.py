@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from tests.sinks.sql.conftest import table_of
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ConfigError,
     ErrorClass,
@@ -25,8 +25,8 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.classify import classified
-from penstock.retry import Backoff, Retry
+from sluicegate._core.classify import classified
+from sluicegate.retry import Backoff, Retry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

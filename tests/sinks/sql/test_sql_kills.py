@@ -1,6 +1,6 @@
 """`SqlSink` with a frozen server, and in processes that are killed.
 
-Proven here: batcher/B38. `PENSTOCK_KILLS=100 pytest -m soak tests/sinks/sql/test_sql_kills.py`
+Proven here: batcher/B38. `SLUICEGATE_KILLS=100 pytest -m soak tests/sinks/sql/test_sql_kills.py`
 kills 100 processes.
 """
 
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.sql.conftest import table_of
 
-from penstock import Batcher, Limits, Outcome, WriteResult, gather, send, stack
-from penstock._core.decorator import WrappingSink
-from penstock.retry import Backoff, Retry
-from penstock.sinks import Timeout
+from sluicegate import Batcher, Limits, Outcome, WriteResult, gather, send, stack
+from sluicegate._core.decorator import WrappingSink
+from sluicegate.retry import Backoff, Retry
+from sluicegate.sinks import Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from tests.sinks.sql.mariadb import MariaDbServer
     from tests.sinks.sql.sql_help import SqlTable
 
-    from penstock import Batch, Sink
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Batch, Sink
+    from sluicegate.testing import EmbeddedPostgres
 
     Server = MariaDbServer | EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "40"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "40"))
 CHILD = Path(__file__).with_name("kills_child.py")
 LONG = {each: pytest.param(each, marks=pytest.mark.long) for each in ("asyncpg", "pymysql")}
 
@@ -151,7 +151,7 @@ def test_a_process_that_is_killed_has_lost_nothing(
 def test_many_processes_that_are_killed_have_lost_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str, size: int
 ) -> None:
-    """batcher/B38: `PENSTOCK_KILLS` processes."""
+    """batcher/B38: `SLUICEGATE_KILLS` processes."""
     at_random = random.Random(2)
     lines = [at_random.randrange(1, 40) for _ in range(KILLS)]
     kill_many(table_of(request, driver, tmp_path), size, lines)

@@ -10,15 +10,15 @@ import sqlalchemy as sa
 from tests.sinks.postgres_help import proxied
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
-from penstock import Batcher, ConfigError, ErrorClass, Limits, Outcome, RowBatch, send, stack
-from penstock._core.classify import classified
-from penstock._core.clock import LOOP_CLOCK
-from penstock.retry import Backoff, Retry
+from sluicegate import Batcher, ConfigError, ErrorClass, Limits, Outcome, RowBatch, send, stack
+from sluicegate._core.classify import classified
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.retry import Backoff, Retry
 
 if TYPE_CHECKING:
     from tests.sinks.sql.mariadb import MariaDbServer
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

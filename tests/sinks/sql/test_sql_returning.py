@@ -15,9 +15,9 @@ from tests.sinks.postgres_help import batch_of
 from tests.sinks.sql.mariadb import mariadb_server
 from tests.sinks.sql.sql_help import SqlTable
 
-from penstock import Batcher, ConfigError, RowBatch, WriteResult
-from penstock.sinks import SqlSink
-from penstock.testing.servers.require import there_or_skip
+from sluicegate import Batcher, ConfigError, RowBatch, WriteResult
+from sluicegate.sinks import SqlSink
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

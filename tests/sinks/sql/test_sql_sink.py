@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
-from penstock import ConfigError, ErrorClass, TooLargeError
-from penstock._core.classify import classified
-from penstock.sinks import SqlSink
+from sluicegate import ConfigError, ErrorClass, TooLargeError
+from sluicegate._core.classify import classified
+from sluicegate.sinks import SqlSink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -348,7 +348,7 @@ async def test_rows_beyond_the_packet_of_a_server(mariadb: MariaDbServer) -> Non
         ({"conflict_columns": ["id"]}, 'needs on_conflict="ignore" or "update"'),
         ({"on_conflict": "update", "update_columns": ["x"]}, "must be among columns="),
         ({"pool_size": 0}, "at least 1"),
-        ({"engine_options": {"pool_size": 3}}, "is set by Penstock"),
+        ({"engine_options": {"pool_size": 3}}, "is set by Sluicegate"),
         ({"row": 5}, "must be a function of an item"),
         ({"colums": ["id"]}, "columns"),
     ],
@@ -384,7 +384,7 @@ def sa_url(url: str, password: str) -> str:
 
 
 async def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
-    from penstock import UnavailableError
+    from sluicegate import UnavailableError
 
     for url in (
         "postgresql+asyncpg://u@127.0.0.1:1/d",

@@ -27,7 +27,7 @@ from tests.sinks.conflict_cases import (
 from tests.sinks.postgres_help import batch_of, outcomes, proxied
 from tests.sinks.sql.sql_help import names, written
 
-from penstock import RowBatch, send
+from sluicegate import RowBatch, send
 
 if TYPE_CHECKING:
     from tests.sinks.sql.sql_help import SqlTable

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
-from penstock import ConfigError, ErrorClass, TooLargeError
-from penstock._core.classify import classified
+from sluicegate import ConfigError, ErrorClass, TooLargeError
+from sluicegate._core.classify import classified
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ async def test_an_engine_that_truncates_is_told(
     mariadb: MariaDbServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once, at opening; the sink's own sessions are strict, whatever the server's mode."""
-    caplog.set_level("WARNING", "penstock.sinks.sql")
+    caplog.set_level("WARNING", "sluicegate.sinks.sql")
     table = SqlTable(mariadb.url())
     table.make()
     async with table.sink():

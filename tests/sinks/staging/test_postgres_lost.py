@@ -10,24 +10,26 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from penstock import ConfigError, Counts, RowBatch, StagesLost, Unit, send
-from penstock._core.staging import Begun, Epoch, Stage, staged
-from penstock.postgres import PostgresAccess
-from penstock.sinks import PostgresSink
-from penstock.testing import embedded_postgres as server_of_its_own
-from penstock.testing.servers.require import there_or_skip
+from sluicegate import ConfigError, Counts, RowBatch, StagesLost, Unit, send
+from sluicegate._core.staging import Begun, Epoch, Stage, staged
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks import PostgresSink
+from sluicegate.testing import embedded_postgres as server_of_its_own
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 NO_TIMELINE = (
     "REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC",
     "GRANT EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) TO PUBLIC",
 )
-STAGES = "SELECT count(*) FROM pg_class WHERE relname ~ '^penstock_[0-9a-f]{12}_' AND relkind = 'r'"
+STAGES = (
+    "SELECT count(*) FROM pg_class WHERE relname ~ '^sluicegate_[0-9a-f]{12}_' AND relkind = 'r'"
+)
 MODES: dict[str, dict[str, Any]] = {
     "error": {},
     "update": {"on_conflict": "update", "conflict_columns": ("id",)},
@@ -71,7 +73,7 @@ async def table(
     server: EmbeddedPostgres, columns: str = "id bigint PRIMARY KEY, name text"
 ) -> None:
     await on(
-        server, "DROP TABLE IF EXISTS events, penstock_ledger", f"CREATE TABLE events ({columns})"
+        server, "DROP TABLE IF EXISTS events, sluicegate_ledger", f"CREATE TABLE events ({columns})"
     )
 
 
@@ -154,7 +156,7 @@ async def test_a_crash_behind_the_tasks_publishes_nothing(
     with pytest.raises(StagesLost, match="crashed since the write began"):
         await write.publish()
     assert await on(crashing, "SELECT * FROM events ORDER BY id") == old
-    assert await on(crashing, "SELECT * FROM penstock_ledger") == []
+    assert await on(crashing, "SELECT * FROM sluicegate_ledger") == []
     await write.discard()
     assert await on(crashing, STAGES) == [(0,)]
     await (await written(sink, epoch(overwrite=overwrite), ROWS)).publish()
@@ -260,7 +262,8 @@ async def test_rows_that_were_stored_twice_fail_the_task(
             assert await send(stage.sink, RowBatch(ROWS[:2])) == {}
             (name,) = (
                 await on(
-                    shared, "SELECT relname FROM pg_class WHERE relname ~ '^penstock_[0-9a-f]{12}_'"
+                    shared,
+                    "SELECT relname FROM pg_class WHERE relname ~ '^sluicegate_[0-9a-f]{12}_'",
                 )
             )[0]
             await on(shared, f'INSERT INTO "{name}" SELECT * FROM "{name}"')
@@ -314,7 +317,7 @@ async def test_a_stage_that_was_changed_is_not_published(
             with pytest.raises(StagesLost, match=told.replace("{0}", write.stages[0].name)):
                 await write.publish()
             assert await on(shared, "SELECT id FROM events") == []
-            assert await on(shared, "SELECT * FROM penstock_ledger") == []
+            assert await on(shared, "SELECT * FROM sluicegate_ledger") == []
             await write.discard()
         else:
             await write.publish()
@@ -422,7 +425,7 @@ async def test_a_server_that_does_not_tell_its_timeline_is_written_to(
             epoch(),
             ROWS,
         )
-        assert write.begun.mark.startswith(" penstock_")
+        assert write.begun.mark.startswith(" sluicegate_")
         await write.publish()
         assert await on(shared, "SELECT * FROM events ORDER BY id") == ROWS
     finally:

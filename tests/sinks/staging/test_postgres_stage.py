@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 from tests.sinks.postgres_help import Database, role
 
-from penstock import (
+from sluicegate import (
     Batch,
     ConfigError,
     Counts,
@@ -25,20 +25,20 @@ from penstock import (
     stack,
     transaction,
 )
-from penstock._core.batch import RowBatch
-from penstock._core.opening import opened
-from penstock._core.staging import Begun, Epoch, Stage, check_staging, staged
-from penstock.sinks import FanOut, MemorySink, PostgresSink
+from sluicegate._core.batch import RowBatch
+from sluicegate._core.opening import opened
+from sluicegate._core.staging import Begun, Epoch, Stage, check_staging, staged
+from sluicegate.sinks import FanOut, MemorySink, PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 STAGES = (
-    "SELECT count(*) FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r' "
-    "AND relname <> 'penstock_ledger'"
+    "SELECT count(*) FROM pg_class WHERE relname LIKE 'sluicegate\\_%' AND relkind = 'r' "
+    "AND relname <> 'sluicegate_ledger'"
 )
 
 
@@ -47,7 +47,7 @@ async def events(embedded_postgres: EmbeddedPostgres) -> AsyncGenerator[Any]:
     """An empty table, and a connection besides the sink's."""
     connection = await asyncpg.connect(embedded_postgres.dsn)
     left = await connection.fetch(
-        "SELECT relname FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r'"
+        "SELECT relname FROM pg_class WHERE relname LIKE 'sluicegate\\_%' AND relkind = 'r'"
     )
     for row in left:
         await connection.execute(f'DROP TABLE "{row[0]}"')
@@ -238,15 +238,15 @@ async def test_an_overwritten_table_keeps_its_shape_and_rights(
     async with events(embedded_postgres) as con:
         await con.execute(
             """
-            DROP ROLE IF EXISTS penstock_reader; DROP ROLE IF EXISTS penstock_owner; CREATE ROLE penstock_reader; CREATE ROLE penstock_owner;
+            DROP ROLE IF EXISTS sluicegate_reader; DROP ROLE IF EXISTS sluicegate_owner; CREATE ROLE sluicegate_reader; CREATE ROLE sluicegate_owner;
             CREATE TABLE parents (name text PRIMARY KEY); INSERT INTO parents VALUES ('a'), ('b');
             ALTER TABLE events ADD COLUMN number int GENERATED ALWAYS AS IDENTITY, ADD COLUMN at timestamptz DEFAULT now();
             ALTER TABLE events ADD CONSTRAINT parent FOREIGN KEY (name) REFERENCES parents (name) ON DELETE CASCADE;
             CREATE INDEX by_name ON events (lower(name)) WHERE id > 0; CREATE UNIQUE INDEX id_and_name ON events (id, name);
             COMMENT ON TABLE events IS 'what happened'; ALTER TABLE events SET (fillfactor = 70);
-            GRANT SELECT ON events TO penstock_reader WITH GRANT OPTION; GRANT UPDATE (name) ON events TO penstock_reader;
+            GRANT SELECT ON events TO sluicegate_reader WITH GRANT OPTION; GRANT UPDATE (name) ON events TO sluicegate_reader;
             INSERT INTO events (id, name) VALUES (1, 'a'), (2, 'b');
-            ALTER TABLE events OWNER TO penstock_owner
+            ALTER TABLE events OWNER TO sluicegate_owner
             """
         )
         before = await con.fetch(SHAPE)
@@ -270,7 +270,7 @@ async def test_an_overwritten_table_keeps_its_shape_and_rights(
             assert await con.fetchval("SELECT count(*) FROM events") == 3
             assert await con.fetchval(STAGES) == 0
         await con.execute(
-            "DROP TABLE events, parents; DROP ROLE penstock_reader; DROP ROLE penstock_owner"
+            "DROP TABLE events, parents; DROP ROLE sluicegate_reader; DROP ROLE sluicegate_owner"
         )
 
 
@@ -349,12 +349,12 @@ async def test_a_published_table_is_not_replaced(
 ) -> None:
     """Subscribers would keep the old rows, however the publication names its tables."""
     async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
-        await con.execute(f"CREATE PUBLICATION penstock_test FOR {tables}")
+        await con.execute(f"CREATE PUBLICATION sluicegate_test FOR {tables}")
         try:
-            with pytest.raises(ConfigError, match="is in the publication penstock_test"):
+            with pytest.raises(ConfigError, match="is in the publication sluicegate_test"):
                 await sink.begin(epoch(overwrite=True))
         finally:
-            await con.execute("DROP PUBLICATION penstock_test")
+            await con.execute("DROP PUBLICATION sluicegate_test")
 
 
 async def test_what_cannot_be_tidied_does_not_fail_what_is_published(
@@ -374,7 +374,7 @@ async def test_what_cannot_be_tidied_does_not_fail_what_is_published(
         async with sink_on(embedded_postgres) as other:
             left = await write(other, epoch(1), [(9, "left")])
         async with PostgresSink(
-            writer.dsn, table="events", columns=("id", "name"), ledger="penstock_writers_ledger"
+            writer.dsn, table="events", columns=("id", "name"), ledger="sluicegate_writers_ledger"
         ) as sink:
             begun = await sink.begin(epoch(2))
             stages = [await write(sink, epoch(2), [(1, "a")])]
@@ -463,7 +463,7 @@ async def test_what_was_published_before_an_overwrite_stays_published(
         for version in (1, 2, 3):
             assert (await sink.begin(epoch(version, overwrite=version == 2))).before is not None
         found = await con.fetch(
-            "SELECT DISTINCT target, target_oid = 'events'::regclass FROM penstock_ledger"
+            "SELECT DISTINCT target, target_oid = 'events'::regclass FROM sluicegate_ledger"
         )
         assert [tuple(row) for row in found] == [('"public"."events"', True)]
 
@@ -479,6 +479,6 @@ async def test_a_unit_through_a_stage_has_the_name_of_the_target(
         async with transaction(stage.sink, Unit(application="within", version=1)) as tx:
             assert await send(tx, RowBatch([(1, "a")])) == {}
         assert (
-            await con.fetchval("SELECT target FROM penstock_ledger WHERE application = 'within'")
+            await con.fetchval("SELECT target FROM sluicegate_ledger WHERE application = 'within'")
             == '"public"."events"'
         )

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sinks.postgres_help import Database, database
 
-from penstock import Unit
+from sluicegate import Unit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from penstock.postgres import PostgresAccess
-    from penstock.sinks import PostgresSink
+    from sluicegate.postgres import PostgresAccess
+    from sluicegate.sinks import PostgresSink
 
 UNIT = Unit(application="orders", version=7, part=1, parts=4, rule="id")
 

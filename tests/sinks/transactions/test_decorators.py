@@ -12,7 +12,7 @@ import pytest
 import tenacity
 from tests.sinks.transactions.postgres_transaction_help import UNIT
 
-from penstock import (
+from sluicegate import (
     CircuitBreaker,
     CircuitState,
     Combine,
@@ -39,15 +39,15 @@ from penstock import (
     stack,
     transaction,
 )
-from penstock._core.decorator import WrappingSink
-from penstock._core.opening import opened
-from penstock._core.sink import capabilities_of
-from penstock.sinks import MemorySink
-from penstock.testing import ScriptedSink, fail, hang, ok
+from sluicegate._core.decorator import WrappingSink
+from sluicegate._core.opening import opened
+from sluicegate._core.sink import capabilities_of
+from sluicegate.sinks import MemorySink
+from sluicegate.testing import ScriptedSink, fail, hang, ok
 
 if TYPE_CHECKING:
-    from penstock import Batch, Decorator, Sink
-    from penstock.testing import FakeClock
+    from sluicegate import Batch, Decorator, Sink
+    from sluicegate.testing import FakeClock
 
 FIXED = tenacity.wait_fixed(1.0)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     ConfigError,
     Counts,
@@ -24,11 +24,11 @@ from penstock import (
     stack,
     transaction,
 )
-from penstock._core.sink import capabilities_of
-from penstock.sinks import FanOut, FunctionSink, MemorySink, Router
+from sluicegate._core.sink import capabilities_of
+from sluicegate.sinks import FanOut, FunctionSink, MemorySink, Router
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 UNIT = Unit(application="orders", version=7, part=1, parts=4, rule="id")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Batch,
     Batcher,
     DeadLetter,
@@ -26,13 +26,13 @@ from penstock import (
     stack,
     transaction,
 )
-from penstock.sinks import MemorySink
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock import Transaction
-    from penstock.testing import FakeClock
+    from sluicegate import Transaction
+    from sluicegate.testing import FakeClock
 
 UNIT = Unit(application="orders", version=1)
 

@@ -11,7 +11,7 @@ from asyncpg import LockNotAvailableError
 from tests.sinks.postgres_help import batch_of, proxied
 from tests.sinks.transactions.postgres_transaction_help import UNIT, place, words
 
-from penstock import (
+from sluicegate import (
     ConfigError,
     Counts,
     NonDeterministicReplay,
@@ -22,14 +22,14 @@ from penstock import (
     send,
     transaction,
 )
-from penstock.sinks import PostgresSink
+from sluicegate.sinks import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Unit
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Unit
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 async def test_what_is_written_is_seen_with_the_commit(

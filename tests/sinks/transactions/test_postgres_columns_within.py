@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sinks.transactions.postgres_transaction_help import UNIT, place, words
 
-from penstock import ArrowBatch, send, transaction
+from sluicegate import ArrowBatch, send, transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 pa = pytest.importorskip("pyarrow")
 

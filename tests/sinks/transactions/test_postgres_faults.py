@@ -11,7 +11,7 @@ import tenacity
 from tests.sinks.postgres_help import batch_of, proxied
 from tests.sinks.transactions.postgres_transaction_help import UNIT, Place, place, words
 
-from penstock import (
+from sluicegate import (
     DeadLetter,
     Observed,
     Observer,
@@ -24,15 +24,15 @@ from penstock import (
     stack,
     transaction,
 )
-from penstock._core.opening import opened
-from penstock.sinks import MemorySink
+from sluicegate._core.opening import opened
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock import Batch, Sink, Unit
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Batch, Sink, Unit
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 
 def classes(errors: Mapping[int, BaseException]) -> set[type[BaseException]]:

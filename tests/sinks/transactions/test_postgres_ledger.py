@@ -14,7 +14,7 @@ import pytest
 from tests.sinks.postgres_help import batch_of, role
 from tests.sinks.transactions.postgres_transaction_help import UNIT, Place, place, words
 
-from penstock import (
+from sluicegate import (
     ConfigError,
     Counts,
     NonDeterministicReplay,
@@ -24,11 +24,11 @@ from penstock import (
     send,
     transaction,
 )
-from penstock.sinks import PostgresSink
+from sluicegate.sinks import PostgresSink
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 OLD_SHAPE = """CREATE TABLE {ledger} (application text, version bigint, part int, parts int NOT NULL, rule text NOT NULL,
     rows bigint NOT NULL DEFAULT 0, delivered bigint NOT NULL DEFAULT 0, duplicate bigint NOT NULL DEFAULT 0,

@@ -11,7 +11,7 @@ import pytest
 from tests.sinks.postgres_help import batch_of, role
 from tests.sinks.transactions.postgres_transaction_help import UNIT, place, words
 
-from penstock import (
+from sluicegate import (
     DeadLetter,
     PermanentError,
     RefusedError,
@@ -22,13 +22,13 @@ from penstock import (
     stack,
     transaction,
 )
-from penstock._core.opening import opened
-from penstock._core.told import for_log
-from penstock.sinks import MemorySink
+from sluicegate._core.opening import opened
+from sluicegate._core.told import for_log
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres
 
 REFUSALS: dict[str, tuple[str, str, str]] = {
     "a right": (

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.transactions.postgres_transaction_help import place, words
 
-from penstock import Batch, ConfigError, PermanentError, RowBatch, WriteResult, send, transaction
-from penstock._core.opening import opened
-from penstock.sinks import MemorySink
+from sluicegate import Batch, ConfigError, PermanentError, RowBatch, WriteResult, send, transaction
+from sluicegate._core.opening import opened
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock import Transaction, Unit
-    from penstock._core.clock import LoopClock
-    from penstock.testing import EmbeddedPostgres, FakeClock
+    from sluicegate import Transaction, Unit
+    from sluicegate._core.clock import LoopClock
+    from sluicegate.testing import EmbeddedPostgres, FakeClock
 
 OPEN = "sent in another transaction that has not ended"
 

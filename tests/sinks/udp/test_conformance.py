@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from penstock.sinks import UdpSink
-from penstock.testing.conformance import SinkConformance
+from sluicegate.sinks import UdpSink
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sinks.udp.line_protocol import line
-from penstock.sinks.udp.packing import packed
-from penstock.sinks.udp.statsd import statsd
+from sluicegate.sinks.udp.line_protocol import line
+from sluicegate.sinks.udp.packing import packed
+from sluicegate.sinks.udp.statsd import statsd
 
 METRICS: list[tuple[Any, str]] = [
     ({"name": "page.views", "value": 1, "type": "c"}, "page.views:1|c"),

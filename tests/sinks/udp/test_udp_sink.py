@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.udp.udp_help import Receiver
 
-from penstock import (
+from sluicegate import (
     Batcher,
     ClosedError,
     ConfigError,
@@ -23,10 +23,10 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.clock import LOOP_CLOCK
-from penstock.retry import Backoff, Retry
-from penstock.sinks import UdpSink
-from penstock.sinks.udp.channel import push
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.retry import Backoff, Retry
+from sluicegate.sinks import UdpSink
+from sluicegate.sinks.udp.channel import push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -186,7 +186,7 @@ async def test_a_receiver_that_moves_without_a_trace_is_followed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nothing reports that its old address is no longer in use, so its name is looked up again."""
-    monkeypatch.setattr("penstock.sinks.udp.channel.LOOK_EVERY", 0.0)
+    monkeypatch.setattr("sluicegate.sinks.udp.channel.LOOK_EVERY", 0.0)
     with Receiver("127.0.0.2", receiver.port) as other, caplog.at_level("INFO"):
         async with UdpSink("metrics.example", receiver.port) as sink:
             assert await send(sink, RowBatch(hits(1))) == {}

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import zstandard
 
-from penstock import Consumer
-from penstock.sources.files import FileSource
-from penstock.testing.conformance.source.host import RecordingHost
-from penstock.testing.conformance.source.reader import ClaimReader
+from sluicegate import Consumer
+from sluicegate.sources.files import FileSource
+from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.reader import ClaimReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from penstock import Message
+    from sluicegate import Message
 
 GZIP, ZSTD = gzip.compress, zstandard.ZstdCompressor(write_checksum=True).compress
 

@@ -12,16 +12,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock import Consumer
-from penstock.consumer.offset_map import decode
-from penstock.sources.files import FileSource
-from penstock.sources.subscriptions import SQLiteSubscriptions
+from sluicegate import Consumer
+from sluicegate.consumer.offset_map import decode
+from sluicegate.sources.files import FileSource
+from sluicegate.sources.subscriptions import SQLiteSubscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from penstock import Message
-    from penstock.sources import Position, SourceClaim
+    from sluicegate import Message
+    from sluicegate.sources import Position, SourceClaim
 
 
 class Told(FileSource):

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.sources import Fetched, Position, Record, TopicPartition, UndecodableRecord
-from penstock.sources.files import FileSource
-from penstock.sources.files.places import FilePlace
-from penstock.sources.subscriptions import SQLiteSubscriptions
-from penstock.testing.conformance import SourceConformance
+from sluicegate.sources import Fetched, Position, Record, TopicPartition, UndecodableRecord
+from sluicegate.sources.files import FileSource
+from sluicegate.sources.files.places import FilePlace
+from sluicegate.sources.subscriptions import SQLiteSubscriptions
+from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from penstock.sources import ClaimHost, Source, SourceClaim, SourceRecord
+    from sluicegate.sources import ClaimHost, Source, SourceClaim, SourceRecord
 
 LEASE = 3.0
 BAD = b"\xff"
@@ -123,7 +123,7 @@ class TestFileSource(SourceConformance):
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
         with closing(sqlite3.connect(self._base(topic))) as base:
             rows = base.execute(
-                "SELECT slot, position, metadata FROM penstock_subscription_slot WHERE position > 0"
+                "SELECT slot, position, metadata FROM sluicegate_subscription_slot WHERE position > 0"
             ).fetchall()
         return {
             TopicPartition(topic, slot): FilePlace.of(Position(at, text)).position
@@ -135,6 +135,6 @@ class TestFileSource(SourceConformance):
         assert isinstance(source, PlainSource)
         with closing(sqlite3.connect(self._base(source.source.group))) as base, base:
             base.execute(
-                "UPDATE penstock_subscription_lock SET epoch = epoch + 1, owner = 'another', "
+                "UPDATE sluicegate_subscription_lock SET epoch = epoch + 1, owner = 'another', "
                 "kept_at = 0"
             )

@@ -11,16 +11,16 @@ import pytest
 from tests.sources.files.files_help import GZIP, ZSTD, Handled, handled, lines, path_of, reading
 from tests.sources.files.test_rows import parquet
 
-from penstock import Consumer
-from penstock.sources import Position
-from penstock.sources.files import FileSource, UnreadFiles
-from penstock.sources.subscriptions import MemorySubscriptions
+from sluicegate import Consumer
+from sluicegate.sources import Position
+from sluicegate.sources.files import FileSource, UnreadFiles
+from sluicegate.sources.subscriptions import MemorySubscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock import LoopClock, Message
+    from sluicegate import LoopClock, Message
 
 COUNT = 3_000
 

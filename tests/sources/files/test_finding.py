@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sources.files.files_help import Handled, handled
 
-from penstock import ConfigError, Consumer, MissingExtra
-from penstock.sources.files import FileSource, UnreadFiles
-from penstock.sources.files.finding import FileSet
-from penstock.sources.subscriptions import MemorySubscriptions, SQLiteSubscriptions
+from sluicegate import ConfigError, Consumer, MissingExtra
+from sluicegate.sources.files import FileSource, UnreadFiles
+from sluicegate.sources.files.finding import FileSet
+from sluicegate.sources.subscriptions import MemorySubscriptions, SQLiteSubscriptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock import LoopClock, Message
+    from sluicegate import LoopClock, Message
 
 NOBODY = 65534
 
@@ -111,10 +111,10 @@ async def test_positions_that_cannot_be_beside_the_files_are_to_be_elsewhere(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
     (tmp_path / "a.ndjson").write_bytes(b"1\n")
-    (tmp_path / ".penstock.sqlite").mkdir()
+    (tmp_path / ".sluicegate.sqlite").mkdir()
     with pytest.raises(ConfigError, match="Pass state=SQLiteSubscriptions"):
         await handled(FileSource(tmp_path))
-    wrong = SQLiteSubscriptions(tmp_path / ".penstock.sqlite")
+    wrong = SQLiteSubscriptions(tmp_path / ".sluicegate.sqlite")
     with pytest.raises(ConfigError, match=r"SQLite can write \([^.]*\)$"):
         await handled(FileSource(tmp_path, state=wrong))
 
@@ -141,10 +141,10 @@ async def test_a_missing_package_is_named(
     """When a file needs it, or at once if the format is specified."""
     (tmp_path / name).touch()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=rf"penstock\[{extra}\]"):
+    with pytest.raises(MissingExtra, match=rf"sluicegate\[{extra}\]"):
         await handled(FileSource(tmp_path))
     if extra == "parquet":
-        with pytest.raises(MissingExtra, match=r"penstock\[parquet\]"):
+        with pytest.raises(MissingExtra, match=r"sluicegate\[parquet\]"):
             FileSource(tmp_path, format="parquet")
 
 

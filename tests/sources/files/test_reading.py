@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock._core.clock import Signal, wait_until
-from penstock.sources import Record
-from penstock.sources.files.chunks import RowChunk
-from penstock.sources.files.places import End
-from penstock.sources.files.reading import FileReading
+from sluicegate._core.clock import Signal, wait_until
+from sluicegate.sources import Record
+from sluicegate.sources.files.chunks import RowChunk
+from sluicegate.sources.files.places import End
+from sluicegate.sources.files.reading import FileReading
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 
 class Rows:

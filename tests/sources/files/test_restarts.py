@@ -18,24 +18,24 @@ from tests.children import child
 from tests.sources.files.files_help import GZIP, ZSTD, Handled, handled, lines, path_of, reading
 from tests.sources.files.test_rows import parquet
 
-from penstock import ClosedError, ConfigError, Consumer, LoopClock
-from penstock._core.subscriptions import Move, SubscriptionStart
-from penstock.sources import Position
-from penstock.sources.files import FileSource
-from penstock.sources.files.catalog import FileCatalog
-from penstock.sources.files.holding import FileHolder
-from penstock.sources.files.identity import record
-from penstock.sources.files.parts import FileParts
-from penstock.sources.files.places import End, FilePlace, Mark
-from penstock.sources.subscriptions import (
+from sluicegate import ClosedError, ConfigError, Consumer, LoopClock
+from sluicegate._core.subscriptions import Move, SubscriptionStart
+from sluicegate.sources import Position
+from sluicegate.sources.files import FileSource
+from sluicegate.sources.files.catalog import FileCatalog
+from sluicegate.sources.files.holding import FileHolder
+from sluicegate.sources.files.identity import record
+from sluicegate.sources.files.parts import FileParts
+from sluicegate.sources.files.places import End, FilePlace, Mark
+from sluicegate.sources.subscriptions import (
     MemorySubscriptions,
     PostgresSubscriptions,
     SQLiteSubscriptions,
 )
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 LEASE = 1.0
 COUNT = 500
@@ -101,7 +101,7 @@ async def test_a_stopped_backfill_goes_on_where_it_was(
         consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
         await consumer.receive(handle)
     assert done.places == [(f"{name}{ending}", row) for name in "abc" for row in range(100)]
-    assert (tmp_path / ".penstock.sqlite").exists()
+    assert (tmp_path / ".sluicegate.sqlite").exists()
 
 
 async def test_new_files_keep_the_numbers_of_the_others(
@@ -215,8 +215,8 @@ async def test_a_store_that_was_moved_by_another_process_is_refused(
     async with reading(FileSource(tmp_path)) as reader:
         (claim,) = reader.host.open
         await reader.read([claim], 5, most=5)
-        with sqlite3.connect(tmp_path / ".penstock.sqlite") as base:
-            base.execute("UPDATE penstock_subscription_slot SET position = 3, metadata = '-|'")
+        with sqlite3.connect(tmp_path / ".sluicegate.sqlite") as base:
+            base.execute("UPDATE sluicegate_subscription_slot SET position = 3, metadata = '-|'")
         base.close()
         assert [*await reader.source.commit({claim: Position(5)})] == []
         assert claim.is_closed
@@ -228,7 +228,7 @@ async def test_a_subscription_of_another_kind_is_refused(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
     (tmp_path / "a.ndjson").write_bytes(lines(1))
-    async with SQLiteSubscriptions(tmp_path / ".penstock.sqlite") as state:
+    async with SQLiteSubscriptions(tmp_path / ".sluicegate.sqlite") as state:
         await state.initialize("backfill/0", SubscriptionStart({0: 0}, selection="{}"))
     with pytest.raises(ConfigError, match="is not of files"):
         await handled(FileSource(tmp_path))
@@ -368,7 +368,7 @@ async def test_progress_is_told(
             lags.append(lag.messages)
 
     consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
-    with caplog.at_level(logging.INFO, "penstock.sources.files"):
+    with caplog.at_level(logging.INFO, "sluicegate.sources.files"):
         await consumer.receive(handle)
     assert lags == [2_000, 1_000] * 2
     told = [each.getMessage() for each in caplog.records if "is finished" in each.getMessage()]

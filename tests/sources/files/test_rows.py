@@ -12,20 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 from tests.sources.files.files_help import GZIP, ZSTD, handled, lines, path_of, reading, rows
 
-from penstock import ConfigError, Consumer
-from penstock.sinks import MemorySink
-from penstock.sources import Position
-from penstock.sources.files import FileSource, UnreadFiles
-from penstock.sources.files.identity import record
-from penstock.sources.files.parquet_rows import ParquetReader
-from penstock.sources.files.streams import FileBytes
-from penstock.sources.subscriptions import MemorySubscriptions
+from sluicegate import ConfigError, Consumer
+from sluicegate.sinks import MemorySink
+from sluicegate.sources import Position
+from sluicegate.sources.files import FileSource, UnreadFiles
+from sluicegate.sources.files.identity import record
+from sluicegate.sources.files.parquet_rows import ParquetReader
+from sluicegate.sources.files.streams import FileBytes
+from sluicegate.sources.subscriptions import MemorySubscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock import LoopClock, Message
+    from sluicegate import LoopClock, Message
 
 
 def plain(content: bytes) -> bytes:

@@ -19,18 +19,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import penstock
-from penstock import Consumer, RetryPolicy
-from penstock.consumer import ConsumerObserver, Nak, Terminate
-from penstock.sources.jetstream import JetStreamSource
+import sluicegate
+from sluicegate import Consumer, RetryPolicy
+from sluicegate.consumer import ConsumerObserver, Nak, Terminate
+from sluicegate.sources.jetstream import JetStreamSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock import Message
-    from penstock._core.consumer_observer import ClaimChange
-    from penstock.consumer import Result
-    from penstock.sources import TopicPartition
+    from sluicegate import Message
+    from sluicegate._core.consumer_observer import ClaimChange
+    from sluicegate.consumer import Result
+    from sluicegate.sources import TopicPartition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,4 +149,4 @@ async def consume(options: Options) -> None:
 if __name__ == "__main__":
     given = Options(**json.loads(sys.argv[1]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    penstock.run(consume(given))
+    sluicegate.run(consume(given))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.testing import EmbeddedNats
+    from sluicegate.testing import EmbeddedNats
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).with_name("audit_child.py")

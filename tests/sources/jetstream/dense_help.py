@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from penstock.sources import (
+from sluicegate.sources import (
     Fetched,
     Position,
     Record,
@@ -28,8 +28,8 @@ from penstock.sources import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
-    from penstock.sources import ClaimHost, SourceClaim, SourceRecord, Unread
-    from penstock.sources.jetstream import JetStreamSource
+    from sluicegate.sources import ClaimHost, SourceClaim, SourceRecord, Unread
+    from sluicegate.sources.jetstream import JetStreamSource
 
 
 def partition_of(token: str, partitions: int) -> int:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sources.postgres_queue.outages_help import Telling
 
-from penstock import Consumer
-from penstock.sources.jetstream import JetStreamSource
+from sluicegate import Consumer
+from sluicegate.sources.jetstream import JetStreamSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from tests.sources.jetstream.streams_help import Stream
 
-    from penstock import Message
-    from penstock._core.source import ClaimHost
-    from penstock.consumer.results import Result
-    from penstock.testing import EmbeddedNats
+    from sluicegate import Message
+    from sluicegate._core.source import ClaimHost
+    from sluicegate.consumer.results import Result
+    from sluicegate.testing import EmbeddedNats
 
 
 class Watched(JetStreamSource):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tests.sources.jetstream.server_model import TICK, WAIT, Arrival, Request
 
-from penstock.sources.jetstream.api import ConsumerState
-from penstock.sources.jetstream.intake import StreamIntake
-from penstock.sources.jetstream.puller import Puller
-from penstock.sources.jetstream.record import AckSubject, StreamRecord
+from sluicegate.sources.jetstream.api import ConsumerState
+from sluicegate.sources.jetstream.intake import StreamIntake
+from sluicegate.sources.jetstream.puller import Puller
+from sluicegate.sources.jetstream.record import AckSubject, StreamRecord
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

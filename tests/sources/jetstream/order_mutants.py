@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.sources.jetstream import order_programs
 from tests.sources.jetstream.member_model import MemberModel
 
-from penstock.sources.jetstream.intake import StreamIntake
-from penstock.sources.jetstream.puller import Puller
-from penstock.sources.jetstream.window import PullWindow
+from sluicegate.sources.jetstream.intake import StreamIntake
+from sluicegate.sources.jetstream.puller import Puller
+from sluicegate.sources.jetstream.window import PullWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pytest
     from tests.sources.jetstream.order_machine import OrderMachine
 
-    from penstock.sources.jetstream.record import AckSubject, StreamRecord
+    from sluicegate.sources.jetstream.record import AckSubject, StreamRecord
 
     Program = Callable[[OrderMachine], None]
 

@@ -87,7 +87,7 @@ class ServerModel:
 
     def info(self) -> dict[str, Any]:
         """The server's report about the consumer."""
-        group: dict[str, Any] = {"group": "penstock"}
+        group: dict[str, Any] = {"group": "sluicegate"}
         if self.pinned is not None:
             group["pinned_client_id"] = self.pinned
         return {
@@ -96,7 +96,7 @@ class ServerModel:
             "config": {
                 "ack_wait": WAIT * NANOS,
                 "max_ack_pending": self.max_pending,
-                "priority_groups": ["penstock"],
+                "priority_groups": ["sluicegate"],
                 "priority_policy": "pinned_client",
                 "priority_timeout": PINNED_FOR * NANOS,
             },

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.api import StorageType, StreamConfig, SubjectTransform
 
-from penstock.sources.jetstream import partitioned
+from sluicegate.sources.jetstream import partitioned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nats.js.api import ConsumerInfo, StreamInfo
     from nats.js.client import JetStreamContext
 
-    from penstock.testing import EmbeddedNats
+    from sluicegate.testing import EmbeddedNats
 
 LOOK_EVERY = 0.03
 
@@ -129,7 +129,7 @@ async def until(is_met: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def plain(server: EmbeddedNats, **options: Any) -> AsyncIterator[Client]:
-    """A client of nats-py without Penstock."""
+    """A client of nats-py without Sluicegate."""
     client = Client()
     try:
         await client.connect(

@@ -14,15 +14,15 @@ from nats.js.api import StreamConfig, SubjectTransform
 from nats.js.errors import NotFoundError
 from tests.sources.jetstream.dense_help import DenseSource, DenseTopic, publish_raw, token_in
 
-from penstock.sources import Position, TopicPartition
-from penstock.sources.jetstream import JetStreamSource, partitioned
-from penstock.testing.conformance import SourceConformance
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.jetstream import JetStreamSource, partitioned
+from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.sources import Source
-    from penstock.testing import EmbeddedNats
+    from sluicegate.sources import Source
+    from sluicegate.testing import EmbeddedNats
 
 _numbers = itertools.count(1)
 

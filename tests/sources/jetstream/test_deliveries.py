@@ -10,13 +10,13 @@ from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy
 from tests.sources.jetstream.local_help import advisories, running
 from tests.sources.jetstream.streams_help import Stream, new_stream, until
 
-from penstock import RetryPolicy
-from penstock.consumer import Nak, Terminate, ToDeadLetter
-from penstock.sinks import MemorySink
+from sluicegate import RetryPolicy
+from sluicegate.consumer import Nak, Terminate, ToDeadLetter
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import EmbeddedNats
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedNats
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 

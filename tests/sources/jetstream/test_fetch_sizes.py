@@ -9,12 +9,12 @@ import pytest
 from tests.sources.jetstream.streams_help import new_stream
 from tests.sources.postgres_stream.test_fetch_sizes import peak_below
 
-from penstock import Consumer
-from penstock.sources.jetstream import JetStreamSource
+from sluicegate import Consumer
+from sluicegate.sources.jetstream import JetStreamSource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import EmbeddedNats
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedNats
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 

@@ -11,7 +11,7 @@ from tests.sources.jetstream.audit_help import audited
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedNats
+    from sluicegate.testing import EmbeddedNats
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 

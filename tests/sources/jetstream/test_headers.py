@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import nats
 from tests.sources.jetstream.dense_help import publish_raw
 
-from penstock import Consumer
-from penstock.sinks import MemorySink
-from penstock.sources.jetstream import JetStreamSource
+from sluicegate import Consumer
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.jetstream import JetStreamSource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import EmbeddedNats
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedNats
 
 HEADERS = [
     {"Trace": "1"},

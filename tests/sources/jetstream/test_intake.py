@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sources.jetstream.intake import REMEMBERED, StreamIntake
-from penstock.sources.jetstream.record import AckSubject, StreamRecord
+from sluicegate.sources.jetstream.intake import REMEMBERED, StreamIntake
+from sluicegate.sources.jetstream.record import AckSubject, StreamRecord
 
 
 def reply_of(sequence: int, number: int, deliveries: int = 1) -> str:

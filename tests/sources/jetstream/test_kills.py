@@ -1,6 +1,6 @@
 """Killed servers and consumers: nothing is lost, and every key stays in order.
 
-The file written by the handlers is compared with the content of the stream. `PENSTOCK_KILLS=20
+The file written by the handlers is compared with the content of the stream. `SLUICEGATE_KILLS=20
 pytest -m soak tests/sources/jetstream/test_kills.py` kills 20 times.
 """
 
@@ -19,11 +19,11 @@ from tests.sources.jetstream.audit_help import Audited, audited
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedNats
+    from sluicegate.testing import EmbeddedNats
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "20"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "20"))
 KEYS = [f"k{number}" for number in range(20)]
 WAIT = 1.0
 """The acknowledgement wait."""

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.jetstream.group import MemberGroup
-from penstock.sources.jetstream.members import ANNOUNCE_EVERY, SILENT_AFTER, Roster, divided
-from penstock.sources.jetstream.options import ReadOptions
+from sluicegate.sources.jetstream.group import MemberGroup
+from sluicegate.sources.jetstream.members import ANNOUNCE_EVERY, SILENT_AFTER, Roster, divided
+from sluicegate.sources.jetstream.options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     import pytest
 
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 names = st.sets(st.text("abcdef0123456789-", min_size=1, max_size=12), min_size=1, max_size=12)
 MOST_MOVED = 3

@@ -15,12 +15,12 @@ from tests.sources.jetstream.dense_help import partition_of
 from tests.sources.jetstream.local_help import running
 from tests.sources.jetstream.streams_help import new_stream
 
-from penstock.sources.jetstream.members import ANNOUNCE_EVERY, SILENT_AFTER
+from sluicegate.sources.jetstream.members import ANNOUNCE_EVERY, SILENT_AFTER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedNats
+    from sluicegate.testing import EmbeddedNats
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 
@@ -232,7 +232,7 @@ async def test_a_partition_that_is_left_while_its_claim_begins_can_be_taken_agai
     are here.
     """
     async with new_stream(embedded_nats, PARTITIONS) as stream:
-        subject = f"_PENSTOCK.members.{stream.name}.d"
+        subject = f"_SLUICEGATE.members.{stream.name}.d"
         async with running(embedded_nats, stream.name, partitions=PARTITIONS) as here:
             await here.consumer.wait_ready()
             for number in range(100):

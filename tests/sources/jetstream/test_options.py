@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigError
-from penstock.sources.jetstream.options import ReadOptions
+from sluicegate import ConfigError
+from sluicegate.sources.jetstream.options import ReadOptions
 
 
 def options(**given: Any) -> ReadOptions:

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.sources.jetstream.api import ConsumerState
-from penstock.sources.jetstream.puller import AFTER_ERROR, EXPIRES, IDLE, MOST_BYTES, Puller
+from sluicegate.sources.jetstream.api import ConsumerState
+from sluicegate.sources.jetstream.puller import AFTER_ERROR, EXPIRES, IDLE, MOST_BYTES, Puller
 
 NANOS = 1_000_000_000
 
@@ -33,7 +33,7 @@ class Requests:
         return self.sent[-1][1]
 
 
-def puller(*, group: str | None = "penstock") -> tuple[Puller, Requests]:
+def puller(*, group: str | None = "sluicegate") -> tuple[Puller, Requests]:
     """The puller of a consumer that may have 100 pending messages, with a pin of 15 s."""
     requests = Requests()
     state = ConsumerState.of(
@@ -74,7 +74,7 @@ def test_a_request_names_what_it_asks_for() -> None:
                 "expires": round(EXPIRES * NANOS),
                 "idle_heartbeat": round(IDLE * NANOS),
                 "max_bytes": MOST_BYTES,
-                "group": "penstock",
+                "group": "sluicegate",
             },
         )
     ]

@@ -15,13 +15,13 @@ from nats.js.errors import NotFoundError
 from tests.sources.jetstream.local_help import Running, running
 from tests.sources.jetstream.streams_help import Stream, new_stream, plain
 
-from penstock import ConfigError
-from penstock.sources.jetstream import channel, moves
-from penstock.testing import embedded_nats as start_nats
-from penstock.testing.servers.require import there_or_skip
+from sluicegate import ConfigError
+from sluicegate.sources.jetstream import channel, moves
+from sluicegate.testing import embedded_nats as start_nats
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedNats
+    from sluicegate.testing import EmbeddedNats
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 
@@ -36,7 +36,7 @@ USERS = """
 authorization {
   users = [
     { user: admin, password: secret }
-    { user: app, password: hidden, permissions: { publish: { DENIED }, subscribe: ["_INBOX.>", "_PENSTOCK.>"] } }
+    { user: app, password: hidden, permissions: { publish: { DENIED }, subscribe: ["_INBOX.>", "_SLUICEGATE.>"] } }
   ]
 }
 """

@@ -12,12 +12,12 @@ from tests.sinks.test_down_behind_a_proxy import HOST
 from tests.sinks.test_silent_connections import black_hole
 from tests.sources.kafka.storm_help import log_lines
 
-from penstock import Consumer, LoopClock
-from penstock.sources.jetstream import JetStreamSource
+from sluicegate import Consumer, LoopClock
+from sluicegate.sources.jetstream import JetStreamSource
 
 if TYPE_CHECKING:
-    from penstock.consumer import Message
-    from penstock.testing import EmbeddedNats
+    from sluicegate.consumer import Message
+    from sluicegate.testing import EmbeddedNats
 
 DRAIN = 0.3
 

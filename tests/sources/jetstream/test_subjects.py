@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigError
-from penstock.sources.jetstream.subjects import key_function, partitioned, partitions_of
+from sluicegate import ConfigError
+from sluicegate.sources.jetstream.subjects import key_function, partitioned, partitions_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.jetstream.window import PullWindow
+from sluicegate.sources.jetstream.window import PullWindow
 
 
 @pytest.mark.parametrize(

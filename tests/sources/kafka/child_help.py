@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 NOTHING = {"acked": -1, "received": -1, "committed": -1, "event": None}
 PROGRAM = Path(__file__).with_name("consumer_child.py")

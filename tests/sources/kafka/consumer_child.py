@@ -15,12 +15,12 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import penstock
-from penstock.sources import TopicPartition
-from penstock.sources.kafka import KafkaSource
+import sluicegate
+from sluicegate.sources import TopicPartition
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock import Consumer, Message
+    from sluicegate import Consumer, Message
 
 TELL_EVERY = 0.05
 """Seconds."""
@@ -102,7 +102,7 @@ async def main(options: Options) -> None:
         session_timeout=SESSION,
         rebalance_timeout=10.0,
     )
-    consumer = penstock.Consumer(
+    consumer = sluicegate.Consumer(
         source,
         name="audited",
         ordering="unordered",
@@ -123,4 +123,4 @@ async def main(options: Options) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    penstock.run(main(Options(**json.loads(sys.argv[1]))))
+    sluicegate.run(main(Options(**json.loads(sys.argv[1]))))

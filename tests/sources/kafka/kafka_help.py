@@ -15,13 +15,13 @@ from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.record import default_records
 from aiokafka.structs import OffsetAndMetadata
 
-from penstock.sources import Position, TopicPartition
+from sluicegate.sources import Position, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from penstock.sources.kafka import KafkaSource
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.sources.kafka import KafkaSource
+    from sluicegate.testing import EmbeddedKafka
 
 NUMBERS = count()
 GZIP = 1

@@ -9,8 +9,8 @@ from aiokafka.errors import for_code
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from tests.sources.kafka.kafka_help import admin_of
 
-from penstock.testing import EmbeddedKafka
-from penstock.testing.servers.ports import free_port
+from sluicegate.testing import EmbeddedKafka
+from sluicegate.testing.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator

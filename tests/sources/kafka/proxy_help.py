@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 Direction = Literal["request", "answer"]
 HOST = b"127.0.0.1"

@@ -8,13 +8,13 @@ import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.consumer import Consumer, ConsumerObserver
-from penstock.sources import TopicPartition
+from sluicegate.consumer import Consumer, ConsumerObserver
+from sluicegate.sources import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from penstock.consumer import Message
+    from sluicegate.consumer import Message
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class News:
 
 
 class LogLines(logging.Handler):
-    """Penstock's log lines as they arrive."""
+    """Sluicegate's log lines as they arrive."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -84,8 +84,8 @@ class LogLines(logging.Handler):
 
 @asynccontextmanager
 async def log_lines() -> AsyncIterator[LogLines]:
-    """The lines of the loggers `penstock` from here on."""
-    handler, logger = LogLines(), logging.getLogger("penstock")
+    """The lines of the loggers `sluicegate` from here on."""
+    handler, logger = LogLines(), logging.getLogger("sluicegate")
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

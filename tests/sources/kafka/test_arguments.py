@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock import ClosedError, ConfigError, Consumer
-from penstock.sources.kafka import KafkaSource
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate import ClosedError, ConfigError, Consumer
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 GOOD: dict[str, Any] = {"bootstrap": "127.0.0.1:1", "group": "billing"}
 NO_ZONE = datetime(2026, 1, 1)  # this is the error
@@ -99,7 +99,7 @@ def test_topics_and_a_pattern_exclude_each_other_and_one_is_needed() -> None:
         ("value_deserializer", "Consumer(steps=...)"),
     ],
 )
-def test_an_option_that_penstock_sets_is_refused_with_what_to_use(
+def test_an_option_that_sluicegate_sets_is_refused_with_what_to_use(
     option: str, instead: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"{option}.*{re.escape(instead)}"):

@@ -16,14 +16,14 @@ from tests.sources.kafka.kafka_help import (
     stored,
 )
 
-from penstock import Consumer
-from penstock.consumer import offset_map
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
+from sluicegate import Consumer
+from sluicegate.consumer import offset_map
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -89,7 +89,7 @@ async def test_after_a_reset_everything_behind_the_new_position_runs(
     assert is_odd == any(
         record.levelname in {"WARNING", "ERROR"} and topic in record.getMessage()
         for record in caplog.records
-        if record.name.startswith("penstock")
+        if record.name.startswith("sluicegate")
     )
     assert (await stored(broker, group))[TopicPartition(topic, 0)] == Position(COUNT)
 

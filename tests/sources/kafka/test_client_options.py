@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock._clients.kafka.options import MemberOptions
+from sluicegate._clients.kafka.options import MemberOptions
 
 
 def options(**client: object) -> MemberOptions:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sources.kafka import kafka_help
 
-from penstock import ClosedError, ConfigError, LoopClock
-from penstock._clients.kafka.options import MemberOptions
-from penstock._clients.kafka.session import Session
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
-from penstock.testing.conformance.source.host import RecordingHost
-from penstock.testing.conformance.source.news import News
+from sluicegate import ClosedError, ConfigError, LoopClock
+from sluicegate._clients.kafka.options import MemberOptions
+from sluicegate._clients.kafka.session import Session
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.news import News
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 
 async def test_closing_at_any_moment_leaves_no_claim_and_no_task(
@@ -126,5 +126,5 @@ async def test_a_session_that_dies_is_followed_by_another_one_and_told(
         fetch.cancel()
         await host.news.wait_for(lambda: host.troubles[-1] is None)
     assert any("as a bug would" in (trouble or "") for trouble in host.troubles)
-    ours = [each for each in caplog.records if each.name == "penstock.sources.kafka"]
+    ours = [each for each in caplog.records if each.name == "sluicegate.sources.kafka"]
     assert not [each for each in ours if each.levelname == "ERROR"], "nothing was lost"

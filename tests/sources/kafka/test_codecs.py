@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sources.kafka.kafka_help import new_name, new_topic, producer_of
 
-from penstock import Consumer
-from penstock.sources.kafka import KafkaSource
+from sluicegate import Consumer
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedKafka
 
 CODECS = ["gzip", "lz4", "snappy", "zstd"]
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sources.kafka import kafka_help
 
-from penstock.sources.kafka import KafkaSource
-from penstock.testing.conformance import SourceConformance
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.sources import Position, Source, TopicPartition
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.sources import Position, Source, TopicPartition
+    from sluicegate.testing import EmbeddedKafka
 
 
 class TestKafkaSource(SourceConformance):

@@ -9,13 +9,13 @@ import pytest
 from tests.sources.kafka.child_help import consumer_child
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 
-from penstock.consumer import offset_map
-from penstock.sources import Position, TopicPartition
+from sluicegate.consumer import offset_map
+from sluicegate.sources import Position, TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sources.kafka.kafka_help import new_name, new_topic
 
-from penstock.sources.kafka import KafkaSource
-from penstock.testing.conformance.source.host import RecordingHost
-from penstock.testing.conformance.source.news import News
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.news import News
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 
 @pytest.mark.usefixtures("real_clock")

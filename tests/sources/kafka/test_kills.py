@@ -1,6 +1,6 @@
 """The records repeated after `kill -9`: exactly those unknown to the last commit.
 
-`PENSTOCK_KILLS=100 pytest -m soak tests/sources/kafka/test_kills.py` kills at 100 random moments.
+`SLUICEGATE_KILLS=100 pytest -m soak tests/sources/kafka/test_kills.py` kills at 100 random moments.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tests.sources.kafka.child_help import consumer_child
 from tests.sources.kafka.consumer_child import COMMIT_EVERY, TELL_EVERY
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 
-from penstock.consumer import offset_map
-from penstock.sources import TopicPartition
+from sluicegate.consumer import offset_map
+from sluicegate.sources import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -29,7 +29,7 @@ BEHIND = 50_000
 STUCK = 5
 TWO_COMMITS = round(2 * COMMIT_EVERY / TELL_EVERY)
 """Lines of a child."""
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "10"))
 
 
 class Runs(NamedTuple):

@@ -10,7 +10,7 @@ from tests.sources.kafka.own_help import OwnKafka, grant, login
 from tests.sources.kafka.storm_help import QUICK, log_lines, member, run
 from tests.sources.kafka.test_troubles import delivers, troubled
 
-from penstock.sources.kafka import KafkaSource, sessions
+from sluicegate.sources.kafka import KafkaSource, sessions
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_a_wrong_password_is_named_and_never_shown(
             assert not [each for each in told if secret in each]
 
     run(scenario())
-    ours = [each for each in caplog.records if each.name.startswith("penstock")]
+    ours = [each for each in caplog.records if each.name.startswith("sluicegate")]
     assert ours
     assert secret not in "".join(each.getMessage() + str(each.exc_text) for each in ours)
     assert secret not in caplog.text

@@ -14,15 +14,15 @@ from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import QUICK, log_lines, member, run
 from tests.sources.kafka.truth_help import Truth
 
-from penstock.consumer import WaitReason
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
+from sluicegate.consumer import WaitReason
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from tests.sources.kafka.own_help import OwnKafka
 
-    from penstock.consumer import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer import Message
+    from sluicegate.testing import EmbeddedKafka
 
 BOUNDED: dict[str, Any] = {
     **QUICK,

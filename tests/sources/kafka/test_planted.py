@@ -17,20 +17,20 @@ from aiokafka.errors import RequestTimedOutError
 from aiokafka.structs import OffsetAndMetadata
 from tests.sources.kafka import kafka_help
 
-from penstock import LoopClock
-from penstock._clients.kafka.session import Session
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
-from penstock.sources.kafka.fetching import Fetcher
-from penstock.sources.kafka.membership import Membership
-from penstock.testing.conformance.source.host import RecordingHost
-from penstock.testing.conformance.source.reader import ClaimReader
+from sluicegate import LoopClock
+from sluicegate._clients.kafka.session import Session
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.sources.kafka.fetching import Fetcher
+from sluicegate.sources.kafka.membership import Membership
+from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.reader import ClaimReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from penstock.sources import SourceRecord
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.sources import SourceRecord
+    from sluicegate.testing import EmbeddedKafka
 
 SEEK_BACK = """\
         if records:

@@ -25,20 +25,20 @@ import pytest
 import zstandard
 from tests.sources.kafka import kafka_help
 
-from penstock import LoopClock
-from penstock.consumer import Consumer
-from penstock.consumer.offset_map import decode, encode
-from penstock.sources import Position, SourceRecord, TopicPartition
-from penstock.sources.kafka import KafkaSource
-from penstock.testing.conformance.source.news import News
-from penstock.testing.conformance.source.watched import WatchedSource
+from sluicegate import LoopClock
+from sluicegate.consumer import Consumer
+from sluicegate.consumer.offset_map import decode, encode
+from sluicegate.sources import Position, SourceRecord, TopicPartition
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.watched import WatchedSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.consumer import Message
-    from penstock.sources import Source
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer import Message
+    from sluicegate.sources import Source
+    from sluicegate.testing import EmbeddedKafka
 
 QUICK: dict[str, Any] = {
     "session_timeout": 3.0,

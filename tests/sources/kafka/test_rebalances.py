@@ -13,14 +13,14 @@ from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import QUICK, Member, member, run
 from tests.sources.kafka.truth_help import Truth
 
-from penstock.sources import TopicPartition
-from penstock.sources.kafka import KafkaSource
+from sluicegate.sources import TopicPartition
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.consumer import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer import Message
+    from sluicegate.testing import EmbeddedKafka
 
 PARTITIONS = 6
 

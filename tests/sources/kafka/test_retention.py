@@ -21,12 +21,12 @@ from tests.sources.kafka.kafka_help import (
 )
 from tests.sources.kafka.storm_help import QUICK, log_lines, member, run
 
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource, sessions
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.kafka import KafkaSource, sessions
 
 if TYPE_CHECKING:
-    from penstock._clients.kafka_groups.starts import Start
-    from penstock.testing import EmbeddedKafka
+    from sluicegate._clients.kafka_groups.starts import Start
+    from sluicegate.testing import EmbeddedKafka
 
 NOON = 1_700_000_000_000
 """Milliseconds since the epoch; the record at offset n was written n seconds later."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic
 
-from penstock.sources import TopicPartition
-from penstock.sources.kafka import KafkaSource
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate.sources import TopicPartition
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.sources import Fetched
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.sources import Fetched
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -17,13 +17,13 @@ from tests.sinks.test_silent_connections import black_hole, join
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic
 from tests.sources.kafka.storm_help import log_lines
 
-from penstock import Consumer, LoopClock
-from penstock.sources.kafka import KafkaSource
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate import Consumer, LoopClock
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
 
 if TYPE_CHECKING:
-    from penstock.consumer import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer import Message
+    from sluicegate.testing import EmbeddedKafka
 
 DRAIN = 0.3
 ANSWER_WITHIN = 10.0
@@ -97,8 +97,8 @@ async def test_a_reader_continues_on_new_connections_and_ends_within_its_bound(
 
 PROGRAM = """
 import asyncio, sys
-import penstock
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
+import sluicegate
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
 
 topic, bootstrap = sys.argv[1:]
 source = ConfluentKafkaSource(topic, bootstrap=bootstrap, group=topic)
@@ -107,10 +107,10 @@ async def handle(_):
     print("handled", flush=True)
 
 async def main():
-    async with penstock.Consumer(source, name="silent", drain=0.3, commit_every=0.2) as consumer:
+    async with sluicegate.Consumer(source, name="silent", drain=0.3, commit_every=0.2) as consumer:
         await consumer.run(handle)
 
-penstock.run(main())
+sluicegate.run(main())
 """
 
 

@@ -17,12 +17,12 @@ from tests.sources.kafka.kafka_help import (
 from tests.sources.kafka.proxy_help import Api, proxied, sent_commits
 from tests.sources.kafka.storm_help import QUICK, member, run
 
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock.consumer import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer import Message
+    from sluicegate.testing import EmbeddedKafka
 
 SOON: dict[str, Any] = {**QUICK, "session_timeout": 3.0}
 """With a heartbeat every second."""

@@ -11,15 +11,15 @@ from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import QUICK, log_lines, member, run
 from tests.sources.kafka.test_retention import at, write
 
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from penstock._clients.kafka_groups.starts import Start
-    from penstock.consumer import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate._clients.kafka_groups.starts import Start
+    from sluicegate.consumer import Message
+    from sluicegate.testing import EmbeddedKafka
 
 STARTS: list[tuple[Start | datetime, int]] = [
     ("earliest", 0),

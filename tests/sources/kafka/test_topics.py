@@ -9,12 +9,12 @@ from aiokafka.admin import NewPartitions
 from tests.sources.kafka.kafka_help import admin_of, fill, new_name, new_topic, producer_of
 from tests.sources.kafka.storm_help import QUICK, member, run
 
-from penstock.sources import TopicPartition
-from penstock.sources.kafka import KafkaSource
+from sluicegate.sources import TopicPartition
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock._clients.kafka_groups.starts import Start
-    from penstock.testing import EmbeddedKafka
+    from sluicegate._clients.kafka_groups.starts import Start
+    from sluicegate.testing import EmbeddedKafka
 
 OFTEN: dict[str, Any] = {**QUICK, "metadata_max_age_ms": 200}
 

@@ -15,13 +15,13 @@ from tests.sources.kafka.kafka_help import fill, new_name, new_topic
 from tests.sources.kafka.proxy_help import proxied
 from tests.sources.kafka.storm_help import QUICK, LogLines, Member, log_lines, member, run
 
-from penstock.consumer import WaitReason
-from penstock.sources.kafka import KafkaSource, sessions
+from sluicegate.consumer import WaitReason
+from sluicegate.sources.kafka import KafkaSource, sessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 
 @pytest.fixture(autouse=True)

@@ -13,14 +13,14 @@ from tests.sources.kafka.kafka_help import (
     stored,
 )
 
-from penstock import Consumer
-from penstock.sinks import MemorySink
-from penstock.sources.kafka import KafkaSource
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate import Consumer
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedKafka
 
 COUNT = 300
 BAD = {0, 120, 121, 299}

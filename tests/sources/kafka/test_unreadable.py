@@ -9,15 +9,15 @@ import pytest
 from aiokafka.errors import TopicAuthorizationFailedError
 from tests.sources.kafka.kafka_help import new_name, new_topic
 
-from penstock._clients.kafka.session import Session
-from penstock.sources.kafka import KafkaSource
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate._clients.kafka.session import Session
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.sources import SourceRecord, TopicPartition
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.sources import SourceRecord, TopicPartition
+    from sluicegate.testing import EmbeddedKafka
 
 
 @pytest.mark.usefixtures("real_clock")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from tests.sources.kafka.proxy_help import commit_of, is_commit
 from tests.sources.kafka.storm_help import News
 
-from penstock.consumer.offset_map import decode
+from sluicegate.consumer.offset_map import decode
 
 if TYPE_CHECKING:
     from tests.sources.kafka.proxy_help import Frame
 
-    from penstock.consumer import Message
+    from sluicegate.consumer import Message
 
 
 class Truth:

@@ -11,11 +11,11 @@ from confluent_kafka.admin import AdminClient
 from tests.sources.kafka import kafka_help
 from tests.sources.kafka.kafka_help import admin_of
 
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
 
 if TYPE_CHECKING:
-    from penstock.sources import Position, TopicPartition
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.sources import Position, TopicPartition
+    from sluicegate.testing import EmbeddedKafka
 
 QUICK: dict[str, Any] = {"session_timeout": 1.5, "rebalance_timeout": 40.0, "commit_timeout": 2.0}
 """Timeouts of a source."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock import ClosedError, ConfigError, Consumer
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate import ClosedError, ConfigError, Consumer
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 GOOD: dict[str, Any] = {"bootstrap": "127.0.0.1:1", "group": "billing"}
 SECRET = "hunter2-secret"
@@ -65,7 +65,7 @@ def test_the_brokers_protocol_has_the_brokers_session_timeout() -> None:
         ("error_cb", "explain()"),
     ],
 )
-def test_an_option_that_penstock_sets_is_refused_with_what_to_use(
+def test_an_option_that_sluicegate_sets_is_refused_with_what_to_use(
     option: str, instead: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"{option}.*{re.escape(instead)}") as raised:

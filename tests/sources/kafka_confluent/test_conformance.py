@@ -13,20 +13,20 @@ import pytest
 from tests.sources.kafka import kafka_help
 from tests.sources.kafka_confluent.confluent_help import lose, source_of, stored
 
-from penstock.sources.kafka_confluent import ConfluentKafkaSource
-from penstock.testing.conformance import SourceConformance
-from penstock.testing.conformance.source.claims import ClaimTests
-from penstock.testing.conformance.source.commits import CommitTests
-from penstock.testing.conformance.source.declaration import DeclarationTests
-from penstock.testing.conformance.source.delivery import DeliveryTests
-from penstock.testing.conformance.source.rebalances import RebalanceTests
-from penstock.testing.conformance.source.subject import SourceUnderTest
+from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
+from sluicegate.testing.conformance import SourceConformance
+from sluicegate.testing.conformance.source.claims import ClaimTests
+from sluicegate.testing.conformance.source.commits import CommitTests
+from sluicegate.testing.conformance.source.declaration import DeclarationTests
+from sluicegate.testing.conformance.source.delivery import DeliveryTests
+from sluicegate.testing.conformance.source.rebalances import RebalanceTests
+from sluicegate.testing.conformance.source.subject import SourceUnderTest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.sources import Position, Source, TopicPartition
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.sources import Position, Source, TopicPartition
+    from sluicegate.testing import EmbeddedKafka
 
 
 class Groups(SourceUnderTest):

@@ -10,12 +10,12 @@ from tests.sources.kafka.kafka_help import new_name, new_topic, produce
 from tests.sources.kafka_confluent.confluent_help import source_of
 from tests.sources.postgres_stream.test_fetch_sizes import peak_below
 
-from penstock import Consumer
-from penstock.sources.kafka import KafkaSource
+from sluicegate import Consumer
+from sluicegate.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate import Message
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 

@@ -22,17 +22,17 @@ from tests.sources.kafka.kafka_help import (
 from tests.sources.kafka.storm_help import member
 from tests.sources.kafka_confluent.confluent_help import source_of
 
-from penstock._clients.confluent.records import Delivered, runs
-from penstock.consumer.offset_map import encode
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
-from penstock.sources.kafka_confluent import fetching
-from penstock.sources.kafka_confluent.owned import ArrivingClaim
-from penstock.testing.conformance.source.host import HeldClaim, RecordingHost
-from penstock.testing.conformance.source.reader import ClaimReader
+from sluicegate._clients.confluent.records import Delivered, runs
+from sluicegate.consumer.offset_map import encode
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.kafka import KafkaSource
+from sluicegate.sources.kafka_confluent import fetching
+from sluicegate.sources.kafka_confluent.owned import ArrivingClaim
+from sluicegate.testing.conformance.source.host import HeldClaim, RecordingHost
+from sluicegate.testing.conformance.source.reader import ClaimReader
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer
 
-from penstock._clients.confluent.log_lines import EVERY, LOGGER, OncePerCause
+from sluicegate._clients.confluent.log_lines import EVERY, LOGGER, OncePerCause
 
 if TYPE_CHECKING:
     import pytest

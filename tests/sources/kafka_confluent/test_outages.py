@@ -16,11 +16,11 @@ from tests.sources.kafka.storm_help import log_lines, member, run
 from tests.sources.kafka.test_troubles import delivers, troubled
 from tests.sources.kafka_confluent.confluent_help import PROTOCOLS, source_of, stored
 
-from penstock.sources.kafka_confluent import session
+from sluicegate.sources.kafka_confluent import session
 
 if TYPE_CHECKING:
-    from penstock.consumer import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer import Message
+    from sluicegate.testing import EmbeddedKafka
 
 LASTS = {"session_timeout": 30.0}
 
@@ -153,7 +153,7 @@ def test_a_wrong_password_is_named_and_never_shown(
             assert not [each for each in told if secret in each]
 
     run(scenario())
-    assert [each for each in caplog.records if each.name.startswith("penstock")]
+    assert [each for each in caplog.records if each.name.startswith("sluicegate")]
     assert secret not in caplog.text
 
 

@@ -14,11 +14,11 @@ from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import Member, member, run
 from tests.sources.kafka_confluent.confluent_help import PROTOCOLS, lose, source_of, stored
 
-from penstock.sources import Position, TopicPartition
+from sluicegate.sources import Position, TopicPartition
 
 if TYPE_CHECKING:
-    from penstock.consumer import Message
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.consumer import Message
+    from sluicegate.testing import EmbeddedKafka
 
 PARTITIONS = 6
 SLOW = 20

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-import penstock
-from penstock import Consumer, UnavailableError
-from penstock.consumer import ConsumerObserver
-from penstock.sinks.postgres import classify_postgres
-from penstock.sources.postgres_queue import PostgresQueueSource
+import sluicegate
+from sluicegate import Consumer, UnavailableError
+from sluicegate.consumer import ConsumerObserver
+from sluicegate.sinks.postgres import classify_postgres
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 FENCED = """
 WITH held AS (
@@ -147,4 +147,4 @@ async def consume(options: Options) -> None:
 if __name__ == "__main__":
     given = Options(**json.loads(sys.argv[1]))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    penstock.run(consume(given))
+    sluicegate.run(consume(given))

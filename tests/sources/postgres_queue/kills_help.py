@@ -21,7 +21,7 @@ from tests.children import child
 from tests.queues.jobs_help import create
 from tests.sources.kafka.child_help import Child
 
-from penstock._clients.postgres.queues.channel import queue_channel
+from sluicegate._clients.postgres.queues.channel import queue_channel
 
 if TYPE_CHECKING:
     import random

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.sources import (
+from sluicegate.sources import (
     Fetched,
     Position,
     Record,
@@ -20,12 +20,12 @@ from penstock.sources import (
     TopicPartition,
     UndecodableRecord,
 )
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
-    from penstock.sources import ClaimHost, SourceClaim, SourceRecord
+    from sluicegate.sources import ClaimHost, SourceClaim, SourceRecord
 
 
 class LaneTopic:

@@ -6,18 +6,18 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock import Consumer
-from penstock.postgres import PostgresAccess
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate import Consumer
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from tests.streams.log_help import Log
 
-    from penstock import Message
-    from penstock._core.source import ClaimHost, Position, SourceClaim, TopicPartition
-    from penstock.consumer.results import Result
+    from sluicegate import Message
+    from sluicegate._core.source import ClaimHost, Position, SourceClaim, TopicPartition
+    from sluicegate.consumer.results import Result
 
 
 class Telling:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.streams.log_help import role
 
-from penstock import ConfigError, Consumer
-from penstock.queues import QueueAdmin
-from penstock.sinks import MemorySink
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.streams import install_streams
+from sluicegate import ConfigError, Consumer
+from sluicegate.queues import QueueAdmin
+from sluicegate.sinks import MemorySink
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.streams import install_streams
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock import Message
+    from sluicegate import Message
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -76,7 +76,7 @@ def test_what_the_queue_decides_is_no_option_of_its_consumer(options: Any) -> No
 def test_a_source_shows_no_password() -> None:
     source = PostgresQueueSource(DSN, queue="jobs", consumer="one")
     assert repr(source) == (
-        "PostgresQueueSource(localhost/db, queue='jobs', schema='penstock', consumer='one')"
+        "PostgresQueueSource(localhost/db, queue='jobs', schema='sluicegate', consumer='one')"
     )
 
 
@@ -92,20 +92,20 @@ async def refused(log: Log, dsn: str = "", **options: Any) -> str:
 async def test_a_queue_that_does_not_exist_is_named_with_the_command_that_makes_it(
     log: Log,
 ) -> None:
-    assert "queue='jobs': does not exist; create it with `penstock queue create" in await refused(
+    assert "queue='jobs': does not exist; create it with `sluicegate queue create" in await refused(
         log
     )
 
 
 async def test_a_missing_schema_is_named_with_its_command(log: Log) -> None:
     told = await refused(log, schema="nowhere")
-    assert "run `penstock pg install DSN --schema nowhere`" in told
+    assert "run `sluicegate pg install DSN --schema nowhere`" in told
 
 
 async def test_an_older_schema_is_named_with_its_command(log: Log) -> None:
     async with log.connected() as con:
         await con.execute(f"DELETE FROM {log.sql}.migration WHERE version > 1")
-    assert f"run `penstock pg upgrade DSN --schema {log.schema}`" in await refused(log)
+    assert f"run `sluicegate pg upgrade DSN --schema {log.schema}`" in await refused(log)
 
 
 @pytest.mark.parametrize("right", ["enqueue", "read"])

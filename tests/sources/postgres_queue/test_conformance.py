@@ -12,15 +12,15 @@ import pytest
 from tests.sources.postgres_queue.lanes_help import LaneSource, LaneTopic
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock.sources import Position, TopicPartition
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.testing.conformance import SourceConformance
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.sources import Source
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.sources import Source
+    from sluicegate.testing import EmbeddedPostgres
 
 LEASE = 4.0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import (
+from sluicegate import (
     Consumer,
     Nak,
     RetryPolicy,
@@ -19,17 +19,17 @@ from penstock import (
     TransientError,
     UnavailableError,
 )
-from penstock._core.clock import LOOP_CLOCK, wait_until
-from penstock.consumer import PoisonError
-from penstock.queues import QueueAdmin
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate._core.clock import LOOP_CLOCK, wait_until
+from sluicegate.consumer import PoisonError
+from sluicegate.queues import QueueAdmin
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from tests.streams.log_help import Log
 
-    from penstock import Message
+    from sluicegate import Message
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

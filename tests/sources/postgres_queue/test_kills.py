@@ -1,7 +1,7 @@
 """Consumers of a queue that are killed and frozen at random moments, whose connections become silent,
 and whose server freezes.
 
-Checked by separate queries on the effects of the handlers. `PENSTOCK_KILLS=500 pytest -m soak
+Checked by separate queries on the effects of the handlers. `SLUICEGATE_KILLS=500 pytest -m soak
 tests/sources/postgres_queue/test_kills.py` does so 500 times.
 """
 
@@ -16,17 +16,17 @@ from tests.sources.postgres_queue.kills_help import Queue, queue, stop
 from tests.streams.log_help import Log, fresh_name, install_log
 from tests.streams.silent_proxy import SilentProxy, freeze, silent_proxy
 
-from penstock.testing import embedded_postgres as start_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing import embedded_postgres as start_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "500"))
+KILLS = int(os.environ.get("SLUICEGATE_KILLS", "500"))
 WORKERS = 3
 JOBS = 60
 """Jobs before each kill."""
@@ -93,7 +93,7 @@ async def test_kills_and_frozen_processes_lose_no_job_and_keep_the_order_of_keys
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 async def test_many_kills_and_frozen_processes(log: Log) -> None:
-    """Q-T2, Q-T11, Q-T13, R6: `PENSTOCK_KILLS` faults, half of them a SIGSTOP that outlasts the
+    """Q-T2, Q-T11, Q-T13, R6: `SLUICEGATE_KILLS` faults, half of them a SIGSTOP that outlasts the
     lease.
     """
     async with queue(log) as made:
@@ -106,7 +106,7 @@ async def test_many_kills_and_frozen_processes(log: Log) -> None:
 async def test_silent_connections_and_frozen_servers_lose_no_job_and_keep_the_order_of_keys(
     own_postgres: EmbeddedPostgres, seed: int
 ) -> None:
-    """Q-T2, Q-T11, Q-T13, R6: `PENSTOCK_KILLS` faults of all kinds. The server is frozen for up to
+    """Q-T2, Q-T11, Q-T13, R6: `SLUICEGATE_KILLS` faults of all kinds. The server is frozen for up to
     three leases.
     """
     chance = random.Random(seed)

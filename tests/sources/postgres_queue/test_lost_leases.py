@@ -9,13 +9,13 @@ import pytest
 from tests.sources.postgres_queue.kills_help import WITHIN, queue
 from tests.sources.postgres_queue.outages_help import running
 
-from penstock import PermanentError
-from penstock.consumer import Ack, Nak, Terminate
+from sluicegate import PermanentError
+from sluicegate.consumer import Ack, Nak, Terminate
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock.consumer.results import Result
+    from sluicegate.consumer.results import Result
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -13,14 +13,14 @@ from tests.sources.postgres_queue.kills_help import LEASE, WITHIN, Queue, queue,
 from tests.sources.postgres_queue.outages_help import Running, running
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock.postgres import PostgresAccess
-from penstock.testing import embedded_postgres as start_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.postgres import PostgresAccess
+from sluicegate.testing import embedded_postgres as start_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import Consumer
-from penstock.queues import QueueAdmin
-from penstock.sources.postgres_queue import PostgresQueueSource
+from sluicegate import Consumer
+from sluicegate.queues import QueueAdmin
+from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.streams.log_help import Log
 
-    from penstock import Message
+    from sluicegate import Message
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sources.postgres_queue.test_handling import dead, enqueue, handle_all, left, make
 
-from penstock.queues import QueueAdmin
+from sluicegate.queues import QueueAdmin
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sources.postgres_queue.kills_help import WITHIN, queue
 
-from penstock._clients.postgres.queues.leasing import QueueLeases
-from penstock._core.clock import LOOP_CLOCK, wait_until
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate._clients.postgres.queues.leasing import QueueLeases
+from sluicegate._core.clock import LOOP_CLOCK, wait_until
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock.sources.waking import CountedSignal
+    from sluicegate.sources.waking import CountedSignal
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

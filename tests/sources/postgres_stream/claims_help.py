@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from penstock.sources import Position, TopicPartition
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.sources.postgres_stream.selection import slot_of
-from penstock.sources.subscriptions import MemorySubscriptions, PostgresSubscriptions, slot_lock
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.sources.postgres_stream.selection import slot_of
+from sluicegate.sources.subscriptions import MemorySubscriptions, PostgresSubscriptions, slot_lock
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tests.streams.log_help import Log
 
-    from penstock.sources import SourceClaim
-    from penstock.sources.subscriptions import SubscriptionLocks
-    from penstock.testing.conformance.source.host import RecordingHost
+    from sluicegate.sources import SourceClaim
+    from sluicegate.sources.subscriptions import SubscriptionLocks
+    from sluicegate.testing.conformance.source.host import RecordingHost
 
 Subscriptions = MemorySubscriptions | PostgresSubscriptions
 NAME = "s"

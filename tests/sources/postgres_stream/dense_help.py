@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock.sources import (
+from sluicegate.sources import (
     Fetched,
     Position,
     Record,
@@ -21,13 +21,13 @@ from penstock.sources import (
     TopicPartition,
     UndecodableRecord,
 )
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.sources.postgres_stream.selection import slot_of
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.sources.postgres_stream.selection import slot_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
-    from penstock.sources import ClaimHost, SourceClaim, SourceRecord, Unread
+    from sluicegate.sources import ClaimHost, SourceClaim, SourceRecord, Unread
 
 
 def stream_in(slot: int, key: bytes | None) -> str:

@@ -6,17 +6,17 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.sources import Position
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.sources.postgres_stream.selection import slot_of
+from sluicegate.sources import Position
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.sources.postgres_stream.selection import slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.streams.log_help import Log
 
-    from penstock.sources import Fetched, Source
-    from penstock.testing.conformance.source.host import HeldClaim, RecordingHost
+    from sluicegate.sources import Fetched, Source
+    from sluicegate.testing.conformance.source.host import HeldClaim, RecordingHost
 
 LONG = 60.0
 """Seconds that no test waits for."""

@@ -9,16 +9,16 @@ import pytest
 from tests.sources.postgres_stream.claims_help import PlainLocks, partition_of, plain
 from tests.sources.postgres_stream.test_failures import WITHIN, fetched, source
 
-from penstock import ConfigError
-from penstock.sources import Position
-from penstock.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate import ConfigError
+from sluicegate.sources import Position
+from sluicegate.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock.sources.postgres_stream import PostgresStreamSource
-    from penstock.sources.subscriptions import SubscriptionLocks
+    from sluicegate.sources.postgres_stream import PostgresStreamSource
+    from sluicegate.sources.subscriptions import SubscriptionLocks
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -89,7 +89,7 @@ async def test_an_older_schema_is_named_at_the_opening(log: Log) -> None:
     host = RecordingHost()
     async with log.connected() as con:
         await con.execute(f"DELETE FROM {log.sql}.migration")
-        with pytest.raises(ConfigError, match=f"penstock pg upgrade .*{log.schema}"):
+        with pytest.raises(ConfigError, match=f"sluicegate pg upgrade .*{log.schema}"):
             async with source(log).open(host):
                 pass
     assert not host.claims

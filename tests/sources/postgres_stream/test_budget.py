@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from tests.streams.served_help import served
 
-from penstock.consumer import Consumer, ConsumerObserver
+from sluicegate.consumer import Consumer, ConsumerObserver
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock import LoopClock
-    from penstock.consumer import Message
+    from sluicegate import LoopClock
+    from sluicegate.consumer import Message
 
 
 class Draining(ConsumerObserver):

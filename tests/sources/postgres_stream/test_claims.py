@@ -19,12 +19,12 @@ from tests.sources.postgres_stream.claims_help import (
 )
 from tests.sources.postgres_stream.test_failures import WITHIN, fetched, source
 
-from penstock.sources import Position
-from penstock.sources.postgres_stream import options
-from penstock.sources.postgres_stream.selection import slot_of
-from penstock.sources.subscriptions import MemorySubscriptions, PostgresSubscriptions, slot_lock
-from penstock.testing.conformance.source.host import RecordingHost
-from penstock.testing.conformance.source.news import News
+from sluicegate.sources import Position
+from sluicegate.sources.postgres_stream import options
+from sluicegate.sources.postgres_stream.selection import slot_of
+from sluicegate.sources.subscriptions import MemorySubscriptions, PostgresSubscriptions, slot_lock
+from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.news import News
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log

@@ -12,15 +12,15 @@ import pytest
 from tests.sources.postgres_stream.dense_help import DenseSource, DenseTopic, stream_in
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock.sources import Position, TopicPartition
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.testing.conformance import SourceConformance
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.sources import Source
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.sources import Source
+    from sluicegate.testing import EmbeddedPostgres
 
 LEASE = 3.0
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.streams.log_help import Log, role
 
-from penstock import ConfigError
-from penstock._clients.postgres.streams.channel import channel_of
-from penstock.sources import Position
-from penstock.sources.postgres_stream import PostgresStreamSource, standing
-from penstock.sources.postgres_stream.log_reader import LogReader
-from penstock.sources.waking import Waker
-from penstock.streams import install_streams
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate import ConfigError
+from sluicegate._clients.postgres.streams.channel import channel_of
+from sluicegate.sources import Position
+from sluicegate.sources.postgres_stream import PostgresStreamSource, standing
+from sluicegate.sources.postgres_stream.log_reader import LogReader
+from sluicegate.sources.waking import Waker
+from sluicegate.streams import install_streams
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 LONG = 60.0
 """Seconds that no test waits for."""
@@ -289,6 +289,6 @@ async def test_a_schema_that_is_missing_is_named_at_the_opening(
 ) -> None:
     """The error contains the command that installs it, before anything is served."""
     missing = PostgresStreamSource(log.dsn, subscription="s", schema="nowhere")
-    with pytest.raises(ConfigError, match="penstock pg install DSN --schema nowhere"):
+    with pytest.raises(ConfigError, match="sluicegate pg install DSN --schema nowhere"):
         async with missing.open(StreamHost()):
             pass

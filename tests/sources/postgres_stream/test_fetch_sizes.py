@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Consumer
-from penstock._clients.postgres.streams import reading
-from penstock.queues import QueueAdmin
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.streams import StreamReader
+from sluicegate import Consumer
+from sluicegate._clients.postgres.streams import reading
+from sluicegate.queues import QueueAdmin
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.streams import StreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.streams.log_help import Log
 
-    from penstock import Message
+    from sluicegate import Message
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -11,12 +11,12 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from penstock import Consumer, flow
-from penstock.queues import QueueAdmin
-from penstock.sinks import PostgresEffects, PostgresSink
-from penstock.sources.postgres_queue import PostgresQueueSource
-from penstock.sources.postgres_stream import PostgresStreamSource
-from penstock.streams import StreamMonitor
+from sluicegate import Consumer, flow
+from sluicegate.queues import QueueAdmin
+from sluicegate.sinks import PostgresEffects, PostgresSink
+from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.streams import StreamMonitor
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from tests.sources.postgres_stream.stream_help import WITHIN, claim_on, source_of
 
-from penstock.consumer import Consumer, Lag
-from penstock.sources import CountsLag, Unread
-from penstock.sources.postgres_stream import subscription
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate.consumer import Consumer, Lag
+from sluicegate.sources import CountsLag, Unread
+from sluicegate.sources.postgres_stream import subscription
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     import pytest
     from tests.streams.log_help import Log
 
-    from penstock import LoopClock
-    from penstock.consumer import Message
-    from penstock.sources import SourceClaim
+    from sluicegate import LoopClock
+    from sluicegate.consumer import Message
+    from sluicegate.sources import SourceClaim
 
 
 async def test_messages_of_the_selection_are_counted_in_each_slot(

@@ -9,13 +9,13 @@ import pytest
 from tests.sources.postgres_stream.stream_help import claim_on, source_of
 from tests.sources.postgres_stream.test_failures import StreamHost, locked
 
-from penstock.sources import Position
-from penstock.sources.postgres_stream.selection import slot_of
+from sluicegate.sources import Position
+from sluicegate.sources.postgres_stream.selection import slot_of
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock.sources import SourceClaim
+    from sluicegate.sources import SourceClaim
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -10,16 +10,16 @@ import pytest
 from tests.sources.postgres_stream.claims_help import plain
 from tests.sources.postgres_stream.test_failures import WITHIN, source
 
-from penstock import Consumer
-from penstock.sources.postgres_stream import options
-from penstock.sources.subscriptions import MemorySubscriptions
-from penstock.testing.conformance.source.news import News
+from sluicegate import Consumer
+from sluicegate.sources.postgres_stream import options
+from sluicegate.sources.subscriptions import MemorySubscriptions
+from sluicegate.testing.conformance.source.news import News
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock import Message
-    from penstock.sources.postgres_stream import PostgresStreamSource
+    from sluicegate import Message
+    from sluicegate.sources.postgres_stream import PostgresStreamSource
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -15,16 +15,16 @@ from tests.sources.postgres_stream.stream_help import (
     until_the_end,
 )
 
-from penstock.consumer import Consumer
-from penstock.sources.postgres_stream import options
-from penstock.sources.postgres_stream.selection import slot_of
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate.consumer import Consumer
+from sluicegate.sources.postgres_stream import options
+from sluicegate.sources.postgres_stream.selection import slot_of
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock import LoopClock
-    from penstock.consumer import Message
+    from sluicegate import LoopClock
+    from sluicegate.consumer import Message
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ async def test_a_slot_is_paused_and_continued_while_it_is_served(
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
         claims = await host.wait_for_claims(256)
         await pause(log, con, "s-1")
-        await host.trouble(f"the slots {slot_of('s-1')} are paused: `penstock stream resume`")
+        await host.trouble(f"the slots {slot_of('s-1')} are paused: `sluicegate stream resume`")
         (kept,) = await log.append(con, "s-1", 1)
         (other,) = await log.append(con, "s-2", 1)
         assert await positions(reader, host) == [other]

@@ -12,11 +12,11 @@ from tests.sources.kafka.storm_help import log_lines
 from tests.sources.postgres_stream.test_failures import WITHIN, fetched, source
 from tests.streams.log_help import Log
 
-from penstock.streams import StreamRetention
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate.streams import StreamRetention
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 
 async def test_deleted_messages_are_told_with_their_count_while_running_and_at_the_start(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sources.postgres_stream.test_failures import WITHIN, source
 
-from penstock import ConfigError
-from penstock.sources import TopicPartition
-from penstock.sources.postgres_stream.selection import slot_of
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate import ConfigError
+from sluicegate.sources import TopicPartition
+from sluicegate.sources.postgres_stream.selection import slot_of
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
@@ -90,7 +90,7 @@ async def test_another_selection_under_the_same_name_is_refused(
         await first.wait_for_claims(256)
         with pytest.raises(
             ConfigError,
-            match=r"'s' reads category order, not .*: use another name .*, or delete .* `penstock stream delete`",
+            match=r"'s' reads category order, not .*: use another name .*, or delete .* `sluicegate stream delete`",
         ):
             async with source(log, **other).open(second):
                 pass

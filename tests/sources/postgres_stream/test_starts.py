@@ -15,16 +15,16 @@ from tests.sources.postgres_stream.stream_help import (
     until_the_end,
 )
 
-from penstock import ConfigError
-from penstock.sources.postgres_stream import PostgresStreamSource, options
-from penstock.sources.subscriptions.postgres.subscriptions import PostgresSubscriptions
-from penstock.testing.conformance.source.host import RecordingHost
+from sluicegate import ConfigError
+from sluicegate.sources.postgres_stream import PostgresStreamSource, options
+from sluicegate.sources.subscriptions.postgres.subscriptions import PostgresSubscriptions
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
-    from penstock import LoopClock
-    from penstock._core.subscriptions import SubscriptionStart
+    from sluicegate import LoopClock
+    from sluicegate._core.subscriptions import SubscriptionStart
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

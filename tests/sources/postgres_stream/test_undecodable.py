@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from tests.sources.postgres_stream.stream_help import source_of
 
-from penstock import Consumer
-from penstock.sinks import MemorySink
-from penstock.streams import (
+from sluicegate import Consumer
+from sluicegate.sinks import MemorySink
+from sluicegate.streams import (
     StreamReader,
     SubscriptionAdmin,
     SyncStreamReader,

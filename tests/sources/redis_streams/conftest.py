@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.redis_server import RedisServer, redis_server
 
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from tests.examples.example import load
 
-import penstock
-from penstock import Consumer
+import sluicegate
+from sluicegate import Consumer
 
 if TYPE_CHECKING:
-    from penstock import Message
+    from sluicegate import Message
 
 
 async def consume(*, url: str, audit: str, topic: str, partitions: int, lease: float) -> None:
@@ -39,4 +39,4 @@ async def consume(*, url: str, audit: str, topic: str, partitions: int, lease: f
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    penstock.run(consume(**json.loads(sys.argv[1])))
+    sluicegate.run(consume(**json.loads(sys.argv[1])))

@@ -13,15 +13,15 @@ import pytest
 from redis.asyncio import Redis
 from tests.examples.example import load
 
-from penstock.sources import Position, TopicPartition
-from penstock.testing.conformance import SourceConformance
+from sluicegate.sources import Position, TopicPartition
+from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from tests.redis_server import RedisServer
 
-    from penstock.sources import Source
+    from sluicegate.sources import Source
 
 EXAMPLE = load("redis_streams_source")
 LEASE = 3.0

@@ -11,9 +11,9 @@ import pytest
 from redis.asyncio import Redis
 from tests.examples.example import load
 
-from penstock.sources import CountsLag, Position
-from penstock.testing.conformance.source.host import RecordingHost
-from penstock.testing.conformance.source.reader import ClaimReader
+from sluicegate.sources import CountsLag, Position
+from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.reader import ClaimReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.children import child
 
-from penstock import LoopClock
-from penstock.sources import Position
-from penstock.sources.subscriptions import (
+from sluicegate import LoopClock
+from sluicegate.sources import Position
+from sluicegate.sources.subscriptions import (
     SLOTS,
     Move,
     PostgresSubscriptions,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import ConfigError
-from penstock.sources import Position
-from penstock.sources.subscriptions import (
+from sluicegate import ConfigError
+from sluicegate.sources import Position
+from sluicegate.sources.subscriptions import (
     SLOTS,
     MemorySubscriptions,
     Move,
@@ -20,7 +20,7 @@ from penstock.sources.subscriptions import (
 )
 
 if TYPE_CHECKING:
-    from penstock.testing import FakeClock
+    from sluicegate.testing import FakeClock
 
 NAME = "orders"
 START = SubscriptionStart(dict.fromkeys(range(SLOTS), 0))

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sources.subscriptions.frozen import LOCK, NAME, START, MovedClock, frozen_holder, moves
 
-from penstock import ClosedError, ConfigError
-from penstock.sources import Position
-from penstock.sources.subscriptions import SQLiteSubscriptions
-from penstock.sources.subscriptions.sqlite import _File
+from sluicegate import ClosedError, ConfigError
+from sluicegate.sources import Position
+from sluicegate.sources.subscriptions import SQLiteSubscriptions
+from sluicegate.sources.subscriptions.sqlite import _File
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock import LoopClock
+    from sluicegate import LoopClock
 
 
 async def test_the_store_of_a_frozen_process_changes_nothing(

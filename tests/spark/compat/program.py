@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from penstock import ConfigError, Retry, Timeout, stack
-from penstock.sinks import FileSink
-from penstock.spark import foreach_batch, register, write_dataframe
+from sluicegate import ConfigError, Retry, Timeout, stack
+from sluicegate.sinks import FileSink
+from sluicegate.spark import foreach_batch, register, write_dataframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def by_name(spark: Any, folder: Folder) -> None:
 def by_options(spark: Any, folder: Folder) -> None:
     writing = (
         spark.range(50)
-        .write.format("penstock")
+        .write.format("sluicegate")
         .option("sink", "file")
         .option("path", str(folder.path / "rows.jsonl"))
         .mode("append")
@@ -117,7 +117,7 @@ def by_options(spark: Any, folder: Folder) -> None:
 def a_stream_by_options(spark: Any, folder: Folder) -> None:
     writing = (
         stream(spark, folder.path)
-        .writeStream.format("penstock")
+        .writeStream.format("sluicegate")
         .option("sink", "file")
         .option("path", str(folder.path / "rows.jsonl"))
     )

@@ -19,7 +19,7 @@ VERSIONS = {
 
 
 def made(name: str) -> Path:
-    """The Python of an environment with this PySpark and the present Penstock."""
+    """The Python of an environment with this PySpark and the present Sluicegate."""
     home = ROOT / ".venv" / "compat" / name
     uv = str(ROOT / ".venv" / "bin" / "uv")
     if not home.exists():

@@ -16,13 +16,13 @@ from tests.examples.example import EXAMPLES, load, printed_on
 from tests.spark.sql import query
 from tests.spark.test_page_programs import timeless
 
-from penstock.cli.pipeline.view import RunView
-from penstock.spark import Pipeline
+from sluicegate.cli.pipeline.view import RunView
+from sluicegate.spark import Pipeline
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from tests.spark.kafka.kafka_help import consume
 from tests.spark.levels.test_crash import run
 
 if TYPE_CHECKING:
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
@@ -25,10 +25,10 @@ CLUSTER = """
 import json, os, signal, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from penstock import WriteResult, send, stack
-from penstock._core.decorator import WrappingSink
-from penstock.sinks import KafkaSink
-from penstock.spark import write_dataframe
+from sluicegate import WriteResult, send, stack
+from sluicegate._core.decorator import WrappingSink
+from sluicegate.sinks import KafkaSink
+from sluicegate.spark import write_dataframe
 
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
 builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.shuffle.io.maxRetries", "0")

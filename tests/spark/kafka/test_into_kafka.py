@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions
 from tests.spark.kafka.kafka_help import consume, produce
 
-from penstock import (
+from sluicegate import (
     Batch,
     ConfigError,
     DeadLetter,
@@ -30,14 +30,14 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.decorator import WrappingSink
-from penstock.sinks import KafkaSink
-from penstock.spark import Pipeline, foreach_batch, keyed, write_dataframe
+from sluicegate._core.decorator import WrappingSink
+from sluicegate.sinks import KafkaSink
+from sluicegate.spark import Pipeline, foreach_batch, keyed, write_dataframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.testing import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipelines" / "into_kafka.toml"
 ROWS = 4_000
@@ -128,7 +128,7 @@ def test_rows_that_are_arranged_keep_their_order_by_options_alone(
     spark: Any, bootstrap: str, topic: str
 ) -> None:
     arranged = keyed(orders(spark).select("id", "key"), "key", order_by="id", buckets=3)
-    arranged.write.format("penstock").mode("append").options(
+    arranged.write.format("sluicegate").mode("append").options(
         sink="kafka",
         bootstrapServers=bootstrap,
         topic=topic,
@@ -165,7 +165,7 @@ def test_columns_of_sparks_connector_are_records(
     else:
         columns = {f"{each}Column": each for each in (*PARTS, "topic")}
         given = {"sink": "kafka", "bootstrapServers": bootstrap, **columns}
-        df.write.format("penstock").mode("append").options(**given).save()
+        df.write.format("sluicegate").mode("append").options(**given).save()
     records = read(spark, bootstrap, topic)
     assert records.count() == 500
     assert is_equal(records.select(*PARTS, "topic"), df)
@@ -307,7 +307,7 @@ def refusals(
             {"delivery": "atomic", **named},
             "cannot write into a stage: .*[Ww]rite at least once",
         ),
-        "no such option": (sink(linger_ms=5), {}, "linger_ms.*set by Penstock"),
+        "no such option": (sink(linger_ms=5), {}, "linger_ms.*set by Sluicegate"),
         "idempotent": (sink(idempotent="yes"), {}, "idempotent='yes': must be True or False"),
     }
 

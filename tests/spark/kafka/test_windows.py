@@ -25,14 +25,14 @@ from tests.spark.kafka.kafka_help import produce
 from tests.spark.kafka.windows_driver import BUCKETS, Plan
 from tests.spark.sql import query
 
-from penstock import MissingJars
-from penstock.spark import connector_jars
-from penstock.testing import EmbeddedUnavailable, embedded_kafka, skip_or_fail
+from sluicegate import MissingJars
+from sluicegate.spark import connector_jars
+from sluicegate.testing import EmbeddedUnavailable, embedded_kafka, skip_or_fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 DRIVER = Path(__file__).parent / "windows_driver.py"
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -21,16 +21,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from penstock import Retry, Timeout, WriteResult, send, stack
-from penstock._core.decorator import WrappingSink
-from penstock.sinks import PostgresSink
-from penstock.spark import connector_jars, foreach_batch
+from sluicegate import Retry, Timeout, WriteResult, send, stack
+from sluicegate._core.decorator import WrappingSink
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import connector_jars, foreach_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from penstock import Batch, Sink
+    from sluicegate import Batch, Sink
 
 WINDOW = "1 minute"
 DELAY = "30 seconds"

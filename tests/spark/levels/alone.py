@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.seeds import run_by
 
-from penstock.testing import EmbeddedPostgres, embedded_postgres
+from sluicegate.testing import EmbeddedPostgres, embedded_postgres
 
 from .kills import DRIVER_NOTE, Killed
 

@@ -9,7 +9,7 @@ from tests.spark.sql import query
 
 WHOLE = "SELECT count(*), count(DISTINCT id) FROM events"
 TABLES = """
-    DROP TABLE IF EXISTS penstock_ledger, events, broken CASCADE;
+    DROP TABLE IF EXISTS sluicegate_ledger, events, broken CASCADE;
     CREATE TABLE events (id bigint, key bigint, serial bigserial);
 """
 INVERSIONS = (

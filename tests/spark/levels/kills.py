@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from tests.spark.sql import query
 
-from penstock import Batch, Retry, Sink, Timeout, WriteResult, send, stack
-from penstock._core.decorator import WrappingSink
-from penstock.sinks import PostgresSink
-from penstock.spark import foreach_batch, write_dataframe
+from sluicegate import Batch, Retry, Sink, Timeout, WriteResult, send, stack
+from sluicegate._core.decorator import WrappingSink
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import foreach_batch, write_dataframe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
-    from penstock import Committed, PositionUnit, Transaction, Unit
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate import Committed, PositionUnit, Transaction, Unit
+    from sluicegate.testing import EmbeddedPostgres
 
 Row = tuple[int, int, int]
 """Id, key, value."""

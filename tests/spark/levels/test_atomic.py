@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from penstock import (
+from sluicegate import (
     Batch,
     Retry,
     RowBatch,
@@ -27,28 +27,28 @@ from penstock import (
     send,
     stack,
 )
-from penstock._core.decorator import WrappingSink
-from penstock._core.staging import Epoch, staged
-from penstock.sinks import PostgresSink
-from penstock.spark import DeadLettersError, SparkWriteReport, write_dataframe
-from penstock.spark.driver.content import Content
-from penstock.spark.levels.atomic import write_atomically
-from penstock.spark.levels.runs import Ran
-from penstock.spark.progress.counts import UnitReport
-from penstock.testing import embedded_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate._core.decorator import WrappingSink
+from sluicegate._core.staging import Epoch, staged
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import DeadLettersError, SparkWriteReport, write_dataframe
+from sluicegate.spark.driver.content import Content
+from sluicegate.spark.levels.atomic import write_atomically
+from sluicegate.spark.levels.runs import Ran
+from sluicegate.spark.progress.counts import UnitReport
+from sluicegate.testing import embedded_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 from .conftest import INVERSIONS, TABLES, WHOLE, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock import Committed, Counts
-    from penstock._core.staging import Stage
+    from sluicegate import Committed, Counts
+    from sluicegate._core.staging import Stage
 
 STAGES = (
-    "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'penstock\\_%' "
-    "AND relname <> 'penstock_ledger'"
+    "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'sluicegate\\_%' "
+    "AND relname <> 'sluicegate_ledger'"
 )
 ATOMIC: dict[str, Any] = {
     "delivery": "atomic",
@@ -179,7 +179,7 @@ def test_a_server_that_crashes_before_the_publication_makes_the_job_run_again(
     """P-T4: all stages are empty then; at the end every row is published once."""
     note = tmp_path / "crash"
     note.touch()
-    with caplog.at_level(logging.WARNING, "penstock.spark"):
+    with caplog.at_level(logging.WARNING, "sluicegate.spark"):
         report = write_dataframe(rows(spark, 3_000), CrashedOnce(crashing, str(note)), **ATOMIC)
     assert not note.exists()
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == ["job:1:0"]
@@ -188,7 +188,7 @@ def test_a_server_that_crashes_before_the_publication_makes_the_job_run_again(
     assert query(crashing, "SELECT id, key FROM events ORDER BY id") == [
         (number, number * 7919 % 97) for number in range(3_000)
     ]
-    assert query(crashing, "SELECT rows, delivered FROM penstock_ledger") == [(3_000, 3_000)]
+    assert query(crashing, "SELECT rows, delivered FROM sluicegate_ledger") == [(3_000, 3_000)]
     assert query(crashing, STAGES) == [(0,)]
 
 
@@ -212,7 +212,7 @@ def test_a_destination_that_loses_rows_each_time_is_given_up(
         return Ran(SparkWriteReport((UnitReport(partition=0, rows=2, delivered=2),)), lost[-1:], 0)
 
     with (
-        caplog.at_level(logging.WARNING, "penstock.spark"),
+        caplog.at_level(logging.WARNING, "sluicegate.spark"),
         pytest.raises(StagesLost, match="has 1 of 2 rows") as raised,
     ):
         write_atomically(destination, epoch, Content(rows(spark, 2), ()), run)

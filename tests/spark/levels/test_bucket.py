@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from penstock import Retry, Timeout, stack
-from penstock.postgres import PostgresAccess
-from penstock.sinks import PostgresSink
-from penstock.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
+from sluicegate import Retry, Timeout, stack
+from sluicegate.postgres import PostgresAccess
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
 
 from .conftest import INVERSIONS, WHOLE, rows
 
@@ -33,7 +33,7 @@ def changed(**options: Any) -> dict[str, Any]:
     return BUCKET | options
 
 
-ENDED = "DO $$ BEGIN LOCK TABLE penstock_ledger IN SHARE MODE; END $$"
+ENDED = "DO $$ BEGIN LOCK TABLE sluicegate_ledger IN SHARE MODE; END $$"
 """Waits for the transactions of tasks that still run although their job has failed."""
 CUT_AT_A_ROW = """
     CREATE TABLE broken (key bigint); INSERT INTO broken VALUES ({key});
@@ -46,7 +46,7 @@ CUT_AT_A_ROW = """
 CUT_ONCE = """
     CREATE SEQUENCE IF NOT EXISTS cuts; ALTER SEQUENCE cuts RESTART;
     CREATE OR REPLACE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        IF current_setting('application_name') = 'penstock_cut' AND nextval('cuts') = 2500 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+        IF current_setting('application_name') = 'sluicegate_cut' AND nextval('cuts') = 2500 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
         RETURN NEW;
     END $$;
     DROP TRIGGER IF EXISTS cut ON events; TRUNCATE events;
@@ -75,7 +75,7 @@ def test_a_replay_from_other_partitions_writes_what_is_missing(spark: Any, dsn: 
             rows(spark, 20_000), sink(dsn), chunk_rows=700, unit_buffer_bytes=0, **BUCKET
         )
     query(dsn, ENDED)
-    committed = query(dsn, "SELECT count(*), sum(rows)::bigint FROM penstock_ledger")[0]
+    committed = query(dsn, "SELECT count(*), sum(rows)::bigint FROM sluicegate_ledger")[0]
     assert 2 <= committed[0] <= 3
     assert query(dsn, WHOLE) == [(committed[1], committed[1])]
     query(dsn, "DELETE FROM broken")
@@ -101,7 +101,7 @@ def test_a_connection_that_breaks_is_no_failure_of_the_task_where_the_unit_fits(
     """
     df = rows(spark, 4_000)
     named = {
-        "server_settings": {"application_name": "penstock_cut"}
+        "server_settings": {"application_name": "sluicegate_cut"}
     }  # tasks of a job that failed in another test may still be writing
     query(dsn, CUT_ONCE)
     kept = write_dataframe(df, sink(dsn, connect_options=named), chunk_rows=300, **BUCKET)
@@ -139,7 +139,7 @@ def test_a_bucket_with_too_many_dead_rows_leaves_nothing(spark: Any, dsn: str) -
         match=r"in each of 1 buckets, which were rolled back \(3 others are committed\).*check",
     ):
         write_dataframe(rows(spark, 4_000), sink(dsn), max_dead_letters=1, **BUCKET)
-    assert query(dsn, "SELECT count(*) FROM penstock_ledger") == [(3,)]
+    assert query(dsn, "SELECT count(*) FROM sluicegate_ledger") == [(3,)]
     assert query(dsn, f"SELECT count(*) FROM events WHERE key = {1000 * 7919 % 97}") == [(0,)]
     report = write_dataframe(rows(spark, 4_000), sink(dsn), max_dead_letters=2, **BUCKET)
     stored = report.delivered + report.duplicate
@@ -167,13 +167,13 @@ def test_no_more_connections_than_tasks(spark: Any, dsn: str) -> None:
         """
         DROP TABLE IF EXISTS connections_seen; CREATE TABLE connections_seen (connections bigint);
         CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            INSERT INTO connections_seen SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock_counted'; RETURN NULL;
+            INSERT INTO connections_seen SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sluicegate_counted'; RETURN NULL;
         END $$;
         CREATE TRIGGER look AFTER INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION look()
         """,
     )
     counted = sink(
-        dsn, connect_options={"server_settings": {"application_name": "penstock_counted"}}
+        dsn, connect_options={"server_settings": {"application_name": "sluicegate_counted"}}
     )
     report = write_dataframe(
         rows(spark, 2_000, partitions=8), counted, max_tasks=1, **changed(buckets=60)
@@ -225,6 +225,6 @@ def test_a_micro_batch_whose_end_was_not_noted_is_skipped(
     ]
     assert query(dsn, WHOLE) == [(150, 150)]
     assert query(dsn, INVERSIONS) == [(0,)]
-    assert query(dsn, "SELECT count(DISTINCT application), max(version) FROM penstock_ledger") == [
-        (1, 1)
-    ]
+    assert query(
+        dsn, "SELECT count(DISTINCT application), max(version) FROM sluicegate_ledger"
+    ) == [(1, 1)]

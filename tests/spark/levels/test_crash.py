@@ -21,8 +21,8 @@ pytest.importorskip("pyspark")
 import pyspark
 from tests.spark.sql import query
 
-from penstock.sinks import PostgresSink
-from penstock.spark import SparkWriteReport, foreach_batch
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import SparkWriteReport, foreach_batch
 
 from .conftest import INVERSIONS, WHOLE
 
@@ -32,8 +32,8 @@ SESSION = """
 import json, os, signal, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from penstock.sinks import PostgresSink
-from penstock.spark import foreach_batch, write_dataframe
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import foreach_batch, write_dataframe
 
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
 builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.shuffle.io.maxRetries", "0")
@@ -62,8 +62,8 @@ query.start().awaitTermination(100)
 CLUSTER = (
     SESSION
     + """
-from penstock import WriteResult, send, stack
-from penstock._core.decorator import WrappingSink
+from sluicegate import WriteResult, send, stack
+from sluicegate._core.decorator import WrappingSink
 
 class ExecutorKilled(WrappingSink):
     async def write(self, batch):

@@ -13,24 +13,24 @@ import asyncpg
 import pyarrow as pa
 from tests.spark.sql import query
 
-from penstock import UnknownOutcomeError
-from penstock.sinks import PostgresSink
-from penstock.spark import SparkWriteReport
-from penstock.spark.levels.runs import Ran, write_units
-from penstock.spark.levels.units import BUCKET, Units
-from penstock.spark.task.lines import read_histories, read_report
-from penstock.spark.task.partition import Partition
-from penstock.spark.task.task import Cuts
-from penstock.spark.values.travel import description
-from penstock.testing import embedded_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate import UnknownOutcomeError
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import SparkWriteReport
+from sluicegate.spark.levels.runs import Ran, write_units
+from sluicegate.spark.levels.units import BUCKET, Units
+from sluicegate.spark.task.lines import read_histories, read_report
+from sluicegate.spark.task.partition import Partition
+from sluicegate.spark.task.task import Cuts
+from sluicegate.spark.values.travel import description
+from sluicegate.testing import embedded_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 from .conftest import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 UNITS = Units(application="job", version=0, buckets=2, key=("key",), in_transactions=True)
 CUTS = Cuts(chunk_rows=1_000, chunk_bytes=1 << 20, window=1, key=("key",))
@@ -66,7 +66,7 @@ def take_over(server: EmbeddedPostgres) -> None:
     async def promoted() -> None:
         con = await asyncpg.connect(server.dsn)
         assert await con.fetchval("SELECT pg_promote()")
-        await con.execute("DELETE FROM events; DELETE FROM penstock_ledger")
+        await con.execute("DELETE FROM events; DELETE FROM sluicegate_ledger")
         await con.close()
 
     asyncio.run(promoted())
@@ -95,7 +95,7 @@ def test_a_job_over_a_failover_runs_again_and_every_row_is_there(
         lines += writing.run([bucket(1)])
         return Ran(read_report(lines), [], 0, read_histories(lines))
 
-    with caplog.at_level(logging.WARNING, "penstock.spark"):
+    with caplog.at_level(logging.WARNING, "sluicegate.spark"):
         report = write_units(run)
     assert (report.delivered, report.duplicate, report.skipped_units) == (100, 100, 1)
     assert query(server.dsn, "SELECT id, key FROM events ORDER BY id") == [

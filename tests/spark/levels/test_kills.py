@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("pyspark")
-from penstock.testing import embedded_postgres
-from penstock.testing.servers.require import there_or_skip
+from sluicegate.testing import embedded_postgres
+from sluicegate.testing.servers.require import there_or_skip
 
 from .alone import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.testing import EmbeddedPostgres
+    from sluicegate.testing import EmbeddedPostgres
 
 SUITE = (0, 11, 25, 29, 30, 31)
 """Each level and each victim: during a write, before a commit, before a publication, after a

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-from penstock import Batch, ConfigError
-from penstock.sinks import MemorySink
-from penstock.spark import foreach_batch
-from penstock.spark.levels.level import level
+from sluicegate import Batch, ConfigError
+from sluicegate.sinks import MemorySink
+from sluicegate.spark import foreach_batch
+from sluicegate.spark.levels.level import level
 
 
 class Plain:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from penstock import (
+from sluicegate import (
     Batch,
     ConfigError,
     Counts,
@@ -22,15 +22,15 @@ from penstock import (
     UnitRefused,
     stack,
 )
-from penstock.sinks import PostgresSink
-from penstock.spark import foreach_batch, write_dataframe
-from penstock.spark.driver.columns import typed
-from penstock.spark.driver.content import Content
-from penstock.spark.driver.keys import keyed, with_bucket
-from penstock.spark.levels.units import Units
-from penstock.spark.task.partition import Partition
-from penstock.spark.task.task import Cuts
-from penstock.spark.values.travel import description
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import foreach_batch, write_dataframe
+from sluicegate.spark.driver.columns import typed
+from sluicegate.spark.driver.content import Content
+from sluicegate.spark.driver.keys import keyed, with_bucket
+from sluicegate.spark.levels.units import Units
+from sluicegate.spark.task.partition import Partition
+from sluicegate.spark.task.task import Cuts
+from sluicegate.spark.values.travel import description
 
 from .conftest import WHOLE, rows
 
@@ -81,7 +81,7 @@ def test_a_key_of_another_type_is_refused_in_the_middle_of_a_version(spark: Any,
     query(dsn, f"ALTER TABLE events ADD CONSTRAINT no CHECK (id <> {bad})")
     with pytest.raises(Exception, match="rolled back"):
         write_dataframe(first, sink(dsn), version=0, **BUCKET)
-    committed = query(dsn, "SELECT sum(rows)::bigint FROM penstock_ledger")[0][0]
+    committed = query(dsn, "SELECT sum(rows)::bigint FROM sluicegate_ledger")[0][0]
     assert 0 < committed < 400
     query(dsn, "ALTER TABLE events DROP CONSTRAINT no")
     other = rows(spark, 400)
@@ -174,8 +174,8 @@ def test_columns_of_the_content_are_checked(spark: Any, dsn: str) -> None:
         with pytest.raises(ConfigError, match="content"):
             write_dataframe(df, sink(dsn), **options)
     hidden: dict[str, Any] = BUCKET | {"version": 0, "order_by": None}
-    with pytest.raises(ConfigError, match="penstock_content"):
-        write_dataframe(df.withColumnRenamed("id", "penstock_content"), sink(dsn), **hidden)
+    with pytest.raises(ConfigError, match="sluicegate_content"):
+        write_dataframe(df.withColumnRenamed("id", "sluicegate_content"), sink(dsn), **hidden)
 
 
 def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-from penstock import (  # noqa: E402
+from sluicegate import (  # noqa: E402
     Batch,
     NonDeterministicReplay,
     PermanentError,
@@ -22,19 +22,19 @@ from penstock import (  # noqa: E402
     UnknownOutcomeError,
     WriteResult,
 )
-from penstock.sinks import MemorySink  # noqa: E402
-from penstock.spark.levels.units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
-from penstock.spark.progress.counts import DeadLettersError  # noqa: E402
-from penstock.spark.task.dead_rows import DeadRowBuffer  # noqa: E402
-from penstock.spark.task.task import Cuts, Task  # noqa: E402
-from penstock.spark.task.unit_task import UnitTask  # noqa: E402
-from penstock.spark.task.worker import Worker  # noqa: E402
+from sluicegate.sinks import MemorySink  # noqa: E402
+from sluicegate.spark.levels.units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
+from sluicegate.spark.progress.counts import DeadLettersError  # noqa: E402
+from sluicegate.spark.task.dead_rows import DeadRowBuffer  # noqa: E402
+from sluicegate.spark.task.task import Cuts, Task  # noqa: E402
+from sluicegate.spark.task.unit_task import UnitTask  # noqa: E402
+from sluicegate.spark.task.worker import Worker  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from penstock import Sink, Transaction, Unit
-    from penstock.spark import UnitReport
+    from sluicegate import Sink, Transaction, Unit
+    from sluicegate.spark import UnitReport
 
 CUTS = Cuts(chunk_rows=10, chunk_bytes=1 << 20, window=4, key=("key",))
 UNITS = Units(application="job", version=7, buckets=4, key=("key",), in_transactions=True)
@@ -238,7 +238,7 @@ def test_a_unit_that_does_not_fit_is_left_to_spark(here: Worker) -> None:
 
 
 def test_tries_come_to_an_end(here: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.task.retries.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("sluicegate.spark.task.retries.FIRST_WAIT", 0.001)
     sink = Broken(at_chunk=0, times=100)
     with pytest.raises(TransactionLost):
         run(here, sink, rows(5))

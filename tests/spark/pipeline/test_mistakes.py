@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.sinks import MemorySink
-from penstock.spark.pipeline import (
+from sluicegate.sinks import MemorySink
+from sluicegate.spark.pipeline import (
     Destination,
     Layer,
     Pipeline,
@@ -320,17 +320,17 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
             {
                 "sinks": {
                     "memory": Destination(
-                        kind="python", arguments={"factory": "penstock.nowhere:make"}
+                        kind="python", arguments={"factory": "sluicegate.nowhere:make"}
                     )
                 }
             },
-            ["sinks.memory.factory: cannot be imported: No module named 'penstock.nowhere'"],
+            ["sinks.memory.factory: cannot be imported: No module named 'sluicegate.nowhere'"],
         ),
         (
             {
                 "sinks": {
                     "memory": Destination(
-                        kind="python", arguments={"factory": "penstock.sinks:MemorySink"}
+                        kind="python", arguments={"factory": "sluicegate.sinks:MemorySink"}
                     )
                 }
             },
@@ -360,7 +360,7 @@ def test_a_missing_extra_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     sinks = {"memory": Destination(kind="postgres", arguments=POSTGRES)}
     assert said(declared(sinks=sinks)) == [
         "sinks.memory: a connection to PostgreSQL needs the package asyncpg, which is not installed; "
-        "the extra 'postgres' provides it: pip install \"penstock[postgres]\""
+        "the extra 'postgres' provides it: pip install \"sluicegate[postgres]\""
     ]
 
 
@@ -401,7 +401,7 @@ def test_what_nobody_reads_is_doubted() -> None:
 
 def test_without_sqlglot_the_sql_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlglot", None)
-    monkeypatch.setattr("penstock.spark.pipeline.check.can_read", lambda: False)
+    monkeypatch.setattr("sluicegate.spark.pipeline.check.can_read", lambda: False)
     pipeline = declared(steps={"even": Step(sql="SELECT * FROM nowhere")})
     assert pipeline.mistakes() == ()
     assert "the SQL was not checked" in str(pipeline.doubts()[0])
@@ -412,19 +412,19 @@ def test_checking_loads_neither_spark_nor_java() -> None:
     program = f"""
 import sys
 sys.modules["pyspark"] = None
-from penstock.spark import Pipeline
+from sluicegate.spark import Pipeline
 assert Pipeline.read({str(EXAMPLE)!r}).mistakes({SET!r}) == ()
-import penstock
-from penstock.spark import write_dataframe
+import sluicegate
+from sluicegate.spark import write_dataframe
 try:
     write_dataframe(None, None)
-except penstock.MissingExtra as error:
+except sluicegate.MissingExtra as error:
     print(error)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.startswith("penstock.spark.write_dataframe needs the package pyspark, ")
+    assert done.stdout.startswith("sluicegate.spark.write_dataframe needs the package pyspark, ")
 
 
 KAFKA = """\
@@ -461,7 +461,7 @@ FOUND_OF_KAFKA = """\
 :17: sinks.topic.value: there is no column 'boddy'; did you mean 'body'?
 :18: sinks.topic.compresion: *is not an option of KafkaSink, nor of aiokafka's client
 :19: sinks.topic.idempotent: idempotent='yes': must be True or False
-:20: sinks.topic.linger_ms: *is set by Penstock: the batcher decides *
+:20: sinks.topic.linger_ms: *is set by Sluicegate: the batcher decides *
 :24: sinks.topic.ssl_context.cafil: is unknown to ssl_context; did you mean 'cafile'?
 :25: sinks.nowhere.bootstrap: is missing
 """

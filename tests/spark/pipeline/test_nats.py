@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.spark.pipeline import Pipeline, PipelineError
+from sluicegate.spark.pipeline import Pipeline, PipelineError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def test_a_stream_is_checked_without_a_server(tmp_path: Path) -> None:
         Pipeline.read(file).validate(environment={})
     assert str(caught.value).replace(str(file), "").splitlines() == [
         ":12: sinks.stream.subject_field: there is no column 'shopp'; did you mean 'shop'?",
-        ":16: sinks.stream.max_reconnect_attempts: max_reconnect_attempts=...: is set by Penstock: "
+        ":16: sinks.stream.max_reconnect_attempts: max_reconnect_attempts=...: is set by Sluicegate: "
         "a lost connection is restored without a time limit",
         ":17: sinks.stream.ack_timeout: ack_timeout=0: must be more than 0 seconds (a number or a "
         "timedelta)",

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from penstock.spark.pipeline import (
+from sluicegate.spark.pipeline import (
     Destination,
     Pipeline,
     Source,
@@ -22,7 +22,7 @@ from penstock.spark.pipeline import (
     Watermark,
     Write,
 )
-from penstock.spark.pipeline.sinks import KINDS, LAYERS
+from sluicegate.spark.pipeline.sinks import KINDS, LAYERS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "run-a-pipeline.md").read_text(
     encoding="utf-8"
@@ -86,10 +86,10 @@ def test_the_choices_of_a_key_are_all_shown(section: str) -> None:
 def test_a_pipeline_can_say_whatever_a_write_takes() -> None:
     """Its choices are those of `write_dataframe`, and none is missing."""
     pytest.importorskip("pyspark")
-    from penstock.spark import write_dataframe
-    from penstock.spark.driver.job import DeadLetters
-    from penstock.spark.levels.level import DeliveryLevel, WriteMode
-    from penstock.spark.task.key_failure import OnKeyFailure
+    from sluicegate.spark import write_dataframe
+    from sluicegate.spark.driver.job import DeadLetters
+    from sluicegate.spark.levels.level import DeliveryLevel, WriteMode
+    from sluicegate.spark.task.key_failure import OnKeyFailure
 
     own = get_type_hints(Write)
     assert set(signature(write_dataframe).parameters) - ELSEWHERE <= set(own)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("redis")
 
-from penstock.spark.pipeline import Pipeline, PipelineError
+from sluicegate.spark.pipeline import Pipeline, PipelineError
 
 if TYPE_CHECKING:
     from pathlib import Path

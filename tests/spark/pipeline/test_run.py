@@ -17,15 +17,15 @@ pytest.importorskip("pyspark")
 from tests.examples.example import printed_on
 from tests.spark.sql import query
 
-from penstock import Batch, PermanentError, WriteResult
-from penstock.demo.flights import find_file
-from penstock.spark import DeadLettersError, Pipeline, PipelineError
-from penstock.spark.pipeline import Destination, Source, Step, Stream, Watermark, Write
+from sluicegate import Batch, PermanentError, WriteResult
+from sluicegate.demo.flights import find_file
+from sluicegate.spark import DeadLettersError, Pipeline, PipelineError
+from sluicegate.spark.pipeline import Destination, Source, Step, Stream, Watermark, Write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.spark import SparkWriteReport
+    from sluicegate.spark import SparkWriteReport
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipelines" / "flights.toml"
 ROWS = 10_000
@@ -153,9 +153,9 @@ def test_a_write_of_the_same_version_is_made_once(
         first.dead_letters,
     )
     assert query(
-        aircraft, "SELECT DISTINCT version FROM penstock_ledger WHERE application = 'flights'"
+        aircraft, "SELECT DISTINCT version FROM sluicegate_ledger WHERE application = 'flights'"
     ) == [(20130131,)]
-    query(aircraft, "DELETE FROM penstock_ledger WHERE application = 'flights'")
+    query(aircraft, "DELETE FROM sluicegate_ledger WHERE application = 'flights'")
 
 
 def test_a_table_is_replaced_as_a_whole(spark: Any, tmp_path: Path, embedded_postgres: Any) -> None:
@@ -176,7 +176,7 @@ def test_a_table_is_replaced_as_a_whole(spark: Any, tmp_path: Path, embedded_pos
     assert again.last.skipped_units == 1
     assert query(dsn, "SELECT id FROM numbers ORDER BY id") == [(0,), (2,), (4,), (6,), (8,)]
     query(dsn, "DROP TABLE numbers")
-    query(dsn, "DELETE FROM penstock_ledger WHERE application = 'numbers'")
+    query(dsn, "DELETE FROM sluicegate_ledger WHERE application = 'numbers'")
 
 
 def pipeline(**changes: Any) -> Pipeline:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock import PenstockError
-from penstock.sinks import PostgresSink
-from penstock.spark import foreach_batch, register, write_dataframe
+from sluicegate import SluicegateError
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import foreach_batch, register, write_dataframe
 
 dsn, folder = sys.argv[1], Path(sys.argv[2])
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -44,12 +44,12 @@ spark.range(100, 150).selectExpr("id", "'name' AS way").write.format("by_name").
 ).save()
 try:
     found["name"] = str(by_name.report)
-except PenstockError as error:
+except SluicegateError as error:
     found["name"] = str(error)
 
 if "more" in sys.argv:
     rows = spark.range(150, 170).selectExpr("id", "'options' AS way")
-    rows.write.format("penstock").option("url", dsn).option("dbtable", "by_connect").mode(
+    rows.write.format("sluicegate").option("url", dsn).option("dbtable", "by_connect").mode(
         "append"
     ).save()
 

@@ -29,9 +29,9 @@ def test_spark_finds_the_format_by_the_modules_name() -> None:
         from importlib import import_module
         from pkgutil import iter_modules
         found = [info.name for info in iter_modules() if info.name.startswith("pyspark_")]
-        print(*(import_module(name).DefaultSource.name() for name in found if name == "pyspark_penstock"))
+        print(*(import_module(name).DefaultSource.name() for name in found if name == "pyspark_sluicegate"))
     """
-    assert run(program) == "penstock\n"
+    assert run(program) == "sluicegate\n"
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "numpy", "pyspark.sql.datasource"])
@@ -42,7 +42,7 @@ def test_where_something_is_missing_other_formats_are_still_found(missing: str) 
     program = f"""
         import sys
         sys.modules[{missing!r}] = None
-        import pyspark_penstock
-        print(hasattr(pyspark_penstock, "DefaultSource"))
+        import pyspark_sluicegate
+        print(hasattr(pyspark_sluicegate, "DefaultSource"))
     """
     assert run(program) == "False\n"

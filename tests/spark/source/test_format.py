@@ -15,9 +15,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from tests.examples.example import load
 from tests.spark.sql import query
 
-from penstock import Batch
-from penstock.sinks import PostgresSink
-from penstock.spark import register
+from sluicegate import Batch
+from sluicegate.sinks import PostgresSink
+from sluicegate.spark import register
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,12 +65,12 @@ def counted(spark: Any) -> Any:
 
 @pytest.mark.long
 def test_a_format_by_options_alone(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
-    """`format("penstock")` exists without registration; append, then upsert by version, then
+    """`format("sluicegate")` exists without registration; append, then upsert by version, then
     ignore.
     """
 
     def write(df: Any, **options: object) -> None:
-        df.write.format("penstock").options(**jdbc, dbtable="shop.orders", **options).mode(
+        df.write.format("sluicegate").options(**jdbc, dbtable="shop.orders", **options).mode(
             "append"
         ).save()
 
@@ -202,7 +202,7 @@ def test_dead_letters_of_a_format(
 
     def write(**options: object) -> None:
         rows = orders(spark, (1, "good", 1), (2, "bad", 1)).coalesce(1)
-        rows.write.format("penstock").options(
+        rows.write.format("sluicegate").options(
             **jdbc, dbtable="shop.orders", writeMode="upsert", **options
         ).mode("append").save()
 
@@ -223,12 +223,12 @@ def test_modes(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
     """P-T14: without a mode Spark raises its own error; overwrite is refused before anything is
     written, and never treated as append.
     """
-    writing = counted(spark).write.format("penstock").options(**jdbc, dbtable="shop.orders")
+    writing = counted(spark).write.format("sluicegate").options(**jdbc, dbtable="shop.orders")
     with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
         writing.save()
     with pytest.raises(
         Exception,
-        match=r"mode='overwrite': format\('penstock'\) only adds rows; write with "
+        match=r"mode='overwrite': format\('sluicegate'\) only adds rows; write with "
         r".mode\('append'\)",
     ):
         writing.mode("overwrite").save()
@@ -240,7 +240,7 @@ def test_a_wrong_option_stops_before_a_row_is_read(
 ) -> None:
     """The complete error reaches the caller through Spark's planner, without the password."""
     with pytest.raises(Exception, match="batchsizes: did you mean batchSize") as refused:
-        counted(spark).write.format("penstock").options(
+        counted(spark).write.format("sluicegate").options(
             **jdbc, dbtable="shop.orders", batchSizes=10
         ).mode("append").save()
     assert SECRET not in str(refused.value)
@@ -272,21 +272,21 @@ def test_a_password_is_shown_nowhere(
         {"dsn": f"postgresql://shopper:{SECRET}@{place}"},
     )
     for access in (jdbc, *inside):
-        orders(spark, (1, "n", 1)).coalesce(1).write.format("penstock").options(
+        orders(spark, (1, "n", 1)).coalesce(1).write.format("sluicegate").options(
             **access, **kept
         ).mode("append").save()
     for check in ("true", "false"):  # on the driver, and in a task
         writing = (
             orders(spark, (1, "n", 1))
             .coalesce(1)
-            .write.format("penstock")
+            .write.format("sluicegate")
             .options(**jdbc, dbtable="shop.nowhere", check=check)
         )
         with pytest.raises(Exception, match="nowhere") as refused:
             writing.mode("append").save()
         assert SECRET not in str(refused.value)
     rows = (
-        stream(spark, tmp_path / "in").writeStream.format("penstock").options(**inside[1], **kept)
+        stream(spark, tmp_path / "in").writeStream.format("sluicegate").options(**inside[1], **kept)
     )
     running = (
         rows.option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -300,7 +300,7 @@ def test_a_password_is_shown_nowhere(
         + str(running.recentProgress)
         + "".join(capfd.readouterr())
     )
-    assert "AppendData penstock" in said
+    assert "AppendData sluicegate" in said
     assert SECRET not in said
 
 

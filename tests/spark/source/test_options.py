@@ -1,4 +1,4 @@
-"""The options of `format("penstock")`, without Spark."""
+"""The options of `format("sluicegate")`, without Spark."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from penstock import ConfigError
-from penstock._clients.postgres.dsn import dsn_of
-from penstock._clients.postgres.names import table_name
-from penstock.spark.options.sinks import prepared
-from penstock.spark.options.table import OPTIONS, options_as_markdown
-from penstock.spark.values.travel import description, load
+from sluicegate import ConfigError
+from sluicegate._clients.postgres.dsn import dsn_of
+from sluicegate._clients.postgres.names import table_name
+from sluicegate.spark.options.sinks import prepared
+from sluicegate.spark.options.table import OPTIONS, options_as_markdown
+from sluicegate.spark.values.travel import description, load
 
 SECRET = "h1dden"
 COLUMNS = ("id", "name", "version")
@@ -128,7 +128,7 @@ def test_how_it_is_written() -> None:
     [
         (
             {"batchsizes": "1"},
-            r"option='batchsizes': format\(\"penstock\"\) has no such option; batchsizes: did "
+            r"option='batchsizes': format\(\"sluicegate\"\) has no such option; batchsizes: did "
             r"you mean batchSize",
         ),
         ({"numpartitions": "4"}, r"numpartitions: use df.coalesce\(n\)"),

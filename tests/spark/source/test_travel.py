@@ -17,9 +17,9 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle as pysparks
 
-from penstock import Batch, NotPicklableError, stack
-from penstock.spark import write_dataframe
-from penstock.spark.values.travel import Traveller, description, load
+from sluicegate import Batch, NotPicklableError, stack
+from sluicegate.spark import write_dataframe
+from sluicegate.spark.values.travel import Traveller, description, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,12 +68,12 @@ def test_a_traveller_arrives_as_it_left() -> None:
     assert (type(arrived), arrived.number) == (Plain, 7)
 
 
-def test_advice_comes_even_where_penstock_is_what_is_missing() -> None:
+def test_advice_comes_even_where_sluicegate_is_what_is_missing() -> None:
     """P-T13: the code that reports it is pickled by value."""
     program = """
         import sys
         from pyspark import cloudpickle
-        sys.modules["penstock"] = None
+        sys.modules["sluicegate"] = None
         cloudpickle.loads(sys.stdin.buffer.read())
     """
     sent = cloudpickle.dumps(Traveller())
@@ -85,7 +85,7 @@ def test_advice_comes_even_where_penstock_is_what_is_missing() -> None:
         check=False,
     )
     said = done.stderr.decode().splitlines()[-1]
-    assert said.startswith("ModuleNotFoundError: the module penstock")
+    assert said.startswith("ModuleNotFoundError: the module sluicegate")
     assert f"whose Python is {sys.executable}. " in said
     assert "set the environment variable PYSPARK_PYTHON " in said
     assert "install the package" in said
@@ -121,8 +121,8 @@ def test_advice_comes_for_a_module_of_the_users(spark: Any, only_here: Any) -> N
 ANOTHER_PYTHON = """
 import sys, warnings
 from pyspark.sql import SparkSession
-from penstock.sinks import FileSink
-from penstock.spark import register, write_dataframe
+from sluicegate.sinks import FileSink
+from sluicegate.spark import register, write_dataframe
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 for name in ("host", "bindAddress"):
@@ -159,8 +159,9 @@ def test_the_wrong_python_of_a_local_session_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     failed, warned = done.stdout.splitlines()[-2:]
     assert (
-        f"the module penstock is missing on an executor, whose Python is {other}/python3" in failed
+        f"the module sluicegate is missing on an executor, whose Python is {other}/python3"
+        in failed
     )
     assert "set the environment variable PYSPARK_PYTHON " in failed
-    assert warned.startswith(f"Spark runs {other}/python3, which cannot import penstock, ")
+    assert warned.startswith(f"Spark runs {other}/python3, which cannot import sluicegate, ")
     assert f"PYSPARK_PYTHON={sys.executable}" in warned

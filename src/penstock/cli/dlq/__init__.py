@@ -1,1 +1,0 @@
-"""`penstock dlq`: inspect, replay and purge dead letters."""

@@ -1,1 +1,0 @@
-"""`penstock pg`: install, upgrade and check streams and queues in PostgreSQL."""

@@ -1,1 +1,0 @@
-"""`penstock pipeline`: check, explain and run pipelines on Spark."""

@@ -1,1 +1,0 @@
-"""`penstock queue`: operate the queues of a schema."""

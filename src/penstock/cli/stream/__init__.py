@@ -1,1 +1,0 @@
-"""`penstock stream`: operate the subscriptions and the messages of a stream log."""

@@ -1,1 +1,0 @@
-"""`penstock tune`: find limits for a given load."""

@@ -1,1 +1,0 @@
-"""`penstock demo`: a year of flights through a batcher."""

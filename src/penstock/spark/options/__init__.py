@@ -1,1 +1,0 @@
-"""Options of `format("penstock")`, and the sink that they describe."""

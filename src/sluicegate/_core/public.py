@@ -1,0 +1,81 @@
+"""The public homes of exported objects, and lazy loading of subpackages.
+
+1. `publish` assigns an object its home: the public module that is named in reprs, errors and
+   pickles, and in which its annotations are resolved. The package that loads an object publishes
+   it, so its home does not depend on the first import. `publish_all` does so for the names of
+   `__all__`, which are listed only there.
+2. `later` defers a subpackage to the first access of one of its names (PEP 562). The name is then
+   bound, so later accesses are plain attribute accesses. Concurrent accesses are safe: the import
+   lock makes other threads wait.
+3. The table of names duplicates the imports under `TYPE_CHECKING`, which type checkers and
+   documentation need; the tests compare the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import FunctionType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+def publish(home: str, *objects: object) -> None:
+    """Bind each object in the module `home`, and set `home` as its `__module__`."""
+    public = vars(sys.modules[home])
+    for thing in objects:
+        if getattr(thing, "__module__", "").startswith("sluicegate."):
+            thing.__module__ = home
+            public[getattr(thing, "__name__", "")] = thing
+
+
+def publish_all(package: str, home: str | None = None) -> None:
+    """Publish the loaded classes and functions in the `__all__` of `package` that have no home yet.
+
+    Their home is `home`, which defaults to the package. Homes are packages, so an object with the
+    name of a module in `__module__` has none.
+    """
+    known = vars(sys.modules[package])
+    for name in known["__all__"]:
+        thing = known.get(name)
+        if isinstance(thing, (type, FunctionType)) and not hasattr(
+            sys.modules[thing.__module__], "__path__"
+        ):
+            publish(home or package, thing)
+
+
+def later(
+    home: str,
+    table: Mapping[str, Sequence[str]],
+    elsewhere: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return a `__getattr__` and a `__dir__` for the package `home` that import lazily.
+
+    Each subpackage in `table` is imported on the first access of it or of one of its listed names.
+    Names in `elsewhere` (by subpackage), which users may expect here, raise an `ImportError` with
+    the correct import; the message of an `AttributeError` would be replaced by `from`.
+    """
+    module = sys.modules[home]
+    source = {name: subpackage for subpackage, names in table.items() for name in names}
+    misplaced = {name: part for part, names in (elsewhere or {}).items() for name in names}
+
+    def find(name: str) -> object:
+        if name in table:
+            return import_module(f"{home}.{name}")  # binds the name
+        if name in misplaced:
+            right = f"from {home}.{misplaced[name]} import {name}"
+            raise ImportError(f"{name} is not in {home}; write: {right}", name=home)
+        if name not in source:
+            raise AttributeError(
+                f"module {home!r} has no attribute {name!r}", name=name, obj=module
+            )
+        thing = getattr(import_module(f"{home}.{source[name]}"), name)
+        vars(module)[name] = thing
+        return thing
+
+    def known() -> list[str]:
+        return sorted({*vars(module), *table, *source})
+
+    return find, known

@@ -1,0 +1,152 @@
+"""Running a program that drains on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from .. import checks
+from ..errors import ConfigError
+from .exits import Exit
+from .loops import refuse_in_a_loop
+from .run_ends import RunEnds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from datetime import timedelta
+
+R = TypeVar("R")
+
+logger = logging.getLogger("sluicegate.run")
+
+
+def run(
+    main: Coroutine[Any, Any, R],
+    *,
+    accept: tuple[Literal["rejected", "unsent", "unknown"], ...] = (),
+    patience: float | timedelta = 1.0,
+) -> R | None:
+    """Run `main` on a new event loop; SIGTERM and SIGINT make its batchers and consumers drain.
+
+    A signal cancels `main`; a second signal cancels it again, which ends shutdowns immediately. A
+    task that raises `SystemExit` or `KeyboardInterrupt` also cancels `main`, and `run` raises the
+    exception at the end. Returns the result of `main`, or `None` if a signal ended it. Unlike
+    `asyncio.run`, it ends even if a task swallows its cancellation: tasks that still run after
+    `patience` seconds are logged and abandoned. Blocks the calling thread, which must be the main
+    thread to catch signals.
+
+    It does not return, and the exit code is 1, if something was lost, whatever `main` returned or
+    swallowed (and also if it ended with `sys.exit(0)`):
+
+    - if a batcher or consumer did not drain, it raises `DrainTimeout` with the report of the first;
+    - if items of a batcher ended rejected, unsent or unknown, it raises `ItemsFailed`. `accept`
+      names outcomes that are expected, as in `accept=("rejected",)`.
+
+    A consumer, a pipe and a flow are judged by the `complete` of their own report, not by the tally
+    of a batcher that they feed. A batcher that was not shut down is not judged. Raises `ConfigError`
+    for anything other than a coroutine, for other names in `accept`, and in a thread with a running
+    event loop.
+    """
+    if not asyncio.iscoroutine(main):
+        rule = "must be a coroutine: call the async function, as in run(main())"
+        raise checks.bad("main", main, rule)
+    try:
+        ends = RunEnds(accept)
+        seconds = checks.seconds("patience", patience, zero=True, usual=checks.LONG_TIMEOUT)
+        refuse_in_a_loop("run()", "await the coroutine there")
+    except ConfigError:
+        main.close()
+        raise
+    try:
+        result = run_on_new_loop(_with_signals(main, ends), seconds)
+    except SystemExit as asked:
+        if not asked.code and (error := ends.error()) is not None:
+            raise error from None
+        raise
+    if (error := ends.error()) is not None:
+        raise error
+    return result
+
+
+def run_on_new_loop(
+    main: Coroutine[Any, Any, R],
+    patience: float,
+    *,
+    ignored: Callable[[BaseException], object] | None = None,
+) -> R:
+    """Run `main` on a new event loop; then cancel other tasks, and wait `patience` s for them.
+
+    A `SystemExit` or `KeyboardInterrupt` of a task or callback also ends `main`, and is raised
+    here. If `ignored` is given, it is called with the exception instead, and the loop continues.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return _completed(loop, main, ignored)
+    finally:
+        try:
+            # ignores exits: the first one is already being raised
+            _completed(loop, _cancel_rest(patience), lambda _: None)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _completed(
+    loop: asyncio.AbstractEventLoop,
+    main: Coroutine[Any, Any, R],
+    ignored: Callable[[BaseException], object] | None,
+) -> R:
+    task = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except Exit as error:  # from a task or a callback: the stopped loop can continue
+            if ignored is None or task.done():
+                raise
+            ignored(error)
+
+
+async def _with_signals(main: Coroutine[Any, Any, R], ends: RunEnds) -> R | None:
+    loop = asyncio.get_running_loop()
+    ends.collect()  # before the task copies the context
+    task = loop.create_task(main, name="sluicegate main")
+    received: list[str] = []
+
+    def on_signal(name: str) -> None:
+        received.append(name)
+        logger.info("%s: %s", name, "draining" if len(received) == 1 else "ending now")
+        task.cancel()
+
+    caught = [sign for sign in (signal.SIGTERM, signal.SIGINT) if _catch(loop, sign, on_signal)]
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return None
+    finally:
+        for sign in caught:
+            loop.remove_signal_handler(sign)
+
+
+def _catch(loop: asyncio.AbstractEventLoop, sign: signal.Signals, handler: Any) -> bool:
+    try:
+        loop.add_signal_handler(sign, handler, sign.name)
+    except (NotImplementedError, ValueError, RuntimeError):  # not the main thread, or not supported
+        return False
+    return True
+
+
+async def _cancel_rest(patience: float) -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if not others:
+        return
+    _, deaf = await asyncio.wait(others, timeout=patience)
+    for task in deaf:
+        logger.error("%r ignores its cancellation and is left behind", task)

@@ -1,0 +1,208 @@
+"""A shell around `Conditions`: reports the destination's state to log, observers and `stats()`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .._core.classify import classified
+from .._core.condition import DestinationState
+from .._core.errors import ErrorClass, StoppedError
+from .._core.say import say
+from .._core.sink import classifier_of
+from .._core.told import for_log
+from .conditions import Conditions
+from .report import DestinationStats, ErrorStats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sized
+
+    from .._core.batch import Batch
+    from .._core.clock import Clock, TimerHandle
+    from .._core.condition import Condition
+    from .._core.ledger import Ledger
+    from .._core.observer import Observers
+    from .._core.sink import Sink
+    from .conditions import Trouble
+
+logger = logging.getLogger("sluicegate.batcher")
+
+_BEGINS = {
+    DestinationState.THROTTLED: "the destination has been throttling",
+    DestinationState.CIRCUIT_OPEN: "the open circuit breaker has kept writes from the destination",
+    DestinationState.UNAVAILABLE: "the destination has been unavailable",
+    DestinationState.REFUSED: "the destination has refused every write",
+}
+
+
+class MonitoredBatcher(Protocol):
+    """The batcher's side that the monitor reads."""
+
+    @property
+    def clock(self) -> Clock:
+        """The source of time."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The batcher's name."""
+        ...
+
+    @property
+    def observers(self) -> Observers:
+        """Its observers."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of its items."""
+        ...
+
+    @property
+    def producers(self) -> Sized:
+        """The producers that wait for room."""
+        ...
+
+
+class Monitor:
+    """The states and errors of one batcher's destinations."""
+
+    def __init__(self, batcher: MonitoredBatcher, sink: Sink[Any]) -> None:
+        self._batcher = batcher
+        self._classify = classifier_of(sink)
+        self._conditions = Conditions()
+        self._timer: TimerHandle | None = None
+        self._is_closed = False
+        self._last_error: tuple[float, ErrorStats] | None = None
+        self.retries = 0
+        """The number of retries of batches."""
+
+    # -- reports of decorators and writes ----------------------------------------------------------
+
+    def reported(self, source: object, condition: Condition | None) -> None:
+        """Note the state of a decorator's destination; `None` means available."""
+        if self._is_closed or (condition is None and not self._conditions.troubles):
+            return
+        now, before = self._batcher.clock.now(), self._conditions.state
+        if condition is None:
+            if (ended := self._conditions.ends(source, now)) is not None:
+                self._log_end(ended, now)
+        elif (begun := self._conditions.begins(source, condition, now)) is not None:
+            self._log_trouble(begun, now)
+        self._arm()
+        if self._conditions.state is not before:
+            self._tell_state()
+
+    def retrying(self, batch: Batch[Any], kind: ErrorClass, items: int, delay: float) -> None:
+        """Count a retry of a batch, and notify observers."""
+        self.retries += 1
+        self._batcher.observers.tell(lambda seen: seen.on_retry(batch, kind.value, items, delay))
+
+    def heard(self, errors: Iterable[BaseException]) -> None:
+        """Note the first error of a write, and its class."""
+        error = next(iter(errors), None)
+        if error is None or isinstance(error, StoppedError):  # not an error of the destination
+            return
+        try:
+            kind = classified(error, self._classify)
+        except Exception:  # a classifier that raises lists nothing
+            kind = ErrorClass.UNLISTED
+        if kind is not ErrorClass.STOPPED:
+            name, message = type(error).__name__, for_log(error)
+            shown = ErrorStats(error_type=name, error_class=kind.value, message=message, age=0.0)
+            self._last_error = (self._batcher.clock.now(), shown)
+
+    def close(self) -> None:
+        """Stop the reminders."""
+        self._is_closed = True
+        self._disarm()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- state -------------------------------------------------------------------------------------
+
+    def destination(self, now: float) -> DestinationStats:
+        """The worst state of all destinations."""
+        worst = self._conditions.worst
+        if worst is None:
+            return DestinationStats()
+        state, reason, repair = (
+            worst.condition.state,
+            worst.condition.reason,
+            worst.condition.repair,
+        )
+        seconds = max(0.0, now - worst.since)
+        return DestinationStats(state=state.value, seconds=seconds, reason=reason, repair=repair)
+
+    def last_error(self, now: float) -> ErrorStats | None:
+        """The last error of any write."""
+        if self._last_error is None:
+            return None
+        at, shown = self._last_error
+        return replace(shown, age=max(0.0, now - at))
+
+    def last_error_since(self, when: float) -> str:
+        """Return type and text of the last error of any write since `when`; empty without one."""
+        if self._last_error is None or self._last_error[0] < when:
+            return ""
+        return self._last_error[1].message
+
+    def seconds(self, now: float) -> Mapping[DestinationState, float]:
+        """Return the seconds in each state other than available since the batcher opened."""
+        return self._conditions.seconds(now)
+
+    # -- reporting ---------------------------------------------------------------------------------
+
+    def _tell_state(self) -> None:
+        worst = self._conditions.worst
+        name, state = self._batcher.name, self._conditions.state.value
+        reason = "" if worst is None else worst.condition.reason
+        self._batcher.observers.tell(lambda observer: observer.on_destination(name, state, reason))
+
+    def _arm(self) -> None:
+        self._disarm()
+        due = self._conditions.next_reminder
+        if due is not None and not self._is_closed:
+            self._timer = self._batcher.clock.call_at(due, self._remind)
+
+    def _remind(self) -> None:
+        self._timer = None
+        now = self._batcher.clock.now()
+        for trouble in self._conditions.remind(now):
+            self._log_trouble(trouble, now)
+        self._arm()
+
+    def _log_trouble(self, trouble: Trouble, now: float) -> None:
+        condition, seconds = trouble.condition, now - trouble.since
+        wall_time = self._batcher.clock.wall_time() - seconds
+        began = datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="seconds")
+        repair = condition.repair if condition.repair not in condition.reason else ""
+        say(
+            logger,
+            logging.ERROR if condition.state is DestinationState.REFUSED else logging.WARNING,
+            "batcher %r: %s since %s (%.0f s): %s%s; %d items and %d producers wait",
+            self._batcher.name,
+            _BEGINS[condition.state],
+            began,
+            seconds,
+            condition.reason,
+            f"; to repair: {repair}" if repair else "",
+            self._batcher.ledger.inside,
+            len(self._batcher.producers),
+        )
+
+    def _log_end(self, trouble: Trouble, now: float) -> None:
+        say(
+            logger,
+            logging.INFO,
+            "batcher %r: the destination is available again after %.1f s (%s); %d items wait",
+            self._batcher.name,
+            now - trouble.since,
+            trouble.condition.state.value,
+            self._batcher.ledger.inside,
+        )

@@ -1,0 +1,244 @@
+"""The `sluicegate` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from .._core.extras import missing
+from .dlq.arguments import dlq_options
+from .dlq.commands import dlq
+from .exits import BAD_USE, INTERRUPTED
+from .parser import DSN, Parser
+from .pg.arguments import pg_options
+from .pg.commands import pg
+from .queue.arguments import queue_options
+from .queue.commands import queue
+from .stream.arguments import stream_options
+from .stream.commands import stream
+from .tune.arguments import tune_options
+from .tune.tune import tune
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_EXTRAS = {
+    "dlq": {"asyncpg": "postgres", "zstandard": "files"},
+    "pg": {"asyncpg": "postgres"},
+    "queue": {"asyncpg": "postgres"},
+    "stream": {"asyncpg": "postgres"},
+    "pipeline": {"pyspark": "pipeline", "rich": "pipeline"},
+    "tune": {"matplotlib": "tune"},
+}
+"""The extra that provides each package, by command."""
+_DLQ_HELP = "list, show, replay or purge dead letters; create their table"
+_DLQ = (
+    "List the dead letters in a file or a table, show them, replay them through a stack of "
+    "sinks, or purge them; create the table."
+)
+_PG_HELP = "install streams and queues in PostgreSQL, upgrade or check them"
+_PG = (
+    "Create the schema of streams and queues in PostgreSQL, grant rights on it to roles, upgrade it, "
+    "or check it for problems."
+)
+_STREAM_HELP = "inspect, pause, reset or delete subscriptions of a stream log; replay messages"
+_STREAM = (
+    "Show the progress of subscriptions of a stream log in PostgreSQL, and why they wait; pause, "
+    "reset or delete them, skip a message, replay messages, delete old ones."
+)
+_QUEUE_HELP = "create and inspect queues; unblock, park, redrive, purge"
+_QUEUE = (
+    "Create and change queues in PostgreSQL; show waiting jobs and why they wait; continue, park "
+    "or skip keys, move slots between consumers, enqueue dead letters again, delete jobs."
+)
+_PIPELINE_HELP = "validate, explain or run a pipeline on Spark"
+_PIPELINE = "Validate a pipeline's file, explain its steps, or run it on Spark."
+_TUNE_HELP = "measure a sink at several batch sizes and recommend limits"
+_TUNE = (
+    "Write made-up items to your sink in batches of several sizes, find the knee of its "
+    "throughput if there is one, and recommend limits."
+)
+_TUNE_EXAMPLE = "sluicegate tune app:sink --items app:make_item --rate 5000 --latency 50ms --yes"
+_DEMO_HELP = "write a year of flights into a PostgreSQL server that is killed half-way"
+_DEMO = (
+    "Write 336,776 real flights, with some spoiled ones among them, through a full stack "
+    "into PostgreSQL; kill the server half-way; "
+    "prove by SQL that every flight is stored exactly once, and every spoiled one is among the "
+    "dead letters and nowhere else. Further scenes show order per aircraft, tenants, a queue in "
+    "PostgreSQL, NATS JetStream, Kafka and Spark."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with `arguments` (default: the process's own); return the exit code."""
+    given = sys.argv[1:] if arguments is None else [*arguments]
+    if given[:1] == ["help"]:
+        given = [*(word for word in given[1:] if word not in {"-h", "--help"}), "--help"]
+    options = _parser().parse(given)
+    try:
+        if options.command == "dlq":
+            return dlq(options)
+        if options.command == "tune":
+            return tune(options)
+        if options.command == "pg":
+            return pg(options)
+        if options.command == "stream":
+            return stream(options)
+        if options.command == "queue":
+            return queue(options)
+        if options.command == "pipeline":
+            from .pipeline.commands import pipeline
+
+            return pipeline(options)
+        from ..demo.demo import demo
+
+        return demo(options)
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        extra = _extra(options, package)
+        if extra is None:  # a module of the user, or a bug in Sluicegate
+            raise
+        print(missing(package, extra, f"sluicegate {options.command}"), file=sys.stderr)
+        return BAD_USE
+    except KeyboardInterrupt:  # before any work that needs a clean shutdown
+        return INTERRUPTED
+
+
+def _extra(options: argparse.Namespace, package: str) -> str | None:
+    """Return the extra that provides the package for this command."""
+    if options.command == "demo":
+        return "demo-spark" if options.spark else "demo"
+    return _EXTRAS[options.command].get(package)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="sluicegate",
+        description="Batching with every item accounted for.",
+        example="sluicegate queue lag --help",
+    )
+    version = sys.modules[__name__.partition(".")[0]].__version__  # of the code that runs
+    parser.add_argument("--version", action="version", version=f"sluicegate {version}")
+    add = parser.accept_commands("command")
+    _demo_options(add("demo", _DEMO_HELP, "sluicegate demo --rows 20000 --no-kafka", _DEMO))
+    dlq_options(add("dlq", _DLQ_HELP, "sluicegate dlq list dead.jsonl", _DLQ), _count())
+    tune_options(add("tune", _TUNE_HELP, _TUNE_EXAMPLE, _TUNE), _count())
+    pg_options(add("pg", _PG_HELP, f"sluicegate pg install {DSN}", _PG))
+    stream_options(add("stream", _STREAM_HELP, f"sluicegate stream lag {DSN}", _STREAM), _count)
+    queue_options(add("queue", _QUEUE_HELP, f"sluicegate queue lag {DSN}", _QUEUE), _count)
+    _pipeline_options(
+        add("pipeline", _PIPELINE_HELP, "sluicegate pipeline run sales.toml", _PIPELINE)
+    )
+    add("help", "print the help of a command", "sluicegate help queue create").add_argument(
+        "words", nargs="*", metavar="COMMAND", help="the command; default: the list of commands"
+    )
+    return parser
+
+
+def _demo_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dsn",
+        help="use this database, in a separate schema, instead of an embedded one; it is "
+        "never killed",
+    )
+    parser.add_argument("--rows", type=_count(), help="use only the first ROWS flights")
+    parser.add_argument("--no-chaos", action="store_true", help="do not kill the server")
+    parser.add_argument(
+        "--batch-size",
+        type=_count(),
+        default=500,
+        metavar="ITEMS",
+        help="items per batch (default: 500)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=_count(most=64),
+        default=2,
+        help="concurrent batches in flight, at most 64 (default: 2)",
+    )
+    parser.add_argument(
+        "--producers",
+        type=_count(most=1000),
+        default=4,
+        help="concurrent producer tasks, at most 1000 (default: 4)",
+    )
+    parser.add_argument(
+        "--poison",
+        type=_count(least=0),
+        default=2000,
+        metavar="N",
+        help="spoil a copy of one flight in N; 0 spoils none (default: 2000)",
+    )
+    _scene_options(parser)
+    parser.add_argument(
+        "--plain", action="store_true", help="print progress as plain lines, also on a terminal"
+    )
+
+
+def _scene_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-queue",
+        action="store_true",
+        help="skip the scene on a queue in PostgreSQL, in which three workers are killed",
+    )
+    parser.add_argument(
+        "--no-nats",
+        action="store_true",
+        help="skip the scene on NATS JetStream, in which a consumer is killed",
+    )
+    scene = parser.add_mutually_exclusive_group()
+    scene.add_argument(
+        "--kafka",
+        action="store_true",
+        help="require the scene on Kafka, in which a consumer is killed; it needs Java 17 and "
+        "Maven (default: play it if Kafka can be started)",
+    )
+    scene.add_argument("--no-kafka", action="store_true", help="skip that scene")
+    scene = parser.add_mutually_exclusive_group()
+    scene.add_argument(
+        "--spark",
+        action="store_true",
+        help="require the last scene, a Spark pipeline in which an executor is killed; it needs "
+        "sluicegate[demo-spark] and Java (default: play it if both are installed)",
+    )
+    scene.add_argument("--no-spark", action="store_true", help="skip that scene")
+
+
+def _pipeline_options(parser: Parser) -> None:
+    add = parser.accept_commands("action")
+    helps = {
+        "run": "run a pipeline to its end",
+        "validate": "report every error of a pipeline",
+        "explain": "print a pipeline's steps",
+    }
+    for action, text in helps.items():
+        command = add(action, text, f"sluicegate pipeline {action} sales.toml")
+        command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
+        if action == "run":
+            command.add_argument(
+                "--plain",
+                action="store_true",
+                help="print progress as plain lines, also on a terminal",
+            )
+        else:
+            command.add_argument(
+                "--spark", action="store_true", help="start Spark and let it check the plan too"
+            )
+
+
+def _count(*, least: int = 1, most: int | None = None) -> Callable[[str], int]:
+    rule = (
+        f"a whole number of at least {least}"
+        if most is None
+        else f"a whole number from {least} to {most}"
+    )
+
+    def count(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
+        if value < least or (most is not None and value > most):
+            message = f"{text!r} must be {rule}"
+            raise argparse.ArgumentTypeError(message)
+        return value
+
+    return count

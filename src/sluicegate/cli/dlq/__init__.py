@@ -1,0 +1,1 @@
+"""`sluicegate dlq`: inspect, replay and purge dead letters."""

@@ -1,0 +1,182 @@
+"""The arguments of `sluicegate dlq`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._core.errors import ErrorClass
+from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection
+from ..named import UseError
+from ..parser import DSN
+from ..when import when
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from ..parser import Parser
+
+_EXAMPLES = {
+    "list": "dead.jsonl --error-type NotNullViolationError",
+    "show": "dead.jsonl 7f3a",
+    "replay": f"{DSN} --to app:sink --limit 100",
+    "purge": f"{DSN} --state all --until 90d",
+    "init": DSN,
+}
+
+
+def dlq_options(parser: Parser, count: Callable[[str], int]) -> None:
+    """Declare the sub-commands and their arguments."""
+    add = parser.accept_commands("dlq_command")
+    texts = {
+        "list": "print one line per letter",
+        "show": "print all fields of some letters, as JSON",
+        "replay": "send letters through a stack of sinks; run it again to continue an "
+        "interrupted replay",
+        "purge": "remove letters permanently; by default the replayed ones",
+        "init": "create the table for dead letters, or add the columns that an earlier release "
+        "did not create",
+    }
+    for name, text in texts.items():
+        command = add(name, text, f"sluicegate dlq {name} {_EXAMPLES[name]}")
+        command.add_argument(
+            "store",
+            help="path of a file written by FileSink; postgresql://...; or s3://..., gs://..., az://... "
+            "or file://... written by ObjectSink; missing parts come from PG*, AWS_* and similar variables",
+        )
+        _table_options(command)
+        if name == "show":
+            command.add_argument(
+                "letters", nargs="+", metavar="LETTER", help="a letter's own key, or a prefix of it"
+            )
+        if name != "init":
+            _filters(command, name)
+        if name in {"list", "replay"}:
+            command.add_argument("--limit", type=count, metavar="N", help="at most N letters")
+        if name == "list":
+            command.add_argument(
+                "--json",
+                action="store_true",
+                help="print all fields, one line of JSON per letter",
+            )
+        if name in {"replay", "purge", "init"}:
+            command.add_argument(
+                "--dry-run", action="store_true", help="change nothing; print what would be done"
+            )
+        if name == "purge":
+            command.add_argument(
+                "--yes",
+                action="store_true",
+                help="do not ask before removing letters that were not replayed",
+            )
+        if name == "replay":
+            _replay_options(command, count)
+
+
+def _table_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--table", default="dead_letters", help="the table, with PostgreSQL (default: dead_letters)"
+    )
+    parser.add_argument("--schema", help="the table's schema (default: found by the search path)")
+
+
+def _filters(parser: argparse.ArgumentParser, name: str) -> None:
+    if name == "show":
+        parser.set_defaults(state="all")
+        return
+    if name == "replay":
+        parser.set_defaults(state="left")
+    else:
+        state = "left" if name == "list" else REPLAYED
+        parser.add_argument(
+            "--state",
+            choices=[*STATES, "left", "all"],
+            default=state,
+            help=f"letters in this state; left is pending or interrupted (default: {state})",
+        )
+    parser.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="letters of items with this key, as `list` prints it; repeatable",
+    )
+    parser.add_argument(
+        "--letter",
+        action="append",
+        default=[],
+        metavar="LETTER",
+        help="letters whose own key begins with LETTER; repeatable",
+    )
+    parser.add_argument("--batcher", help="letters from the batcher of this name")
+    parser.add_argument("--tenant", help="letters of this tenant, as text or JSON")
+    parser.add_argument(
+        "--error-type", metavar="NAME", help="name of the Python class of the error or of its cause"
+    )
+    parser.add_argument("--code", metavar="CODE", help="SQLSTATE or HTTP status: 23502, 422")
+    parser.add_argument(
+        "--error-class",
+        choices=[each.value for each in ErrorClass],
+        metavar="CLASS",
+        help=f"the error's class: {', '.join(each.value for each in ErrorClass)}",
+    )
+    parser.add_argument("--message", metavar="TEXT", help="text contained in the error's message")
+    parser.add_argument(
+        "--since",
+        type=when,
+        metavar="TIME",
+        help="last attempt at or after TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
+    )
+    parser.add_argument("--until", type=when, metavar="TIME", help="last attempt before TIME")
+
+
+def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    targets = parser.add_mutually_exclusive_group(required=True)
+    targets.add_argument(
+        "--to",
+        metavar="MODULE:NAME",
+        help="a sink, a stack, a function of a batch, or a function that returns one of these",
+    )
+    targets.add_argument(
+        "--handler",
+        metavar="MODULE:NAME",
+        help="the handler of the consumer that wrote the letters: a function of one message, async "
+        "or plain; with the consumer's steps as with_steps(handler, ...). A handler of lists "
+        "(run_batch) needs a function of one message around it",
+    )
+    parser.add_argument(
+        "--decode",
+        metavar="MODULE:NAME",
+        help="with --to: a function that converts decoded JSON into an item",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=count,
+        metavar="ITEMS",
+        help="letters per batch (default: 500); with --handler, messages of different keys that "
+        "are handled at once (default: 1)",
+    )
+    parser.add_argument(
+        "--any-order",
+        action="store_true",
+        help="send letters of a key even if earlier ones remain",
+    )
+    parser.add_argument(
+        "--at-least-once",
+        action="store_true",
+        help="with --to: send letters that may have been delivered as if they had not been",
+    )
+
+
+def selection_of(options: argparse.Namespace) -> Selection:
+    """Build the selection of letters from the arguments. Raises `UseError`."""
+    states = {"all": frozenset(STATES), "left": frozenset({PENDING, INTERRUPTED})}.get(
+        options.state
+    ) or frozenset({options.state})
+    if options.dlq_command == "show":
+        return Selection(states=states, letters=tuple(options.letters))
+    names = ("batcher", "tenant", "error_type", "error_class", "code", "message", "since", "until")
+    given = {name: getattr(options, name) for name in names}
+    if options.since is not None and options.until is not None and options.since >= options.until:
+        raise UseError("--since must be before --until")
+    return Selection(states=states, letters=tuple(options.letter), keys=tuple(options.key), **given)

@@ -1,0 +1,1 @@
+"""`sluicegate pg`: install, upgrade and check streams and queues in PostgreSQL."""

@@ -1,0 +1,1 @@
+"""`sluicegate pipeline`: check, explain and run pipelines on Spark."""

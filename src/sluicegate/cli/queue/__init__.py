@@ -1,0 +1,1 @@
+"""`sluicegate queue`: operate the queues of a schema."""

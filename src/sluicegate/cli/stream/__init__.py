@@ -1,0 +1,1 @@
+"""`sluicegate stream`: operate the subscriptions and the messages of a stream log."""

@@ -1,0 +1,1 @@
+"""`sluicegate tune`: find limits for a given load."""

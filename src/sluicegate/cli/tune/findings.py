@@ -1,0 +1,144 @@
+"""The findings of `sluicegate tune`, as text and as one JSON document. Pure.
+
+In the document every figure names its unit: `_seconds`, `_bytes`, `_items` or `_per_second`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .worksheet import (
+    amount_of,
+    as_code,
+    headline,
+    is_last,
+    memory,
+    nearly_best,
+    remarks,
+    worksheet,
+)
+
+if TYPE_CHECKING:
+    from ...batcher import Limits
+    from .worksheet import Measured, Needs
+
+FORMAT = 1
+"""The version of the document. It does not change when fields are added."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """All measurements so far."""
+
+    sink: str
+    """The name of the sink on the command line."""
+    needs: Needs
+    item_bytes: int
+    sizes: list[Measured] = field(default_factory=list["Measured"])
+    """By batch size, with one worker."""
+    workers: list[Measured] = field(default_factory=list["Measured"])
+    """By number of workers, with the recommended size."""
+    refused: int | None = None
+    """The batch size whose write failed, which ended the sizes."""
+    chosen_workers: int | None = None
+    items: int = 0
+    """Items written."""
+    is_complete: bool = False
+
+    def refuse(self, size: int) -> None:
+        """Note the batch size whose write failed."""
+        self.refused = size
+
+    def choose(self, workers: int) -> None:
+        """Note the number of workers to recommend."""
+        self.chosen_workers = workers
+
+    def end(self, items: int, *, is_complete: bool) -> None:
+        """Note the number of items written, and whether the run is complete."""
+        self.items, self.is_complete = items, is_complete
+
+    @property
+    def at(self) -> Measured:
+        """The smallest size with nearly the best throughput."""
+        return nearly_best(self.sizes)
+
+    @property
+    def knee(self) -> Measured | None:
+        """The knee, or `None` if throughput rises up to the largest size."""
+        return None if is_last(self.at, self.sizes) else self.at
+
+    @property
+    def headline(self) -> str:
+        """The size at the knee, or the reason why it is not known."""
+        return headline(self.sizes, self.at, self.refused)
+
+    def limits(self) -> Limits:
+        """Compute the recommended limits."""
+        return worksheet(self.at, self.needs, self.chosen_workers)
+
+    def remarks(self) -> list[str]:
+        """List remarks on the limits."""
+        is_known = self.chosen_workers is not None
+        return remarks(self.sizes, self.at, self.limits(), self.needs, workers_known=is_known)
+
+    def as_text(self) -> str:
+        """Format the recommendation as lines, with the limits as Python code."""
+        limits = self.limits()
+        lines = [self.headline, "", as_code(limits), "", *(f"- {each}" for each in self.remarks())]
+        worst = (
+            f"- memory at worst: max_pending_items x size of an item = {limits.ledger_items:,} x "
+            f"{self.item_bytes:,} bytes = {amount_of(memory(limits, self.item_bytes))}"
+        )
+        return "\n".join([*lines, worst])
+
+    def as_partial_text(self) -> str:
+        """Format the findings of a run that ended early, in one line."""
+        written = f"about {self.items:,} items were written"
+        if not self.sizes:
+            return f"{written}; nothing was measured"
+        best = max(self.sizes, key=lambda one: one.per_second)
+        return (
+            f"{written}; best of the sizes measured: {best.size:,} items, "
+            f"{best.per_second:,.0f} items/s; the knee is not known"
+        )
+
+    def as_document(self) -> dict[str, Any]:
+        """Return the findings for `--json`."""
+        has_end = self.is_complete and bool(self.sizes)
+        knee = self.knee if has_end else None
+        return {
+            "format": FORMAT,
+            "sink": self.sink,
+            "complete": self.is_complete,
+            "written_items": self.items,
+            "sizes": [_shown(one) for one in self.sizes],
+            "workers": [_shown(one) for one in self.workers],
+            "refused_items": self.refused,
+            "knee_items": None if knee is None else knee.size,
+            "summary": self.headline if has_end else self.as_partial_text(),
+            "limits": _limits(self.limits()) if has_end else None,
+            "item_bytes": self.item_bytes,
+            "memory_bytes": memory(self.limits(), self.item_bytes) if has_end else None,
+            "remarks": self.remarks() if has_end else [],
+        }
+
+
+def _shown(one: Measured) -> dict[str, Any]:
+    return {
+        "batch_items": one.size,
+        "workers": one.workers,
+        "median_seconds": one.write,
+        "least_seconds": min(one.seconds),
+        "most_seconds": max(one.seconds),
+        "items_per_second": one.per_second,
+    }
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    return {
+        "max_items": limits.max_items,
+        "max_delay_seconds": limits.delay,
+        "workers": limits.workers,
+        "max_pending_items": limits.max_pending_items,
+    }

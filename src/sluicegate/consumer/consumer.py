@@ -1,0 +1,294 @@
+"""The public class of a consumer."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from .._core import checks
+from .._core.errors import ConfigError
+from .._core.keywords import takes
+from .batching.batch_options import BatchOptions, checked_limits
+from .handlers import as_batch_handler, as_handler
+from .jobs.forwarding import check_forward_to
+from .jobs.running_events import EventOptions, EventRun
+from .jobs.turns import PositionedBackend
+from .observing import observed
+from .operated import Operated
+from .settings import ConsumerOptions, checked_settings
+from .single_messages import SingleMessages
+from .stepping import with_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self, Unpack
+
+    from .._core.source import Source, TopicPartition
+    from .engine import Engine
+    from .handlers import BatchHandler, MessageHandler
+    from .jobs.batches import ItemBatcher
+    from .jobs.context import EventContext
+    from .jobs.forwarded import TakesForwarded
+    from .jobs.interjections import Interjector
+    from .jobs.scheduler import JobScheduler
+    from .jobs.state import StateBackend
+    from .report import DrainReport
+    from .stats import ConsumerStats
+
+
+_NO_TURNS = (
+    'must be given for run_events. With Consumer(ordering="partition"), the handlers, finalisers and '
+    "interjections of a partition run one at a time, so that they need no lock for what they share; "
+    'with "key", those of different keys run at once'
+)
+
+
+class Consumer(Operated):
+    """A consumer of a source's records, in order per key and in parallel across keys. The stored
+    position never passes an unsettled message.
+
+    Args:
+        source: the origin of the records.
+        name: the consumer's name in logs, metrics, dead letters and the park store. With a park
+            store it must be the same in every process of a group, and different in every other
+            group.
+        concurrency: the maximum number of handlers that run at once; default 100.
+        max_in_flight: the maximum number of messages inside the consumer: queued, running, in a
+            batch, backing off or blocked; default 1,000. At the limit, nothing is fetched.
+        max_in_flight_bytes: the same limit in bytes of values; default 64 MiB. One larger record is
+            accepted alone.
+        max_per_key: the maximum number of messages of a key that wait in its lane; default: no
+            limit. Further messages of the key are held back. They still count in `max_in_flight`,
+            and their partition is fetched last. No room is reserved for other keys: a window full
+                of one key stops them all.
+        fetch_max: the maximum number of records of one fetch; default 500.
+        refill_below: fetch again when the messages inside fall below this fraction of a limit;
+            default 0.75.
+        ordering: `key` (default): messages of a key one after another; `partition`: those of a
+            partition one after another; `unordered`: no order. `run_events` has no default.
+        key: a function from a record to its key; default: the record's own key.
+        key_scope: whether equal keys of two partitions are the same key: `partition` (default: no),
+            `topic` (within a topic) or `group` (always).
+        keyless: `serial` (default): records without a key are in order among themselves;
+            `parallel`: they are independent of each other.
+        size_of: a function from a record to its size in bytes; default: the length of its value.
+        on_nak: `block` (default): a failed message is retried before later messages of its key.
+            `redeliver`: later messages may pass it, so this message loses its place in the order.
+        retry: attempts and backoff. Default: 5 attempts (3 for unknown errors), 0.1 s doubled up to
+            30 s, with full jitter; another policy has jitter only with `backoff=FullJitter()`.
+        poison: the treatment of a message that cannot be handled: `skip`, `block`,
+            `block_and_dead_letter`, `park_key`, or `exit`, which ends the run and raises the error.
+            Default: `park_key` with a park store, else `block_and_dead_letter` with dead letters,
+                else `block`.
+        dead_letters: the sink, or stack of sinks, of dead letters.
+        parked: the park store.
+        max_dead_letter_ratio: stop if more than this fraction of a partition's recent messages
+            became dead letters.
+        max_consecutive_dead_letters: stop after this number of dead letters in a row in a
+            partition.
+        timeout: the maximum duration of a handler and its steps, in seconds; a handler that exceeds
+            it is cancelled, which is a failed try. Running handlers are checked ten times per
+            timeout, but at most every 5 ms and at least every 0.5 s. The cancellation is late by up
+            to that interval, and never early.
+        budget: the maximum duration of a run in seconds, after which it drains as after `stop`;
+            default: no limit. The report's `work_remaining` shows whether another run has work to
+            do.
+        drain: seconds for running handlers to end when the consumer stops or loses a partition;
+            default 5.
+        commit_every: seconds between commits; default 1.
+        commit_after: also commit after this number of settled messages; default 10,000.
+        stall_after: seconds without progress after which the consumer is reported as stalled;
+            default 60.
+        steps: functions of a message that run before the handler, in order, such as decoding and
+            checks.
+        observers: metrics and traces; see `sluicegate.telemetry`.
+        clock: the source of time.
+
+    A consumer runs once, inside `async with`. Raises `ConfigError` for a bad argument.
+
+    Examples:
+        >>> import asyncio
+        >>> from sluicegate import Consumer
+        >>> from sluicegate.sources.memory import MemoryLog, MemorySource
+        >>> log = MemoryLog()
+        >>> for amount in (30, 12):
+        ...     _ = log.produce("payments", amount, key="ann")
+        >>> async def book(message):
+        ...     print(message.key, message.value)
+        >>> async def main():
+        ...     async with Consumer(MemorySource(log, ends=True), name="ledger") as consumer:
+        ...         print(await consumer.run(book))
+        >>> asyncio.run(main())
+        ann 30
+        ann 12
+        ledger: 2 messages acknowledged
+    """
+
+    @takes(ConsumerOptions, checked_settings)
+    def __init__(self, source: Source, **options: Unpack[ConsumerOptions]) -> None:
+        super().__init__(source, checked_settings(source, **options))
+        self._has_ordering = "ordering" in options
+        self._stack = AsyncExitStack()
+        self._has_run = False
+        self._events: EventRun | None = None
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._closing)
+            await self._enter(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._engine is not None and not self._has_run:
+            self._engine.claims.close_all()  # a normal end of each claim, not a loss
+        await self._stack.aclose()
+
+    async def run(self, handler: MessageHandler) -> DrainReport:
+        """Handle messages until `stop`, a cancellation, the end of the budget, or the end of the
+        source; then drain. Returns the report of the drain.
+
+        `handler` takes a `Message` and returns `None` if it has handled the message, or another
+        result. An exception is a failed try. A plain function runs in a thread, which cannot be
+        stopped: even after a timeout or a cancellation, its key waits until the function returns.
+
+        Raises, after the drain, an error of the source or of the consumer itself, a handler's
+        `SystemExit` or `KeyboardInterrupt` and, with `poison="exit"`, the error of a message that
+        cannot be handled. A cancellation is also raised after the drain; a second one ends the
+        drain at once. Raises `ConfigError` for an invalid handler, before anything starts.
+        """
+        call = with_steps(handler, *self._settings.steps)
+        engine = self._begin()
+        call = observed(call, engine.commons)
+        work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
+        return await engine.run(work)
+
+    async def run_events(
+        self,
+        handler: Callable[[EventContext], object],
+        *,
+        jobs: Sequence[JobScheduler[Any, Any] | ItemBatcher] = (),
+        state: StateBackend | None = None,
+        interjections: Sequence[Interjector] = (),
+        forward_to: TakesForwarded | None = None,
+    ) -> DrainReport:
+        """Like `run`, with events that may be completed later.
+
+        `handler` takes an `EventContext`. It is async, or plain to run in a thread. Its result has
+        the same meaning as for `run`. With `Incomplete()`, or the result of a `JobScheduler` or an
+        `ItemBatcher`, the event ends its turn, and a finaliser completes it later in its order.
+        The consumer's `ordering` must be given. With `partition`, the handlers, finalisers and
+        interjections of a partition run one at a time, in the order of its records, so that they
+        share data without a lock. With `key`, this holds for those of one key only.
+
+        Args:
+            handler: the function of each event's context.
+            jobs: the `JobScheduler`s and `ItemBatcher`s that handlers use; each serves this
+                consumer only.
+            state: the backend of the state of the partitions; needs `ordering="partition"`.
+                `PostgresState` of `sluicegate.flow` stores the state together with the positions.
+            interjections: periodic work in the order of each partition.
+            forward_to: the `Batcher` that `context.forward` adds items to. It must be open during
+                the whole run. An event whose items are refused fails, and is retried.
+
+        Raises `ConfigError` for a bad argument, and the same errors as `run`.
+        """
+        call = as_handler(handler)
+        if (state is not None or interjections) and self._settings.ordering != "partition":
+            rule = (
+                'needs Consumer(ordering="partition"): turns of a partition must exclude each other'
+            )
+            raise checks.bad("state" if state is not None else "interjections", "...", rule)
+        if not self._has_ordering:
+            raise checks.bad("ordering", self._settings.ordering, _NO_TURNS)
+        if isinstance(state, PositionedBackend):
+            state.check_source(self._source)
+            if self._settings.parked is not None:
+                rule = "cannot be stored with the positions while keys are parked (parked=...)"
+                raise checks.bad("state", state, rule)
+        check_forward_to(forward_to)
+        options = EventOptions(
+            jobs=jobs, state=state, interjections=interjections, forward_to=forward_to
+        )
+        self._events = EventRun(self._begin(), call, self._settings.steps, options)
+        return await self._events.run()
+
+    async def interject(
+        self, function: Callable[[EventContext], object], partition: TopicPartition | None = None
+    ) -> None:
+        """Run a function once in the order of a partition, or of each partition; suspend until it
+        is complete.
+
+        Works only during `run_events`. Raises `ConfigError` without it, and in a turn of the
+        partition; `NotAssigned` if this process does not own the partition or loses it meanwhile;
+        and any exception of the function. A cancelled call does not cancel the interjection.
+        """
+        if self._events is None:
+            raise ConfigError("interject() needs a consumer that runs events; see run_events")
+        await self._events.interjecting.now(partition, function)
+
+    async def receive(self, handler: MessageHandler) -> DrainReport:
+        """Open the consumer, `run` it and close it."""
+        as_handler(handler)  # refused before the source is opened
+        async with self:
+            return await self.run(handler)
+
+    @takes(BatchOptions, checked_limits)
+    async def run_batch(
+        self, handler: BatchHandler, **options: Unpack[BatchOptions]
+    ) -> DrainReport:
+        """Like `run`, with batches of messages; `concurrency` batches run at once.
+
+        `handler` takes a list of messages of any keys and partitions; messages of one key are in
+        order. It returns a list with one result per message, or `None` if all are handled. For each
+        key, only the acknowledgements before its first other result count. Later messages of the
+        key are handled again after that one, even if they were acknowledged. An exception fails the
+        batch: its messages are retried in smaller and smaller batches, until the message that
+        causes the failure is alone and uses up its attempts.
+
+        Args:
+            handler: a function of a list of messages, async, or plain to run in a thread.
+            size: the maximum number of messages of a batch.
+            max_wait: seconds that an incomplete batch waits for more messages, counted from its
+                first one; 0 does not wait, `None` waits without limit.
+            max_bytes: the maximum size of a batch in bytes; one larger message is a batch by
+                itself.
+            max_per_key: the maximum number of messages of a key in a batch.
+            on_mismatch: the treatment of the messages without a result if the list is too short, or
+                of all messages if no list is returned: `terminate` treats them as poison, `retry`
+                retries them.
+
+        With `ordering="partition"`, a batch contains messages of one partition only. At the end,
+        the incomplete batch is handled too. Raises `ConfigError` for a bad argument.
+        """
+        call = as_batch_handler(handler)
+        limits = checked_limits(self._settings, **options)
+        engine = self._begin()
+        return await engine.run(engine.batches(call, limits))
+
+    @takes(BatchOptions, checked_limits)
+    async def receive_batch(
+        self, handler: BatchHandler, **options: Unpack[BatchOptions]
+    ) -> DrainReport:
+        """Open the consumer, `run_batch` and close it."""
+        as_batch_handler(handler)  # refused before the source is opened
+        checked_limits(self._settings, **options)
+        async with self:
+            return await self.run_batch(handler, **options)
+
+    def stats(self) -> ConsumerStats:
+        """Return a snapshot of counts and levels. Thread-safe."""
+        return self._open().views.stats()
+
+    def _begin(self) -> Engine:
+        engine = self._open()
+        if self._has_run:
+            raise ConfigError(f"{self._settings.name} has run already; make a new consumer")
+        self._has_run = True
+        return engine

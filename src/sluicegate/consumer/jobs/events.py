@@ -1,0 +1,356 @@
+"""Events that may be completed later: the work of `Consumer.run_events`.
+
+1. An event runs in the order of its partition (or of its key): first its handler, then, after its
+   jobs, its finalisers. They never run concurrently.
+2. An event whose handler returns `Incomplete` ends its turn. It stays inside, and the position does
+   not pass it, until a finaliser returns a result that completes it.
+3. A job without room holds the lane of its event: no later event begins, but finalisers do.
+4. An event that fails in a finaliser is retried from that finaliser. Events handled behind it
+   meanwhile came after its handler, and are not repeated.
+5. When a claim ends, its incomplete events are left to the next owner, and their finalisers do not
+   run.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from ..._core.errors import ConfigError, StoppedError
+from ..._core.say import say
+from ..._core.told import for_log
+from ..observing import observed
+from ..results import Ack, Incomplete, Nak, PoisonError, Terminate
+from ..single_messages import SingleMessages
+from ..stepping import with_steps
+from .context import EventContext
+from .crowded import Crowded
+from .forwarded import ForwardsInTurn
+from .interjections import Interjection, InterjectionCount, NotAssigned
+from .pending import Pending, check_returned
+from .turns import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+
+    from ..._core.source import TopicPartition
+    from ..claim import Claim
+    from ..engine import Engine
+    from ..message import Message
+    from ..stepping import Step
+    from .context import Finalise
+    from .forwarding import Forwarding
+    from .state import StateStore
+    from .stores import Stores
+    from .turns import TurnStore
+
+
+logger = logging.getLogger("sluicegate.consumer")
+
+_INTERJECTION_FAILED = "%s: an interjection in %s failed (%s)"
+_GIVEN_UP = "%s was revoked meanwhile"
+
+
+class SkippedSchedulerError(PoisonError):
+    """An event was completed without the scheduler of its key, and would overtake earlier events of
+    that key.
+    """
+
+
+class KeepsKeys(Protocol):
+    """An object that orders jobs by keys."""
+
+    @property
+    def debug(self) -> bool:
+        """Whether events that bypass it are refused."""
+        ...
+
+    def has_key(self, key: Hashable) -> bool:
+        """Return whether a job or an item of a key is inside."""
+        ...
+
+
+class Hurries(Protocol):
+    """The run of a scheduler."""
+
+    def hurry(self) -> None:
+        """Stop waiting for more items."""
+
+    def close(self) -> None:
+        """Cancel the run; the events inside are left."""
+
+
+class Events(SingleMessages):
+    """Work that handles one event at a time per lane, and completes events."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        handler: Callable[[EventContext], Awaitable[object]],
+        steps: Sequence[Step],
+        jobs: Sequence[KeepsKeys],
+        stores: Stores,
+    ) -> None:
+        turn = self._stored_turn if stores.are_any else self._turn
+        call = observed(turn, engine.commons)
+        super().__init__(engine.schedule, engine.settler, engine.workers, engine.commons, call)
+        self._handler = handler
+        self._stepped = with_steps(self._begin_event, *steps) if steps else None
+        self._jobs = tuple(jobs)
+        self.stores = stores
+        self._runs: tuple[Hurries, ...] = ()
+        self._without_room: dict[tuple[int, object], set[Message | Crowded]] = {}
+        """The reasons to hold each lane: events without room for their jobs, or too many
+        changes.
+        """
+        self._forwarding: Forwarding | None = None
+        self.crowded = Crowded()
+        self.interjections = InterjectionCount()
+        self.failed = engine.ending.begin
+        """Ends the run with an error."""
+        self._contexts = engine.schedule.completed.contexts
+        self._pending: dict[Message, Pending] = {}
+        """Jobs that have begun or wait for room."""
+        self._early: dict[Message, Finalise] = {}
+        engine.settler.with_jobs(self)
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    async def _stored_turn(self, message: Message) -> object:
+        if message.finalise is not None:
+            self._take_back(message)
+        store = await self.stores.prepare(message.claim)
+        if store is None:
+            return await self._turn(message)
+        offset = None if isinstance(message, Interjection) else message.offset
+        result = await in_turn(store, offset, self._turn(message))
+        if store.is_crowded and not message.claim.is_closing:
+            self._hold(message, store)
+        return result
+
+    def _take_back(self, message: Message) -> None:
+        self.schedule.completed.begin(message)
+        self.settler.take_back(message)
+
+    async def _turn(self, message: Message) -> object:
+        finalise = message.finalise
+        try:
+            if finalise is not None:
+                self._take_back(message)
+                context = self._contexts[message]
+                context.turn.begin()
+                result = await finalise(context)
+            elif self._stepped is None:
+                result = await self._handler(self._begun(message))
+            else:
+                result = await self._stepped(message)
+        finally:
+            ended = self._contexts.get(message)  # none if a step has refused the message
+            scheduled = None if ended is None else ended.turn.end()
+        check_returned(message, scheduled, result)
+        if self._forwarding is not None:
+            result = await self._forwarding.after(self._contexts[message], result)
+        if isinstance(result, Incomplete):
+            return result
+        checked = self._checked(message, result) if finalise is None and self._jobs else result
+        if result is None or isinstance(result, Ack):
+            self._forget(message)
+            if finalise is not None:
+                message.finish_by(None)
+        if isinstance(message, Interjection):
+            message.check_result(result)
+            message.completed()
+            return None
+        return checked
+
+    async def _begin_event(self, message: Message) -> object:
+        return await self._handler(self._begun(message))
+
+    def _begun(self, message: Message) -> EventContext:
+        context = self._contexts[message] = EventContext(message, self)
+        return context
+
+    def _checked(self, message: Message, result: object) -> object:
+        """Return the result of an event, unless it would overtake earlier ones of its key in a
+        scheduler.
+        """
+        for each in self._jobs:
+            if each.debug and each.has_key(message.key):
+                told = f"{message.coordinates} is complete while earlier events of its key are in {each!r}"
+                return Terminate(error=SkippedSchedulerError(told))
+        return result
+
+    # -- forwarded items ---------------------------------------------------------------------------
+
+    def with_forwarding(self, forwarding: Forwarding) -> None:
+        """Use this object to submit forwarded items."""
+        self._forwarding = forwarding
+
+    def forward(self, context: EventContext, item: object) -> None:
+        """See `EventContext.forward`."""
+        if self._forwarding is not None:
+            context.turn.forward(item)
+            return
+        store = self.stores.of(context.partition) if self.stores.are_any else None
+        if not isinstance(store, ForwardsInTurn):
+            rule = "forward() needs run_events(forward_to=batcher), or a KafkaState"
+            raise ConfigError(rule)
+        store.forward(item)
+
+    # -- interjections -----------------------------------------------------------------------------
+
+    def interject(
+        self, message: Interjection, call: Callable[[EventContext], Awaitable[object]]
+    ) -> None:
+        """Put an interjection at the front of its lane."""
+        self._contexts[message] = EventContext(message, self)
+        self.interjections.begin(message.done)
+        message.finish_by(call)
+        self.schedule.window.take(1, 0)
+        self.settler.lend(message)
+        self.schedule.completed.out.add(message)
+        self.schedule.completed.come_in(message)
+        self.workers.wake()
+
+    def result_of(self, message: Message, result: object) -> object:
+        """Return the result to carry out. An interjection is neither retried nor poison; its error
+        is reported here.
+        """
+        if isinstance(result, Incomplete):
+            return result
+        self._early.pop(message, None)
+        if not isinstance(message, Interjection):
+            return result
+        error = result.error if isinstance(result, Nak) else None
+        if isinstance(error, StoppedError) and message.claim.is_closing:
+            error = NotAssigned(_GIVEN_UP % (message.claim.partition,))
+        elif error is not None:
+            where, told = message.claim.partition, for_log(error)
+            say(logger, logging.ERROR, _INTERJECTION_FAILED, self.commons.name, where, told)
+        message.completed(error)
+        return None
+
+    @property
+    def reads_state(self) -> bool:
+        """Whether the state of a claim is read before anything is fetched for it."""
+        return self.stores.are_positioned
+
+    def reading_told(self, claim: Claim) -> str:
+        """Return the progress of reading the state, for operators."""
+        return self.stores.told(claim)
+
+    def store_of(self, partition: TopicPartition) -> StateStore:
+        """Return the store of a partition."""
+        return self.stores.of(partition)
+
+    # -- incomplete events -------------------------------------------------------------------------
+
+    def step_out(self, message: Message, result: Incomplete) -> None:
+        """End the turn of an event whose handler or finaliser returned `Incomplete`."""
+        message.finish_by(None)
+        self.schedule.completed.out.add(message)
+        has_room = True
+        if isinstance(result, Pending):
+            self._pending[message] = result
+            has_room = result.submit(self._contexts[message])
+        if not has_room:
+            self._hold_for(message, message)
+        self.schedule.end_turn(message)
+        if self._early and (finalise := self._early.pop(message, None)) is not None:
+            self._come_in(message, finalise)
+
+    def has_room(self, message: Message) -> None:
+        """Continue the lane of an event whose job no longer waits for room."""
+        self._let_go_of(message, message)
+
+    def _hold(self, message: Message, store: TurnStore) -> None:
+        """Hold the lane of an event until the changes of its partition are stored."""
+        if self.crowded.hold(message, store):
+            self._hold_for(message, self.crowded)
+
+    def are_stored(self, message: Message) -> None:
+        """Continue the lane of an event whose partition's changes are stored."""
+        self._let_go_of(message, self.crowded)
+
+    def _hold_for(self, message: Message, cause: Message | Crowded) -> None:
+        lanes, key = message.claim.lanes, message.lane_key
+        self._without_room.setdefault((id(lanes), key), set()).add(cause)
+        lanes.hold(key)
+
+    def _let_go_of(self, message: Message, cause: Message | Crowded) -> None:
+        lanes, key = message.claim.lanes, message.lane_key
+        holding = self._without_room[id(lanes), key]
+        holding.remove(cause)
+        if holding:
+            return
+        del self._without_room[id(lanes), key]
+        following = None if self.schedule.parked.has(lanes, key) else lanes.let_go(key)
+        if following is not None:
+            self.schedule.ready.append(following)
+        self.workers.wake()
+
+    def has_no_room(self, message: Message) -> bool:
+        """Return whether an event waits for room for its job."""
+        lane = id(message.claim.lanes), message.lane_key
+        return message in self._without_room.get(lane, ())
+
+    def job_of(self, message: Message) -> str:
+        """Return the place of an event's job, for operators; empty for a job of the application
+        itself.
+        """
+        pending = self._pending.get(message)
+        return "" if pending is None else str(pending)
+
+    def job_complete(self, context: EventContext, finalise: Finalise) -> bool:
+        """See `EventContext.job_complete`."""
+        message = context.message
+        if self._contexts.get(message) is not context:
+            return False  # of a failed try, or already complete
+        if message in self.schedule.completed.out:
+            self._pending.pop(message, None)
+            if message.claim.is_closed:
+                self._leave(message)
+                return False
+            self._come_in(message, finalise)
+            return True
+        if message.claim.is_closed or message in self._early:
+            return False
+        if message in self.workers.running:
+            self._early[message] = finalise
+            return True
+        return False
+
+    def _come_in(self, message: Message, finalise: Finalise) -> None:
+        message.finish_by(finalise)
+        if self.schedule.completed.come_in(message):
+            self.workers.wake()
+
+    def _leave(self, message: Message) -> None:
+        """Leave an event that is out to the next owner of its partition."""
+        if self.settler.take_back(message):
+            self.settler.leave(message)
+        self.left([message])
+
+    def _forget(self, message: Message) -> None:
+        """Forget an event that is complete or left."""
+        self._contexts.pop(message, None)
+        self._early.pop(message, None)
+
+    def begin(self, runs: Sequence[Hurries]) -> None:
+        """Set the runs of the jobs."""
+        self._runs = tuple(runs)
+
+    def hurry(self, until: float) -> None:
+        """Stop waiting for more items, since the consumer drains."""
+        del until
+        for run in self._runs:
+            run.hurry()
+
+    def left(self, messages: Collection[Message]) -> None:
+        """Stop the jobs of events that were left with their claims."""
+        for message in messages:
+            self._forget(message)
+            if isinstance(message, Interjection):
+                message.completed(NotAssigned(_GIVEN_UP % (message.claim.partition,)))
+            if (pending := self._pending.pop(message, None)) is not None:
+                pending.withdraw()

@@ -1,0 +1,1 @@
+"""`sluicegate demo`: a year of flights through a batcher."""

@@ -1,0 +1,194 @@
+"""The public interface of a pipe: from a source into a batcher."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from .._core.clock import Signal, wait_until
+from .._core.errors import ConfigError
+from .._core.keywords import takes
+from ..batcher.batcher import name_after
+from ..consumer.operated import Operated
+from .piped import PipedSchedule
+from .pump import Pump
+from .report import PipeReport, PipeStats
+from .row_ends import HELD, RowEnds
+from .settings import PipeOptions, checked_pipe
+from .transform import Transformer, checked_transform
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import Unpack
+
+    from .._core.source import Source
+    from ..batcher.batcher import Batcher
+    from ..consumer.engine import Engine
+    from .transform import Transform
+
+
+class Pipe(Operated):
+    """Moves the records of a source through a batcher into its sink, in order per key of the
+    batcher. The stored position never passes a record whose rows are not all safe.
+
+    Args:
+        source: the source of the records.
+        batcher: the destination of their rows: an unopened `Batcher(sink, key=...)`, whose `key`
+            determines the order. `run` opens and closes it.
+        transform: a function from a `Message` to its rows: a row, a list or generator of rows, or
+            `None` for no row; `Skip()`, `ToDeadLetter(why)` or `Terminate(why)` settle the record
+            without rows. A plain function runs in the event loop and has to be fast. Default: the
+            record itself is the row.
+        name: name of the pipe in logs, metrics, dead letters and the park store, and of its batcher
+            if that has no name of its own. For the park store it has to be the same in all
+            processes of a group, and different in other groups.
+        on_rejected: the strategy for a record with a permanently rejected row, or one whose stored
+            row differs (`StoredRowDiffers`), or that cannot be transformed: `skip`, `block`, `block_and_dead_letter`, `park_key`, or `exit`: `run` ends
+            and raises its error. Default: `park_key` with `parked`, else `block_and_dead_letter`
+            with `dead_letters`, else `block`. With a queue as the source only `exit` is accepted;
+            otherwise the queue's own setting applies.
+        retry: attempts and backoff of rows with the outcome `unknown` or `rejected`, and of a
+            transform after a temporary error. Attempts inside the sink's stack are not counted.
+            Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter.
+        dead_letters: the sink, or stack of sinks, for dead letters of records. A `DeadLetter` in
+            the batcher's stack stores rows instead, before they are rejected.
+        parked: the store for parked records.
+        key: a function from a record to the key that is parked; default: the record's own key. All
+            rows with the same key in the batcher have to come from records with the same key here.
+            Only with `parked`.
+        max_dead_letter_ratio: stop if more than this fraction of a partition's recent records
+            became dead letters.
+        max_consecutive_dead_letters: stop after this number of consecutive dead letters in a
+            partition.
+        max_in_flight: the most records in flight. Default: the most items that the batcher holds
+            (`Limits.max_pending_items`).
+        max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
+        fetch_max: the most records of one fetch.
+        refill_below: fetch again when the records in flight have fallen to this fraction of a
+            limit.
+        size_of: a function from a record to its size in bytes; default: the length of its value.
+        concurrency: the most concurrent calls of an async transform.
+        drain: seconds to write the rows in the batcher when the pipe stops (no write begins in the
+            second half), and to finish running writes when a partition is revoked.
+        commit_every: seconds between commits.
+        commit_after: also commit after this number of settled records.
+        stall_after: seconds without progress after which the pipe is reported as stalled.
+        observers: observers for metrics and traces of the records; those of the rows belong to the
+            batcher.
+
+    The pipe uses the batcher's clock. It can be run once. Raises `ConfigError` for a bad argument,
+    and for a batcher with `overflow` other than `block`, with `last_resort`, with `on_key_failure`,
+    or whose tenants have caps.
+    """
+
+    _opened_by = "`await pipe.run()`"
+
+    @takes(PipeOptions, checked_pipe)
+    def __init__(
+        self,
+        source: Source,
+        batcher: Batcher[Any],
+        transform: Transform | None = None,
+        **options: Unpack[PipeOptions],
+    ) -> None:
+        settings = checked_pipe(source, batcher, **options)
+        super().__init__(source, settings.consumer, PipedSchedule)
+        self._batcher = batcher
+        self._concurrency = settings.concurrency
+        self._transform = checked_transform(transform)
+        self._opened = Signal()
+        self._has_ended = False
+
+    async def run(self) -> PipeReport:
+        """Open the batcher and the source, move records until `stop`, a cancellation or the end of
+        the source, then drain and close both.
+
+        The drain has one deadline for both: the rows in the batcher are written, then the positions
+        are stored. Unwritten records are delivered again to the next owner of their partition.
+        Raises errors of opening, and after the drain errors of the source or of the batcher, and a
+        `SystemExit` or `KeyboardInterrupt` of the transform. A cancellation is raised after a drain
+        as well; a second one ends the drain at once. A second call raises `ConfigError`.
+        """
+        self._check_new()
+        try:
+            async with AsyncExitStack() as stack:
+                stack.enter_context(self._closing)
+                await stack.enter_async_context(self._open_batcher())
+                engine = await self._enter(stack)
+                self._opened.fire()
+                drained = await engine.run(self._pump(engine))
+        finally:
+            self._has_ended = True
+            self._opened.fire()
+        assert self._batcher.report is not None
+        return PipeReport(drained, self._batcher.report)
+
+    def _pump(self, engine: Engine) -> Pump:
+        settings = self._settings
+        transformer = Transformer(
+            self._transform, settings.retry, engine.commons, concurrency=self._concurrency
+        )
+        feed = self._batcher.feed(holds=HELD)
+        ends = RowEnds(engine, feed, settings.retry, insists=settings.poison == "block")
+        return Pump(engine, self._batcher, feed, transformer, ends)
+
+    @asynccontextmanager
+    async def _open_batcher(self) -> AsyncIterator[None]:
+        """Keep the batcher open in the context; its report lists unwritten rows."""
+        if (state := self._batcher.stats().state) not in {"new", "closed"}:
+            rule = "a pipe opens and closes its batcher, which must have no other user"
+            raise ConfigError(f"batcher {self._batcher.name!r} is {state}: {rule}")
+        name_after(self._batcher, self.name)
+        await self._batcher.__aenter__()
+        try:
+            yield
+        except BaseException as error:
+            report = await self._batcher.shutdown()
+            if not report.complete:
+                error.add_note(str(report))
+            raise
+        await self._batcher.shutdown()
+
+    async def wait_ready(self) -> None:
+        """Suspend until `ready`, also before `run` has opened the pipe. Raises `ClosedError` if the
+        pipe ends first.
+        """
+        while self._engine is None and not self._has_ended:
+            await wait_until(self._settings.clock, math.inf, self._opened)
+        await super().wait_ready()
+
+    def stats(self) -> PipeStats:
+        """Return a snapshot of counts and levels. May be called in any thread."""
+        return PipeStats(self._open().views.stats(), self._batcher.stats())
+
+
+def pipe(
+    source: Source,
+    batcher: Batcher[Any],
+    transform: Transform | None = None,
+    **options: Unpack[PipeOptions],
+) -> Pipe:
+    """Create a `Pipe`, which moves the records of a source through a batcher into its sink.
+
+    Takes the arguments of `Pipe`. Nothing is opened until `run`.
+
+    Examples:
+        >>> import asyncio
+        >>> from sluicegate import Batcher, flow
+        >>> from sluicegate.sinks import MemorySink
+        >>> from sluicegate.sources.memory import MemoryLog, MemorySource
+        >>> log, rows = MemoryLog(), MemorySink()
+        >>> for amount in (30, 12):
+        ...     _ = log.produce("payments", amount, key="ann")
+        >>> pipe = flow.pipe(
+        ...     MemorySource(log, ends=True),
+        ...     Batcher(rows, key=lambda row: row["account"]),
+        ...     lambda message: {"account": message.key, "amount": message.value},
+        ... )
+        >>> print(asyncio.run(pipe.run()).batcher.tally)
+        2 accepted: 2 delivered
+        >>> rows.items[0]
+        {'account': 'ann', 'amount': 30}
+    """
+    return Pipe(source, batcher, transform, **options)

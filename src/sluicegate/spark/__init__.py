@@ -1,0 +1,52 @@
+"""Writing Spark DataFrames and streams to sinks."""
+
+from .._core.extras import missing
+from .._core.public import publish, publish_all
+from .pipeline import Pipeline, PipelineError, PipelineReport
+from .progress.counts import DeadLettersError, DeadRow, UnitReport
+from .report import SparkWriteReport, StreamReport
+
+__all__ = [
+    "DeadLettersError",
+    "DeadRow",
+    "ForeachBatch",
+    "Pipeline",
+    "PipelineError",
+    "PipelineReport",
+    "Registration",
+    "SparkWriteReport",
+    "StreamReport",
+    "UnitReport",
+    "connector_jars",
+    "foreach_batch",
+    "keyed",
+    "register",
+    "write_dataframe",
+]
+
+try:
+    from .driver.keys import keyed
+    from .jars import connector_jars
+    from .registration import Registration, register
+    from .streaming import ForeachBatch, foreach_batch
+    from .write import write_dataframe
+except ModuleNotFoundError as error:
+    _module = (error.name or "").partition(".")[0]
+    if _module not in {"numpy", "pyarrow", "pyspark"}:
+        raise
+
+    def _stand_in(name: str) -> type:
+        """Return a class that raises `MissingExtra` when it is called.
+
+        Without Spark, pipelines can be declared and checked, and the names can be imported.
+        """
+
+        def refuse(*_: object, **__: object) -> None:
+            raise missing(_module, "spark", f"sluicegate.spark.{name}")
+
+        return type(name, (), {"__init__": refuse, "__module__": __name__})
+
+    globals().update({name: _stand_in(name) for name in __all__ if name not in globals()})
+
+publish(__name__, Pipeline, PipelineError, PipelineReport)
+publish_all(__name__)

@@ -1,0 +1,58 @@
+"""Jars of Spark connectors that PySpark does not include.
+
+They are listed individually in Sluicegate's own pom, without their dependencies, which PySpark
+includes. They fit the PySpark for which they were chosen, and newer ones that were tested: Spark
+keeps the interface of its connectors across minor versions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pyspark import __version__ as installed
+
+from .. import _maven
+from .._core import checks
+
+Connector = Literal["kafka", "postgresql"]
+
+POMS = Path(__file__).parent / "_poms"
+_OLDEST = {"kafka": (4, 2), "postgresql": (3, 5)}
+"""The PySpark version for which the jars were chosen. Older ones have another Kafka connector, and
+some use another Scala version.
+"""
+
+
+def connector_jars(*connectors: Connector) -> str:
+    """Return the jars of these connectors for the setting `spark.jars`: comma-separated files.
+
+    A session reads the setting at its creation: `SparkSession.builder.config("spark.jars",
+    connector_jars("kafka"))`. The first call blocks while Maven downloads the jars; they are kept
+    in the user's cache folder.
+
+    Args:
+        connectors: `"kafka"` for `format("kafka")`, to read and to write (Spark's own connector, 10
+            MB); `"postgresql"` for `format("jdbc")` on PostgreSQL (1 MB). Sluicegate's own sinks need
+            neither.
+
+    Raises:
+        ConfigError: an unknown connector, or one that does not fit the installed PySpark.
+        MissingJars: Maven is missing, or cannot download the jars; the message says why.
+    """
+    for connector in connectors:
+        _check(connector)
+    folders = [_maven.fetch(POMS / f"spark-{connector}.xml") for connector in connectors]
+    return ",".join(str(jar) for folder in folders for jar in sorted(folder.iterdir()))
+
+
+def _check(connector: str) -> None:
+    if connector not in _OLDEST:
+        raise checks.bad("connectors", connector, f"must be among {', '.join(_OLDEST)}")
+    oldest = _OLDEST[connector]
+    if tuple(int(number) for number in installed.split(".")[:2]) < oldest:
+        rule = (
+            f"is for PySpark {'.'.join(map(str, oldest))} and newer, and {installed} "
+            "is installed; set the jars for that version in spark.jars.packages"
+        )
+        raise checks.bad("connectors", connector, rule)

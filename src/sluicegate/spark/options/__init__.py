@@ -1,0 +1,1 @@
+"""Options of `format("sluicegate")`, and the sink that they describe."""

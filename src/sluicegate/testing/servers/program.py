@@ -1,0 +1,126 @@
+"""A server's program in its own folder: started, paused, killed, restarted and removed.
+
+1. A server is recognised by the current folder of its process, which is its home. So a reused
+   process id is never mistaken for it.
+2. It shuts down cleanly on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+from . import processes
+from .guarded import GuardedFolder
+from .require import EmbeddedUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+START_SECONDS = 60
+STOP_SECONDS = 30
+
+
+class ServerProgram:
+    """A server's process, its folder and its output.
+
+    All methods block, for seconds. Not thread-safe.
+
+    Args:
+        name: the server's name in messages and, in lower case, in its folder's.
+        is_ready: a function that blocks until the process passed to it accepts requests, and
+            returns whether it does so within `START_SECONDS`.
+    """
+
+    def __init__(self, name: str, is_ready: Callable[[subprocess.Popen[bytes]], bool]) -> None:
+        self._name = name
+        self._is_ready = is_ready
+        self.folder = GuardedFolder(f"sluicegate-{name.lower()}-")
+        self.home = self.folder.path / "home"
+        self.home.mkdir()
+        self._command: Sequence[str] = ()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def configure(self, command: Sequence[str]) -> None:
+        """Set the program and its arguments for the next start."""
+        self._command = command
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process; `None` while it is down."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def start(self) -> None:
+        """Start the server and return when it accepts requests; does nothing if it is up.
+
+        Raises `EmbeddedUnavailable` with the end of its log if it does not start within a minute.
+        """
+        if self.pid is not None:
+            return
+        self._end()
+        log = self.folder.path / "server.log"
+        with log.open("wb") as output:
+            process = self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                cwd=self.home,
+                start_new_session=True,
+            )
+        if not self._is_ready(process):
+            self._end()
+            raise EmbeddedUnavailable(
+                f"{self._name} did not start within {START_SECONDS} "
+                f"s:\n{log.read_text(errors='replace')[-2000:]}"
+            )
+
+    def stop(self) -> None:
+        """Shut it down cleanly, or kill it after 30 s; does nothing if it is down."""
+        if self.pid is not None and self._process is not None:
+            self.resume()
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL and return when it has ended; does nothing if it is down."""
+        self._end()
+
+    def restart(self) -> None:
+        """Shut it down cleanly if it is up, and start it."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze the server (SIGSTOP); return when it has stopped, since a signal takes time."""
+        processes.send(processes.find_in(self.home), signal.SIGSTOP)
+        if (pid := self.pid) is not None:
+            with contextlib.suppress(ChildProcessError):  # in a fork, the parent waits for it
+                os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Continue it (SIGCONT)."""
+        processes.send(processes.find_in(self.home), signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill it and remove its folder. Idempotent; does nothing in a forked child."""
+        if self.folder.is_ours:
+            if self.home.exists():
+                self.kill()
+            self.folder.remove()
+
+    def _end(self) -> None:
+        """Kill the processes that work in the home, and close their output."""
+        if not processes.kill_all_in(self.home, STOP_SECONDS):
+            raise EmbeddedUnavailable(f"the server still runs {STOP_SECONDS} s after SIGKILL")
+        process, self._process = self._process, None
+        if process is not None:
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
