@@ -1,8 +1,8 @@
 """The project's metadata that depends on its address: the description and the links of a package index.
 
-1. `SLUICEGATE_REPOSITORY` is the address of the repository, for example on GitHub or GitLab. If it is
-   set, the README's relative links lead to the repository's files: at the tag of a release, otherwise
-   on `main`.
+1. `SLUICEGATE_REPOSITORY` is the address of the repository, for example on GitHub or GitLab. If it
+   is set, the README's relative links lead to the repository's files: at the tag of a release,
+   otherwise on `main`.
 2. If it is not set, a relative link becomes its text, and there are no project links.
 3. `SLUICEGATE_SITE` is the address of the documentation, if it is published.
 """

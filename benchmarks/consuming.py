@@ -1,5 +1,5 @@
-"""Ways to consume the records of a memory source, as turns: Sluicegate's consumer, the usual recipe,
-and a bare loop.
+"""Ways to consume the records of a memory source, as turns: Sluicegate's consumer, the usual
+recipe, and a bare loop.
 
 This module needs only Sluicegate and the standard library, so that every interpreter can run it.
 """

@@ -1,4 +1,6 @@
-"""A test with a Kafka that is killed meanwhile; needs `sluicegate[testing-kafka]`, Java and Maven."""
+"""A test with a Kafka that is killed meanwhile; needs `sluicegate[testing-kafka]`, Java and
+Maven.
+"""
 
 from __future__ import annotations
 

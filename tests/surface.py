@@ -21,8 +21,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 def public_packages() -> tuple[str, ...]:
     """The packages that are the home of an exported name; programs import it from there.
 
-    A package may also collect names of another home, such as `sluicegate.sinks.http`: that is how the
-    code is divided.
+    A package may also collect names of another home, such as `sluicegate.sinks.http`: that is how
+    the code is divided.
     """
     names = (
         ".".join(path.parent.relative_to(SOURCE).parts) for path in SOURCE.rglob("__init__.py")

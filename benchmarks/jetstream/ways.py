@@ -76,7 +76,9 @@ class Work:
 
 
 async def ours(url: str, durable: str, work: Work) -> Took:
-    """Use Sluicegate's consumer: in order per subject, retries in the lane, held messages extended."""
+    """Use Sluicegate's consumer: in order per subject, retries in the lane, held messages
+    extended.
+    """
     finished = asyncio.Event()
 
     async def handle(message: Message) -> Nak | None:

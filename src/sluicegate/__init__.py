@@ -1,4 +1,6 @@
-"""Sluicegate: collect records into batches, write them to a destination, and account for each one."""
+"""Sluicegate: collect records into batches, write them to a destination, and account for each
+one.
+"""
 
 from typing import TYPE_CHECKING
 

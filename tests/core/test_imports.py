@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MOST_MODULES = 52
-"""Maximum number of Sluicegate modules after a bare import. Each costs about 0.4 ms, or 0.8 ms if not
-compiled.
+"""Maximum number of Sluicegate modules after a bare import. Each costs about 0.4 ms, or 0.8 ms if
+not compiled.
 """
 MOST_WITH_BATCHER = 126
 """Maximum number of Sluicegate modules for a batcher whose sink is a plain function."""

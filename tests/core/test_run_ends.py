@@ -1,4 +1,6 @@
-"""`sluicegate.run` ends a program with code 0 only if every item and every record is accounted for."""
+"""`sluicegate.run` ends a program with code 0 only if every item and every record is accounted
+for.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Effects of handlers for messages of a log of streams, with killed and frozen processes and
 servers, and with silent connections.
 
-Checked by separate queries on the log and the table of effects. `SLUICEGATE_KILLS=500 pytest -m soak
-tests/flow/test_effects_streams.py` kills that many times.
+Checked by separate queries on the log and the table of effects. `SLUICEGATE_KILLS=500 pytest -m
+soak tests/flow/test_effects_streams.py` kills that many times.
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ async def test_many_kills_and_frozen_processes(
 async def test_silent_connections_and_frozen_servers_lose_no_effect(
     own_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool, seed: int
 ) -> None:
-    """S-T2, S-T7, S-T11: `SLUICEGATE_KILLS` faults of all kinds. The server is frozen for up to four
-    leases.
+    """S-T2, S-T7, S-T11: `SLUICEGATE_KILLS` faults of all kinds. The server is frozen for up to
+    four leases.
     """
     chance = random.Random(seed)
     faults = [chance.choice(FAULTS) for _ in range(KILLS)]

@@ -1,7 +1,8 @@
 """Transactional flows into PostgreSQL that are killed, frozen and stopped: the destination has each
 record once, in order per partition.
 
-`SLUICEGATE_KILLS=50 pytest -m soak tests/flow/test_transaction_kills.py` kills at 50 random moments.
+`SLUICEGATE_KILLS=50 pytest -m soak tests/flow/test_transaction_kills.py` kills at 50 random
+moments.
 """
 
 from __future__ import annotations

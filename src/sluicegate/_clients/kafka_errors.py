@@ -176,8 +176,8 @@ def classify_kafka(error: BaseException) -> ErrorClass | None:
     are `UNKNOWN`: the records may be stored. A record that is too large or invalid is `PERMANENT`.
 
     Looks through `__cause__`, and takes a `KafkaException(error)` around the `KafkaError` that a
-    delivery callback of confluent-kafka receives. Errors of Sluicegate keep their own class. Does not
-    suspend, and imports no client.
+    delivery callback of confluent-kafka receives. Errors of Sluicegate keep their own class. Does
+    not suspend, and imports no client.
     """
     return classified_by_cause(error, _class_of)
 

@@ -26,7 +26,9 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def cause_name(error: BaseException) -> str:
-    """Return the class name of the first cause that is not a Sluicegate error; empty without any."""
+    """Return the class name of the first cause that is not a Sluicegate error; empty without
+    any.
+    """
     behind = (link for link in causes(error) if link is not error)
     return next(
         (type(link).__name__ for link in behind if not isinstance(link, SluicegateError)), ""

@@ -58,8 +58,8 @@ def first_answer(error: BaseException, *classifiers: Classifier | None) -> Error
 
 
 def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
-    """Return the class by these classifiers, by Sluicegate's types, or as a network error; otherwise
-    `UNLISTED`.
+    """Return the class by these classifiers, by Sluicegate's types, or as a network error;
+    otherwise `UNLISTED`.
     """
     if isinstance(error, (KeyStopped, WithdrawnError)):
         return ErrorClass.STOPPED

@@ -1,10 +1,10 @@
 """The errors of Sluicegate, one tree.
 
     SluicegateError
-    ├── ConfigError (ValueError)          the caller's mistake: a bad argument; nothing has been started
-    │   └── UnitRefused                   the caller's mistake: the ledger has this version in another form, or no longer
-    ├── NonDeterministicReplay            the caller's mistake: other rows under the name of committed rows
-    ├── StagesLost                        rows were lost, or the destination was changed, before publication; nothing was published
+    ├── ConfigError (ValueError)          the caller's mistake: a bad argument; nothing has been
+    started │   └── UnitRefused                   the caller's mistake: the ledger has this version
+    in another form, or no longer ├── NonDeterministicReplay            the caller's mistake: other
+    rows under the name of committed rows ├── StagesLost                        rows were lost, or the destination was changed, before publication; nothing was published
     ├── MissingExtra (ImportError)        the caller's mistake: an optional dependency is not installed
     ├── MissingJars (RuntimeError)        the caller's mistake: Maven is missing, or cannot provide the jars
     ├── NotPicklableError (TypeError)     the caller's mistake: an argument of a sink cannot be pickled

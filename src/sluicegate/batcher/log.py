@@ -1,11 +1,11 @@
 """The batcher's own log lines: on by default, one per event that matters to an operator.
 
 1. A line contains no item's values: errors are formatted by `for_log`.
-2. An exception that neither the stack's classifiers nor Sluicegate's own ones list is probably a bug.
-   Its kind (type and place) is logged with its traceback at its first occurrence, even if it is
-   retried or dead-lettered.
-3. An item that a sink cannot convert is no bug: its own error says what is wrong with it. If code of
-   the program raised for the item, such as `row=` or `encode=`, that is logged once as well, with
+2. An exception that neither the stack's classifiers nor Sluicegate's own ones list is probably a
+   bug. Its kind (type and place) is logged with its traceback at its first occurrence, even if it
+   is retried or dead-lettered.
+3. An item that a sink cannot convert is no bug: its own error says what is wrong with it. If code
+   of the program raised for the item, such as `row=` or `encode=`, that is logged once as well, with
    its traceback.
 4. No function here raises: filters and handlers of the program may raise, but do not end a batcher.
 """
@@ -123,9 +123,9 @@ class Unlisted:
     `MOST_KINDS` of them.
 
     An exception is unlisted if no `classify` in the stack knows it, and it is neither one of
-    Sluicegate's classes nor one of the network's. The cause of one of Sluicegate's errors also counts
-    if it is one of Python's own exceptions: a task group of the sink raised it, or, if the error is
-    permanent, a function of an item.
+    Sluicegate's classes nor one of the network's. The cause of one of Sluicegate's errors also
+    counts if it is one of Python's own exceptions: a task group of the sink raised it, or, if the
+    error is permanent, a function of an item.
     """
 
     def __init__(self, name: str, sink: object) -> None:

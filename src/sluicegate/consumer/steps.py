@@ -2,8 +2,8 @@
 
 1. A fault of the data is poison for its message alone: `DecodeError`, `SchemaError`. Its cause goes
    to the dead letters; logs show only its type, since its text may quote the value.
-2. A fault of the environment is not poison: network errors, and Sluicegate's own errors that a later
-   try may overcome, are failed tries.
+2. A fault of the environment is not poison: network errors, and Sluicegate's own errors that a
+   later try may overcome, are failed tries.
 3. A duplicate is *another record* with a known key. The first record of a key is not a duplicate:
    it may run again after a failure or a crash, and skipping it then would lose it.
 4. Without a key, or if the store fails, the handler runs: handling a message twice loses nothing.

@@ -10,8 +10,8 @@ item.
    its `repr`, at most `LONGEST` characters of it, as `{"$repr": ...}`. Such a letter cannot be
    replayed, and neither can a letter of a pydantic model with a secret, which is stored as
    asterisks. The rest of the item stays readable.
-4. An object in the item that looks like a mark is stored as `$mapping`, so every mark is Sluicegate's
-   own.
+4. An object in the item that looks like a mark is stored as `$mapping`, so every mark is
+   Sluicegate's own.
 5. The copy shares no objects with the item, which may change later.
 """
 

@@ -33,8 +33,8 @@ def connector_jars(*connectors: Connector) -> str:
 
     Args:
         connectors: `"kafka"` for `format("kafka")`, to read and to write (Spark's own connector, 10
-            MB); `"postgresql"` for `format("jdbc")` on PostgreSQL (1 MB). Sluicegate's own sinks need
-            neither.
+            MB); `"postgresql"` for `format("jdbc")` on PostgreSQL (1 MB). Sluicegate's own sinks
+            need neither.
 
     Raises:
         ConfigError: an unknown connector, or one that does not fit the installed PySpark.

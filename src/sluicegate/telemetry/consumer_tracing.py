@@ -41,9 +41,9 @@ class ConsumerTracing(ConsumerObserver):
     `messaging.consumer.group.name` (if given), `messaging.destination.name` and `.partition.id` (if
     they are the same for all messages), `sluicegate.consumer.name` and `sluicegate.outcome`. For a
     single message it also has `messaging.kafka.offset` (`sluicegate.message.offset` in another
-    system) and `sluicegate.message.attempt`, for a batch `messaging.batch.message_count`. Its status
-    is an error if the handler failed or did not acknowledge; `error.type` and the description
-    contain no values.
+    system) and `sluicegate.message.attempt`, for a batch `messaging.batch.message_count`. Its
+    status is an error if the handler failed or did not acknowledge; `error.type` and the
+    description contain no values.
 
     Args:
         system: the messaging system, as the semantic conventions name it.

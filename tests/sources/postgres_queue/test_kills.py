@@ -106,8 +106,8 @@ async def test_many_kills_and_frozen_processes(log: Log) -> None:
 async def test_silent_connections_and_frozen_servers_lose_no_job_and_keep_the_order_of_keys(
     own_postgres: EmbeddedPostgres, seed: int
 ) -> None:
-    """Q-T2, Q-T11, Q-T13, R6: `SLUICEGATE_KILLS` faults of all kinds. The server is frozen for up to
-    three leases.
+    """Q-T2, Q-T11, Q-T13, R6: `SLUICEGATE_KILLS` faults of all kinds. The server is frozen for up
+    to three leases.
     """
     chance = random.Random(seed)
     faults = [chance.choice(FAULTS) for _ in range(KILLS)]

@@ -26,9 +26,10 @@ class NoFeedback(logging.Filter):
     """A filter for a handler that feeds a batcher: drops the log records of batchers' own work.
 
     Add it to the handler: `handler.addFilter(NoFeedback())`. A logger's filter would miss the
-    records of its child loggers. It drops the records of the `sluicegate` loggers, and the records of
-    any logger that come from the work of any batcher in the process: from its writes, the threads
-    they use, and the thread of a `BlockingBatcher`. Other handlers still receive those records.
+    records of its child loggers. It drops the records of the `sluicegate` loggers, and the records
+    of any logger that come from the work of any batcher in the process: from its writes, the
+    threads they use, and the thread of a `BlockingBatcher`. Other handlers still receive those
+    records.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -1,4 +1,6 @@
-"""The output of `sluicegate stream`: tables or JSON on standard output, messages on standard error."""
+"""The output of `sluicegate stream`: tables or JSON on standard output, messages on standard
+error.
+"""
 
 from __future__ import annotations
 

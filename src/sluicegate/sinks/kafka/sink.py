@@ -276,7 +276,8 @@ class KafkaSink(Openable):
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self!r} is not open; use it in an `async with`")
 
-    # -- positions of a source: see `sluicegate._core.positions` --------------------------------------
+    # -- positions of a source: see `sluicegate._core.positions`
+    # --------------------------------------
 
     keeps_group_offsets = True
 
@@ -319,7 +320,8 @@ class KafkaSink(Openable):
     async def transaction(
         self, unit: Unit | PositionUnit | None
     ) -> AsyncIterator[Transaction[Any]]:
-        """A transaction of the unit's partition; enter it with `sluicegate.transaction(sink, unit)`.
+        """A transaction of the unit's partition; enter it with `sluicegate.transaction(sink,
+        unit)`.
 
         Its records and the unit's offset commit together. If the block raises, the transaction is
         aborted, within `close_timeout`; readers of committed records never see any of it. Raises

@@ -287,7 +287,8 @@ class PostgresSink(PositionsInTable):
     def _owner(self) -> PositionOwner:
         return self._opened().positions
 
-    # -- stages: see `sluicegate._core.staging` ------------------------------------------------------
+    # -- stages: see `sluicegate._core.staging`
+    # ------------------------------------------------------
 
     @asynccontextmanager
     async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:

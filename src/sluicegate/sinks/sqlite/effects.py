@@ -183,7 +183,8 @@ class SQLiteEffects(Openable):
                 await in_thread(file.roll_back)
             within.commits()
 
-    # -- positions: see `sluicegate._core.positions` --------------------------------------------------
+    # -- positions: see `sluicegate._core.positions`
+    # --------------------------------------------------
 
     async def claim_positions(
         self, group: str, partitions: Collection[TopicPartition]

@@ -57,8 +57,8 @@ class PostgresQueueSource:
     keys pass to others after `lease` seconds. A handler whose lease was lost has no effect on the
     queue, but may have other effects: delivery is at least once.
 
-    The queue decides about a job that cannot be handled (`poison` of `sluicegate queue create`), so a
-    consumer of this source does not accept `poison`, `dead_letters` or `parked`, except
+    The queue decides about a job that cannot be handled (`poison` of `sluicegate queue create`), so
+    a consumer of this source does not accept `poison`, `dead_letters` or `parked`, except
     `poison="exit"`. An attempt with a backoff of `back_after` seconds or more is left to the queue,
     which counts the attempts across processes.
 
@@ -252,7 +252,9 @@ class PostgresQueueSource:
         )
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Return the offsets after the last leased jobs. `sluicegate queue lag` counts waiting jobs."""
+        """Return the offsets after the last leased jobs. `sluicegate queue lag` counts waiting
+        jobs.
+        """
         return await self._open().ends(claims)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:

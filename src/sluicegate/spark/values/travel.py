@@ -3,8 +3,8 @@
 1. A sink is sent as its description, by cloudpickle. If a part of it cannot be pickled, the error
    names the path to it: the attribute, the element, the variable that a function closes over.
 2. Unpickling imports modules. If an executor lacks a module, the error names its interpreter and
-   the remedies. The function that raises it is pickled by value, so it works even if Sluicegate itself
-   is missing.
+   the remedies. The function that raises it is pickled by value, so it works even if Sluicegate
+   itself is missing.
 """
 
 from __future__ import annotations
