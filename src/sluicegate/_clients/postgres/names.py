@@ -30,7 +30,8 @@ def channel_name(prefix: str, schema: str) -> str:
     name = f"{prefix}:{schema}"
     if len(name.encode()) <= LONGEST:
         return name
-    return f"{prefix}:{hashlib.sha256(schema.encode()).hexdigest()[:48]}"
+    digest = hashlib.sha256(schema.encode()).hexdigest()
+    return f"{prefix}:{digest}"[:LONGEST]
 
 
 def table_name(option: str, value: str) -> tuple[str | None, str]:

@@ -43,8 +43,7 @@ class Combine(WrappingSink[T], Generic[T]):
         >>> from sluicegate import Combine, RowBatch, send
         >>> from sluicegate.sinks import MemorySink
         >>> sums = MemorySink()
-        >>> sink = Combine(sums, key=lambda hit: hit[0], merge=lambda one, two: (one[0], one[1] +
-        two[1]))
+        >>> sink = Combine(sums, key=lambda hit: hit[0], merge=lambda one, two: (one[0], one[1] + two[1]))
         >>> hits = RowBatch([("home", 1), ("about", 1), ("home", 1)])
         >>> asyncio.run(send(sink, hits))
         {}

@@ -156,8 +156,8 @@ class DeadLetter(SinkDecorator):
         >>> from sluicegate import DeadLetter, PermanentError, RowBatch, WriteResult, send, stack
         >>> from sluicegate.sinks import MemorySink
         >>> async def insert(batch):
-        ...     bad = {i: PermanentError("not a number") for i, item in enumerate(batch) if item ==
-        "x"} ...     return WriteResult.failed(batch, bad)
+        ...     bad = {i: PermanentError("not a number") for i, item in enumerate(batch) if item == "x"}
+        ...     return WriteResult.failed(batch, bad)
         >>> letters = MemorySink()
         >>> asyncio.run(send(stack(insert, DeadLetter(letters)), RowBatch(["1", "x"])))
         {}
