@@ -10,8 +10,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from sluicegate.consumer import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record, TopicPartition
 
 from .peers.task_recipe import consume, consume_alone
 from .stopwatch import Stopwatch, TimedTurn, Took

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import sluicegate
 from sluicegate import Batcher, Limits, RowBatch, flow
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 
 from .consuming import check as check_position
 from .consuming import nothing, ours, ours_in_batches, records, source_of
@@ -74,7 +74,7 @@ async def _send(sink: PostgresSink, batch: tuple[Any, ...]) -> None:
 
 def _piped(items: range, *, keyed: bool) -> TimedTurn:
     """Move records from a memory source into a sink that does nothing, until the last commit."""
-    from sluicegate.sources.memory import MemoryLog
+    from sluicegate.consumer import MemoryLog
 
     given = records(len(items))
 

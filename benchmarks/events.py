@@ -60,7 +60,7 @@ def our_sink(**options: Any) -> Opener:
 
     @asynccontextmanager
     async def opened(to: Destination) -> AsyncGenerator[Write]:
-        from sluicegate.sinks.postgres import PostgresSink
+        from sluicegate.postgres import PostgresSink
 
         table = to.table
         sink = PostgresSink(to.dsn, table=table.name, columns=table.columns, pool_size=1, **options)

@@ -7,7 +7,7 @@ import sys
 import asyncpg
 
 import sluicegate
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 
 TABLE = "CREATE TABLE IF NOT EXISTS audit_events (id bigint PRIMARY KEY, action text NOT NULL)"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.sources.files import FileSource
+from sluicegate.files import FileSource
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.jobs import BatchItems, ItemBatcher, MemoryState
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import BatchItem, EventContext, Incomplete

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Ack, Consumer, Nak, ToDeadLetter
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

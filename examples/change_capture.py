@@ -15,9 +15,8 @@ from aiokafka import AIOKafkaConsumer
 
 import sluicegate
 from sluicegate import Batcher, Limits, Retry, flow, stack
-from sluicegate.sinks import KafkaSink
-from sluicegate.sources.postgres_stream import PostgresStreamSource
-from sluicegate.streams import install_streams
+from sluicegate.kafka import KafkaSink
+from sluicegate.postgres import PostgresStreamSource, install_streams
 from sluicegate.testing import embedded_kafka, embedded_postgres
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sluicegate import Batcher, Retry, stack
-from sluicegate.sinks import SqlSink
+from sluicegate.sql import SqlSink
 
 
 class Order(NamedTuple):

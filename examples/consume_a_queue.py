@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from sluicegate import Consumer, RetryPolicy
-from sluicegate.queues import QueueAdmin
-from sluicegate.sources.postgres_queue import PostgresQueueSource
-from sluicegate.streams import install_streams
+from sluicegate.postgres import PostgresQueueSource, QueueAdmin, install_streams
 from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:

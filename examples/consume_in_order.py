@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Message
-    from sluicegate.sources import SourceRecord
+    from sluicegate.consumer import SourceRecord
 
 
 def account_of(record: SourceRecord) -> object:

@@ -7,8 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Consumer
-from sluicegate.consumer import HandlersByType, check, decode, skip_seen
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import HandlersByType, MemoryLog, MemorySource, check, decode, skip_seen
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -5,7 +5,7 @@ https://user:password@host:9200
 import sys
 
 import sluicegate
-from sluicegate.sinks import ElasticsearchSink
+from sluicegate.http import ElasticsearchSink
 
 Document = dict[str, object]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer, RetryPolicy, Terminate
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.jobs import JobScheduler, MemoryState
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext, Incomplete

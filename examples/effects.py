@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from sluicegate import flow
-from sluicegate.sinks import PostgresEffects
-from sluicegate.sources.postgres_stream import PostgresStreamSource
-from sluicegate.streams import NewMessage, StreamLog, install_streams
+from sluicegate.postgres import (
+    NewMessage,
+    PostgresEffects,
+    PostgresStreamSource,
+    StreamLog,
+    install_streams,
+)
 from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:

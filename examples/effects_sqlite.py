@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from sluicegate import flow
-from sluicegate.sinks import SQLiteEffects
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.sql import SQLiteEffects
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from sluicegate import Batcher, Retry, stack
-from sluicegate.queues import QueueAdmin
-from sluicegate.sinks import PostgresQueueSink
-from sluicegate.streams import install_streams
+from sluicegate.postgres import PostgresQueueSink, QueueAdmin, install_streams
 from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:

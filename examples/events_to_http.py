@@ -7,7 +7,7 @@ import os
 import sys
 
 import sluicegate
-from sluicegate.sinks import HttpResponse, HttpSink
+from sluicegate.http import HttpResponse, HttpSink
 
 Event = dict[str, object]
 

@@ -11,7 +11,8 @@ from typing import Any
 from pyarrow import dataset
 
 from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
-from sluicegate.sinks import MemorySink, ParquetSink
+from sluicegate.objects import ParquetSink
+from sluicegate.sinks import MemorySink
 
 START = datetime(2026, 1, 31, 23, 59, 30, tzinfo=UTC)
 SCHEMA = {"user": "int64", "action": "string", "took": "float64"}

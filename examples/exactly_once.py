@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaProducer
 
 import sluicegate
 from sluicegate import flow
-from sluicegate.sinks import PostgresSink
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
+from sluicegate.postgres import PostgresSink
 from sluicegate.testing import embedded_kafka, embedded_postgres
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sluicegate import Retry, Timeout, stack
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import write_dataframe
 
 PAYMENTS = (

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from sluicegate import flow
-from sluicegate.sinks import KafkaSink
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSink, KafkaSource
 from sluicegate.testing import embedded_kafka
 
 if TYPE_CHECKING:

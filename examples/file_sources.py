@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.sources.files import FileSource, UnreadFiles
+from sluicegate.files import FileSource, UnreadFiles
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiokafka import AIOKafkaProducer
 
 from sluicegate import Consumer
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
 from sluicegate.testing import embedded_kafka
 
 if TYPE_CHECKING:

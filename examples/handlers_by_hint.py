@@ -6,8 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from sluicegate import Consumer
-from sluicegate.consumer import Envelope, HandlerRegister
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import Envelope, HandlerRegister, MemoryLog, MemorySource
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Batcher, Capabilities, Consumer, Limits, flow
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

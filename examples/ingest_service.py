@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import sluicegate
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.telemetry import PrometheusObserver
 
 TABLE = "CREATE TABLE IF NOT EXISTS events (id bigint PRIMARY KEY, action text NOT NULL)"

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import nats
 from nats.js.api import StreamConfig
 
+import nats
 from sluicegate import Ack, Consumer, RetryPolicy, ToDeadLetter
+from sluicegate.nats import JetStreamSource
 from sluicegate.sinks import DeadLetterRecord, MemorySink
-from sluicegate.sources.jetstream import JetStreamSource
 from sluicegate.testing import embedded_nats
 
 if TYPE_CHECKING:

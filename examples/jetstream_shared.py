@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import nats
 from nats.js.api import StreamConfig, SubjectTransform
 
+import nats
 from sluicegate import Consumer
-from sluicegate.sources.jetstream import JetStreamSource, partitioned
+from sluicegate.nats import JetStreamSource, partitioned
 from sluicegate.testing import embedded_nats
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.sources.jetstream import JetStreamSource, partitioned
+from sluicegate.nats import JetStreamSource, partitioned
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiokafka.helpers import create_ssl_context
 
 from sluicegate import Consumer
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -12,8 +12,8 @@ import asyncpg
 from aiokafka import AIOKafkaProducer
 
 from sluicegate import Batcher, DeadLetterRecord, Limits, Retry, Timeout, flow, stack
-from sluicegate.sinks import PostgresSink
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
+from sluicegate.postgres import PostgresSink
 from sluicegate.testing import embedded_kafka, embedded_postgres
 
 if TYPE_CHECKING:

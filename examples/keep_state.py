@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from sluicegate import Consumer
-from sluicegate.flow import PostgresState
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.postgres import PostgresState
 from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sluicegate
 from sluicegate import ErrorClass
-from sluicegate.sinks import HttpSink, classify_http
+from sluicegate.http import HttpSink, classify_http
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from sluicegate import Batcher, Limits, Retry, stack
-from sluicegate.sinks import UdpSink
+from sluicegate.udp import UdpSink
 
 METRICS_BY_UDP = Limits(max_items=50, max_delay=0.1, max_pending_items=256 + 50 * 2)
 METRICS: list[dict[str, Any]] = [

@@ -13,7 +13,8 @@ import msgspec
 from pydantic import BaseModel, Field, ValidationError
 
 from sluicegate import Batcher, FanOut, Retry, stack
-from sluicegate.sinks import FileSink, SqlSink
+from sluicegate.files import FileSink
+from sluicegate.sql import SqlSink
 
 
 class Reading(BaseModel):

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sluicegate import Retry, Sink, Timeout, stack
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import (
     Registration,
     SparkWriteReport,

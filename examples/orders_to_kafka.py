@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from sluicegate import Batcher, DeadLetter, Retry, Timeout, stack
-from sluicegate.sinks import KafkaSink
+from sluicegate.kafka import KafkaSink
 from sluicegate.testing import embedded_kafka
 
 ORDERS: list[dict[str, Any]] = [

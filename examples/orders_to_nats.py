@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 import nats
-
 from sluicegate import Batcher, DeadLetter, Retry, Timeout, stack
-from sluicegate.sinks import NatsSink
+from sluicegate.nats import NatsSink
 from sluicegate.testing import embedded_nats
 
 ORDERS: list[dict[str, Any]] = [

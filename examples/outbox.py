@@ -15,15 +15,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sluicegate import Batcher, Retry, flow, stack
-from sluicegate.sources.postgres_stream import PostgresStreamSource
-from sluicegate.streams import NO_STREAM, NewMessage, StreamLog, install_streams
+from sluicegate.postgres import (
+    NO_STREAM,
+    NewMessage,
+    PostgresStreamSource,
+    StreamLog,
+    install_streams,
+)
 from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from sluicegate import Batch, Message
-    from sluicegate.streams import StreamNotifier
+    from sluicegate.postgres import StreamNotifier
 
 TABLE = "CREATE TABLE orders (number int PRIMARY KEY, amount int CHECK (amount > 0))"
 LOG = StreamLog()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.sources import (
+from sluicegate.consumer import (
     Fetched,
     Position,
     Record,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
     from sluicegate import Message
-    from sluicegate.sources import ClaimHost, SourceClaim, SourceRecord
+    from sluicegate.consumer import ClaimHost, SourceClaim, SourceRecord
 
 TABLES = """
 create table events (topic, partition, at integer, key, value, primary key (topic, partition, at));

@@ -8,8 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Consumer, flow
-from sluicegate.sinks import PostgresEffects
-from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.postgres import PostgresEffects, PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -7,9 +7,8 @@ import os
 from typing import Any
 
 from redis import Redis
-
 from sluicegate import Batcher, DeadLetter, Limits, Retry, stack
-from sluicegate.sinks import RedisSink
+from sluicegate.redis import RedisSink
 
 URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
 READINGS: list[dict[str, Any]] = [

@@ -27,7 +27,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from sluicegate import Consumer
-from sluicegate.sources import (
+from sluicegate.consumer import (
     Fetched,
     Position,
     Record,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
     from sluicegate import Message
-    from sluicegate.sources import ClaimHost, SourceClaim, SourceRecord
+    from sluicegate.consumer import ClaimHost, SourceClaim, SourceRecord
 
 TROUBLES = (RedisError, TimeoutError)
 JOIN = """

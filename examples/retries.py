@@ -7,8 +7,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer, SluicegateWarning, Terminate
-from sluicegate.consumer import MemoryParkStore
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Message

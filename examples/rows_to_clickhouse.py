@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import httpx
 
 from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
-from sluicegate.sinks import ClickHouseSink, MemorySink
+from sluicegate.clickhouse import ClickHouseSink
+from sluicegate.sinks import MemorySink
 
 TABLE = """
 CREATE TABLE clicks (at DateTime64(3, 'UTC'), page LowCardinality(String), visitor UUID, taps UInt8)

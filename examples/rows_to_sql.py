@@ -9,7 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
-from sluicegate.sinks import MemorySink, SqlSink
+from sluicegate.sinks import MemorySink
+from sluicegate.sql import SqlSink
 
 TABLE = "CREATE TABLE stock (item TEXT PRIMARY KEY, version INT NOT NULL, amount INT CHECK (amount >= 0))"
 COUNTED = [

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sluicegate import Batcher, Retry, stack
-from sluicegate.sinks import SqlSink
+from sluicegate.sql import SqlSink
 
 
 class Base(DeclarativeBase):

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sluicegate.consumer import Consumer, DrainReport, Message
-from sluicegate.sources.postgres_stream import PostgresStreamSource
-from sluicegate.sources.subscriptions import PostgresAdvisoryLocks
+from sluicegate.postgres import PostgresAdvisoryLocks, PostgresStreamSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,9 +12,14 @@ import asyncpg
 
 from sluicegate import Consumer, flow
 from sluicegate.consumer import Envelope, HandlerRegister
-from sluicegate.sinks import PostgresEffects
-from sluicegate.sources.postgres_stream import PostgresStreamSource
-from sluicegate.streams import NO_STREAM, NewMessage, StreamLog, install_streams
+from sluicegate.postgres import (
+    NO_STREAM,
+    NewMessage,
+    PostgresEffects,
+    PostgresStreamSource,
+    StreamLog,
+    install_streams,
+)
 from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ makes items. DSN is read from the environment.
 import os
 import time
 
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 
 STARTED = time.time_ns()
 

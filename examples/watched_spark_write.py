@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sluicegate import Retry, stack
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import write_dataframe
 
 PAYMENTS = "SELECT concat('a', id % 2) AS account, IF(id = 4, -1, 10 * id) AS amount FROM range(10)"

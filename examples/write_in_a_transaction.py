@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 
 import sluicegate
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.testing import embedded_postgres
 
 

@@ -13,7 +13,7 @@ from sluicegate.testing.servers.require import there_or_skip
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.sources.kafka.own_help import OwnKafka
+    from tests.kafka.source.own_help import OwnKafka
 
     from sluicegate.testing import EmbeddedKafka
 
@@ -45,7 +45,7 @@ def own_broker() -> Iterator[OwnKafka]:
     """A broker that may be killed and frozen, and that requires passwords; tests leave it
     running.
     """
-    from tests.sources.kafka.own_help import own_kafka
+    from tests.kafka.source.own_help import own_kafka
 
     with there_or_skip("kafka", own_kafka()) as broker:
         _make_ready(broker)
@@ -53,7 +53,7 @@ def own_broker() -> Iterator[OwnKafka]:
 
 
 def _make_ready(broker: EmbeddedKafka) -> None:
-    from tests.sources.kafka.kafka_help import make_groups_ready
+    from tests.kafka.source.kafka_help import make_groups_ready
 
     with ThreadPoolExecutor(1) as beside:  # a test's loop may already run here
         beside.submit(asyncio.run, make_groups_ready(broker)).result()

@@ -21,7 +21,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 def public_packages() -> tuple[str, ...]:
     """The packages that are the home of an exported name; programs import it from there.
 
-    A package may also collect names of another home, such as `sluicegate.sinks.http`: that is how
+    A package may also collect names of another home, such as `sluicegate.http`: that is how
     the code is divided.
     """
     names = (

@@ -47,40 +47,40 @@ CALLS = {
     "sluicegate.Metrics": ('"m"', "prometheus-client", "prometheus"),
     "sluicegate.Tracing": ("", "opentelemetry-api", "otel"),
     "sluicegate.consumer.serve_probes": ("consumer, port=0", "uvicorn", "probes"),
-    "sluicegate.flow.KafkaState": ('topic="t", bootstrap="h:1"', "aiokafka", "kafka"),
-    "sluicegate.flow.PostgresState": (f'{DSN}, table="t"', "asyncpg", "postgres"),
-    "sluicegate.queues.QueueAdmin": (DSN, "asyncpg", "postgres"),
-    "sluicegate.queues.QueueMonitor": (DSN, "asyncpg", "postgres"),
-    "sluicegate.sinks.ClickHouseSink": ('"http://h", table="t"', "pyarrow", "clickhouse"),
-    "sluicegate.sinks.ElasticsearchSink": ('"http://h", index="i"', "httpx", "http"),
-    "sluicegate.sinks.FileSink": ('"a.jsonl.zst", compression="zstd"', "zstandard", "files"),
-    "sluicegate.sinks.HttpSink": ('"http://h"', "httpx", "http"),
-    "sluicegate.sinks.KafkaSink": ('"t", bootstrap="h:1"', "aiokafka", "kafka"),
-    "sluicegate.sinks.NatsSink": ('"t", servers="h:1"', "nats-py", "nats"),
-    "sluicegate.sinks.ObjectSink": ('"s3://bucket"', "obstore", "objects"),
-    "sluicegate.sinks.ParquetSink": ('"s3://bucket", schema=None', "obstore", "objects"),
-    "sluicegate.sinks.PostgresEffects": (DSN, "asyncpg", "postgres"),
-    "sluicegate.sinks.PostgresQueueSink": (f'{DSN}, queue="q"', "asyncpg", "postgres"),
-    "sluicegate.sinks.PostgresSink": (f'{DSN}, table="t", columns=("a",)', "asyncpg", "postgres"),
-    "sluicegate.sinks.PostgresStreamSink": (f'{DSN}, stream="s", type="t"', "asyncpg", "postgres"),
-    "sluicegate.sinks.RedisSink": ('"redis://h"', "redis", "redis"),
-    "sluicegate.sinks.SqlSink": ('"sqlite+aiosqlite:///a", table="t", columns=("a",)', "SQLAlchemy", "sql"),
-    "sluicegate.sources.files.FileSource": ('"a", format="parquet"', "pyarrow", "parquet"),
-    "sluicegate.sources.jetstream.JetStreamSource": (
+    "sluicegate.kafka.KafkaState": ('topic="t", bootstrap="h:1"', "aiokafka", "kafka"),
+    "sluicegate.postgres.PostgresState": (f'{DSN}, table="t"', "asyncpg", "postgres"),
+    "sluicegate.postgres.QueueAdmin": (DSN, "asyncpg", "postgres"),
+    "sluicegate.postgres.QueueMonitor": (DSN, "asyncpg", "postgres"),
+    "sluicegate.clickhouse.ClickHouseSink": ('"http://h", table="t"', "pyarrow", "clickhouse"),
+    "sluicegate.http.ElasticsearchSink": ('"http://h", index="i"', "httpx", "http"),
+    "sluicegate.files.FileSink": ('"a.jsonl.zst", compression="zstd"', "zstandard", "files"),
+    "sluicegate.http.HttpSink": ('"http://h"', "httpx", "http"),
+    "sluicegate.kafka.KafkaSink": ('"t", bootstrap="h:1"', "aiokafka", "kafka"),
+    "sluicegate.nats.NatsSink": ('"t", servers="h:1"', "nats-py", "nats"),
+    "sluicegate.objects.ObjectSink": ('"s3://bucket"', "obstore", "objects"),
+    "sluicegate.objects.ParquetSink": ('"s3://bucket", schema=None', "obstore", "objects"),
+    "sluicegate.postgres.PostgresEffects": (DSN, "asyncpg", "postgres"),
+    "sluicegate.postgres.PostgresQueueSink": (f'{DSN}, queue="q"', "asyncpg", "postgres"),
+    "sluicegate.postgres.PostgresSink": (f'{DSN}, table="t", columns=("a",)', "asyncpg", "postgres"),
+    "sluicegate.postgres.PostgresStreamSink": (f'{DSN}, stream="s", type="t"', "asyncpg", "postgres"),
+    "sluicegate.redis.RedisSink": ('"redis://h"', "redis", "redis"),
+    "sluicegate.sql.SqlSink": ('"sqlite+aiosqlite:///a", table="t", columns=("a",)', "SQLAlchemy", "sql"),
+    "sluicegate.files.FileSource": ('"a", format="parquet"', "pyarrow", "parquet"),
+    "sluicegate.nats.JetStreamSource": (
         '"s", servers="h:1", durable="d"', "nats-py", "nats",
     ),
-    "sluicegate.sources.kafka.KafkaSource": ('"t", bootstrap="h:1", group="g"', "aiokafka", "kafka"),
-    "sluicegate.sources.kafka_confluent.ConfluentKafkaSource": (
+    "sluicegate.kafka.KafkaSource": ('"t", bootstrap="h:1", group="g"', "aiokafka", "kafka"),
+    "sluicegate.kafka.ConfluentKafkaSource": (
         '"t", bootstrap="h:1", group="g"', "confluent-kafka", "kafka-confluent",
     ),
-    "sluicegate.sources.postgres_queue.PostgresQueueSource": (
+    "sluicegate.postgres.PostgresQueueSource": (
         f'{DSN}, queue="q"', "asyncpg", "postgres",
     ),
-    "sluicegate.sources.postgres_stream.PostgresStreamSource": (
+    "sluicegate.postgres.PostgresStreamSource": (
         f'{DSN}, subscription="s"', "asyncpg", "postgres",
     ),
-    "sluicegate.sources.subscriptions.PostgresAdvisoryLocks": (DSN, "asyncpg", "postgres"),
-    "sluicegate.sources.subscriptions.PostgresSubscriptions": (DSN, "asyncpg", "postgres"),
+    "sluicegate.postgres.PostgresAdvisoryLocks": (DSN, "asyncpg", "postgres"),
+    "sluicegate.postgres.PostgresSubscriptions": (DSN, "asyncpg", "postgres"),
     "sluicegate.spark.ForeachBatch": ("None, None", "pyspark", "spark"),
     "sluicegate.spark.Registration": ('"f", None', "pyspark", "spark"),
     "sluicegate.spark.connector_jars": ('"kafka"', "pyspark", "spark"),
@@ -88,18 +88,18 @@ CALLS = {
     "sluicegate.spark.keyed": ("None", "pyspark", "spark"),
     "sluicegate.spark.register": ('None, "f", None', "pyspark", "spark"),
     "sluicegate.spark.write_dataframe": ("None, None", "pyspark", "spark"),
-    "sluicegate.streams.PostgresParkStore": (DSN, "asyncpg", "postgres"),
-    "sluicegate.streams.StreamMonitor": (DSN, "asyncpg", "postgres"),
-    "sluicegate.streams.SubscriptionAdmin": (DSN, "asyncpg", "postgres"),
+    "sluicegate.postgres.PostgresParkStore": (DSN, "asyncpg", "postgres"),
+    "sluicegate.postgres.StreamMonitor": (DSN, "asyncpg", "postgres"),
+    "sluicegate.postgres.SubscriptionAdmin": (DSN, "asyncpg", "postgres"),
     "sluicegate.telemetry.ConsumerTracing": ("", "opentelemetry-api", "otel"),
     "sluicegate.telemetry.OpenTelemetryConsumerObserver": ("", "opentelemetry-api", "otel"),
     "sluicegate.telemetry.OpenTelemetryObserver": ("", "opentelemetry-api", "otel"),
-    "sluicegate.telemetry.OpenTelemetryQueueObserver": ("", "opentelemetry-api", "otel"),
-    "sluicegate.telemetry.OpenTelemetryStreamObserver": ("", "opentelemetry-api", "otel"),
+    "sluicegate.postgres.OpenTelemetryQueueObserver": ("", "opentelemetry-api", "otel"),
+    "sluicegate.postgres.OpenTelemetryStreamObserver": ("", "opentelemetry-api", "otel"),
     "sluicegate.telemetry.PrometheusConsumerObserver": ("", "prometheus-client", "prometheus"),
     "sluicegate.telemetry.PrometheusObserver": ("", "prometheus-client", "prometheus"),
-    "sluicegate.telemetry.PrometheusQueueObserver": ("", "prometheus-client", "prometheus"),
-    "sluicegate.telemetry.PrometheusStreamObserver": ("", "prometheus-client", "prometheus"),
+    "sluicegate.postgres.PrometheusQueueObserver": ("", "prometheus-client", "prometheus"),
+    "sluicegate.postgres.PrometheusStreamObserver": ("", "prometheus-client", "prometheus"),
 }  # fmt: skip
 """Each public name that needs an optional package: its arguments, the package, and the extra."""
 
@@ -145,7 +145,7 @@ for package in {packages!r}:
     assert all(hasattr(module, name) for name in getattr(module, "__all__", ())), package
 
 from sluicegate import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 names = {{"consumer": Consumer(MemorySource(MemoryLog()))}}
 

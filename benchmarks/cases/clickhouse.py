@@ -54,9 +54,9 @@ def rows_of(size: int) -> list[Row]:
 
 def encoder(*, is_arrow: bool) -> Any:
     """Encode a batch like the sink."""
-    from sluicegate.sinks.clickhouse.opened import OpenClickHouseTable
-    from sluicegate.sinks.clickhouse.table import TableFacts, TableName
-    from sluicegate.sinks.clickhouse.types import parsed
+    from sluicegate.clickhouse.opened import OpenClickHouseTable
+    from sluicegate.clickhouse.table import TableFacts, TableName
+    from sluicegate.clickhouse.types import parsed
 
     columns = {name: parsed(kind) for name, kind in TYPES.items()}
     facts = TableFacts(columns, tuple(columns), (26, 9), "26.9", frozenset(), [])
@@ -136,7 +136,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def _sink_turn(server: Any, fresh: Callable[[], Batch[Any]], times: int, **options: Any) -> Took:
-    from sluicegate.sinks import ClickHouseSink
+    from sluicegate.clickhouse import ClickHouseSink
 
     async def turn() -> Took:
         sink = ClickHouseSink(server.url, table="events", deduplicate=False, **options)
@@ -182,7 +182,7 @@ def _counted(server: Any, count: int, turn: Callable[[], Took]) -> Took:
 def prepare_engine(count: int) -> Iterator[Sequence[Contender]]:
     if not installed("pyarrow", "httpx", "clickhouse_connect"):
         raise CaseUnavailableError("pyarrow, httpx or clickhouse-connect is not installed")
-    from tests.sinks.clickhouse.servers import EngineServer, running
+    from tests.clickhouse.servers import EngineServer, running
 
     from sluicegate.testing import EmbeddedUnavailable
 

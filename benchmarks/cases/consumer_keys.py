@@ -7,7 +7,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sluicegate.sources.memory import MemoryLog
+from sluicegate.consumer import MemoryLog
 
 from ..consuming import FETCH, OURS, RECIPE, consumer_of, ours, recipe, record, records, source_of
 from ..harness import US_PER_ITEM, AtMost, Case, Contender, Target, name_of, placed
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
     from sluicegate._core.source import SourceRecord
-    from sluicegate.consumer import Message
-    from sluicegate.sources.memory import Record
+    from sluicegate.consumer import Message, Record
 
     from ..harness import Turn
 

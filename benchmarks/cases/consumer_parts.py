@@ -12,13 +12,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from sluicegate._core.source import Position
+from sluicegate.consumer import MemoryLog
 from sluicegate.consumer.claim import Claim
 from sluicegate.consumer.keys import KeyRules
 from sluicegate.consumer.message import Message
 from sluicegate.consumer.record_sizes import RecordSizes
 from sluicegate.consumer.schedule import Schedule
 from sluicegate.consumer.window import Window
-from sluicegate.sources.memory import MemoryLog
 
 from ..consuming import FETCH, PARTITION, WINDOW, nothing, ours, records, source_of
 from ..harness import NS_PER_ITEM, Case, Contender
@@ -28,8 +28,8 @@ from ..stopwatch import Clock, Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sluicegate.consumer import Record
     from sluicegate.consumer.results import Result
-    from sluicegate.sources.memory import Record
 
     from ..harness import Results, Turn
 

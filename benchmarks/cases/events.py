@@ -10,9 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Batcher, Limits, flow
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, MemoryLog
 from sluicegate.consumer.jobs import BatchItems, ItemBatcher, JobScheduler
-from sluicegate.sources.memory import MemoryLog
 
 from ..consuming import CONCURRENCY, FETCH, KEYS, RECIPE, check, nothing, recipe, records, source_of
 from ..feeds import NullSink
@@ -23,8 +22,8 @@ from ..stopwatch import Clock, Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from sluicegate.consumer import Record
     from sluicegate.consumer.jobs import BatchItem, EventContext, Incomplete
-    from sluicegate.sources.memory import Record
 
     from ..harness import Turn
 

@@ -48,7 +48,7 @@ def _make(folder: Path, count: int) -> None:
 
 def _consumed(path: Path, count: int) -> Took:
     from sluicegate import Consumer
-    from sluicegate.sources.files import FileSource
+    from sluicegate.files import FileSource
 
     seen = 0
 

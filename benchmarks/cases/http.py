@@ -48,7 +48,7 @@ async def _through(sink: Sink[Any], items: Sequence[Any], workers: int) -> Took:
 
 
 def _http(url: str, items: Sequence[Any]) -> Took:
-    from sluicegate.sinks import HttpSink
+    from sluicegate.http import HttpSink
 
     took = asyncio.run(_through(HttpSink(f"{url}/lines"), items, 1))
     _check(url, len(items))
@@ -70,7 +70,7 @@ def _by_hand(url: str, items: Sequence[Any]) -> Took:
 
 
 def _elastic(url: str, items: Sequence[Any], delay: int, workers: int) -> Took:
-    from sluicegate.sinks import ElasticsearchSink
+    from sluicegate.http import ElasticsearchSink
 
     sink = ElasticsearchSink(f"{url}/delay={delay}", index="events", id="id", compression=None)
     took = asyncio.run(_through(sink, items, workers))

@@ -92,7 +92,7 @@ def _by_hand(store: Any, encode: Callable[[Any], Any], *, folder: Path | None) -
     """Encode in a thread, store under a new name, and sync in the case of a folder."""
     import obstore
 
-    from sluicegate._clients.objects.uploads import PART_BYTES, PARTS_AT_ONCE, sync
+    from sluicegate.objects.client.uploads import PART_BYTES, PARTS_AT_ONCE, sync
 
     @contextlib.asynccontextmanager
     async def opened() -> Any:
@@ -137,7 +137,7 @@ def prepare_objects(count: int) -> Iterator[Sequence[Contender]]:
     from obstore.store import from_url
     from tests.s3_server import s3_server
 
-    from sluicegate.sinks import ObjectSink
+    from sluicegate.objects import ObjectSink
 
     with tempfile.TemporaryDirectory() as made, s3_server() as server:
         folder = Path(made)
@@ -189,7 +189,7 @@ def prepare_parquet(count: int) -> Iterator[Sequence[Contender]]:
     import pyarrow as pa
     from obstore.store import from_url
 
-    from sluicegate.sinks import ParquetSink
+    from sluicegate.objects import ParquetSink
 
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)

@@ -33,7 +33,7 @@ row: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(*FLIGHTS.columns)
 
 
 def _ours(to: Destination, items: Sequence[dict[str, Any]]) -> Took:
-    from sluicegate.sinks.postgres import PostgresSink
+    from sluicegate.postgres import PostgresSink
 
     async def turn() -> Took:
         await to.make_empty("CHECKPOINT")

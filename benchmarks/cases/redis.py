@@ -35,7 +35,7 @@ STREAM = "events"
 @asynccontextmanager
 async def by_sink(url: str) -> AsyncGenerator[Write]:
     """Write with one connection of the sink."""
-    from sluicegate.sinks import RedisSink
+    from sluicegate.redis import RedisSink
 
     async with RedisSink(url, stream=STREAM, pool_size=1) as sink:
 

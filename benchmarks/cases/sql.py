@@ -46,7 +46,7 @@ def sqlalchemy_url(dsn: str) -> str:
 @asynccontextmanager
 async def by_sql_sink(to: Destination) -> AsyncGenerator[Write]:
     """Write with one connection of the sink."""
-    from sluicegate.sinks import SqlSink
+    from sluicegate.sql import SqlSink
 
     options = {"connect_args": {"server_settings": {"synchronous_commit": "off"}}}
     sink = SqlSink(
@@ -155,7 +155,7 @@ def by_sql_sink_with(driver: str) -> Any:
 
     @asynccontextmanager
     async def opened(url: Any) -> AsyncGenerator[Write]:
-        from sluicegate.sinks import SqlSink
+        from sluicegate.sql import SqlSink
 
         made = url.set(drivername=f"mysql+{driver}").render_as_string(hide_password=False)
         async with SqlSink(made, table="events", columns=COLUMNS, pool_size=1) as sink:
@@ -203,7 +203,7 @@ async def by_pymysql(url: Any) -> AsyncGenerator[Write]:
 def prepare_mariadb(count: int) -> Iterator[Sequence[Contender]]:
     if not installed(*by_sqlalchemy.REQUIRES, "asyncmy", "pymysql"):
         raise CaseUnavailableError("SQLAlchemy, asyncmy or PyMySQL is not installed")
-    from tests.sinks.sql.mariadb import mariadb_server
+    from tests.sql.mariadb import mariadb_server
 
     from sluicegate.testing import EmbeddedUnavailable
 

@@ -9,10 +9,10 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, MemoryLog
 from sluicegate.consumer.jobs import MemoryState
-from sluicegate.flow import KafkaState, PostgresState
-from sluicegate.sources.memory import MemoryLog
+from sluicegate.kafka import KafkaState
+from sluicegate.postgres import PostgresState
 
 from ..consuming import FETCH, KEYS, check, records, source_of
 from ..destination import NO_WAIT, postgres_server
@@ -24,8 +24,8 @@ from ..stopwatch import Clock, Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sluicegate.consumer import Record
     from sluicegate.consumer.jobs import EventContext, StateBackend
-    from sluicegate.sources.memory import Record
 
 MEMORY, POSTGRES, KAFKA = "MemoryState", "PostgresState", "KafkaState"
 BY_HAND = f"a dict, a transaction for {EVERY:,} events"
@@ -110,7 +110,7 @@ def prepare_postgres(count: int) -> Iterator[Sequence[Contender]]:
 
 
 async def in_kafka(bootstrap: str, count: int) -> Took:
-    from sluicegate.sources.kafka import KafkaSource
+    from sluicegate.kafka import KafkaSource
 
     name = f"state-{next(_numbers)}"
     async with KafkaState(topic=name, bootstrap=bootstrap) as state:
@@ -228,7 +228,7 @@ async def read(source: Any, state: Any, count: int) -> Took:
 
 @contextlib.contextmanager
 def prepare_reading(count: int) -> Iterator[Sequence[Contender]]:
-    from sluicegate.sources.kafka import KafkaSource
+    from sluicegate.kafka import KafkaSource
 
     events = max(1, count // KEYS)
     given = records(events)
@@ -263,7 +263,7 @@ def prepare_reading(count: int) -> Iterator[Sequence[Contender]]:
 
 def endless(given: Sequence[Record]) -> Any:
     """Make a source that does not end with its log."""
-    from sluicegate.sources.memory import MemorySource
+    from sluicegate.consumer import MemorySource
 
     return MemorySource(MemoryLog(given))
 

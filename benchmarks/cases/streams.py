@@ -41,7 +41,7 @@ AS $$ SELECT nextval('plain.position') $$"""
 async def _install(dsn: str) -> None:
     import asyncpg
 
-    from sluicegate.streams import install_streams
+    from sluicegate.postgres import install_streams
 
     await install_streams(dsn)
     await install_streams(dsn, schema="plain")
@@ -92,7 +92,7 @@ def _by_threads(count: int, append: Callable[[], object]) -> Took:
 
 @contextlib.contextmanager
 def prepare_append(count: int) -> Iterator[Sequence[Contender]]:
-    from sluicegate.streams import NewMessage, StreamLog
+    from sluicegate.postgres import NewMessage, StreamLog
 
     placed = NewMessage("Placed", DATA)
     log, unmarked = StreamLog(), StreamLog("plain")

@@ -40,7 +40,7 @@ DEPECHE_WHOLE = "depeche_db with its projector"
 async def _load(dsn: str, count: int) -> None:
     import asyncpg
 
-    from sluicegate.streams import install_streams
+    from sluicegate.postgres import install_streams
 
     await install_streams(dsn)
     connection = await asyncpg.connect(dsn)
@@ -62,8 +62,7 @@ async def _handled(dsn: str, count: int) -> None:
 
 def _exactly_once(dsn: str, count: int) -> Took:
     from sluicegate import flow
-    from sluicegate.sinks import PostgresSink
-    from sluicegate.sources.postgres_stream import PostgresStreamSource
+    from sluicegate.postgres import PostgresSink, PostgresStreamSource
 
     async def turn() -> Took:
         source = PostgresStreamSource(dsn, subscription=f"x{uuid.uuid4().hex}", ends=True)
@@ -85,7 +84,7 @@ def _exactly_once(dsn: str, count: int) -> Took:
 
 def _leases(dsn: str, count: int) -> Took:
     from sluicegate import Consumer
-    from sluicegate.sources.postgres_stream import PostgresStreamSource
+    from sluicegate.postgres import PostgresStreamSource
 
     seen = 0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import sluicegate
 from benchmarks.compared.work import BOOTSTRAP, CONCURRENCY, GROUP, SIZE, TOPIC, say, work
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
 
 
 async def handle(message: sluicegate.Message) -> None:

@@ -16,7 +16,7 @@ from .streams import connected
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from sluicegate.sinks import NatsSink
+    from sluicegate.nats import NatsSink
 
     from ..stopwatch import Took
 
@@ -56,7 +56,7 @@ async def in_a_window(url: str, payloads: Sequence[bytes]) -> Took:
 
 
 def _sink(url: str) -> NatsSink:
-    from sluicegate.sinks import NatsSink
+    from sluicegate.nats import NatsSink
 
     return NatsSink(SUBJECT, servers=url, max_in_flight=WINDOW)
 

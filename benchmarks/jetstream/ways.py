@@ -12,7 +12,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer, Nak
-from sluicegate.sources.jetstream import JetStreamSource
+from sluicegate.nats import JetStreamSource
 
 from ..stopwatch import Stopwatch
 from .streams import STREAM, check_settled, connected

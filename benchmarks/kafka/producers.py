@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Batcher, Limits, RowBatch
-from sluicegate.sinks import KafkaSink
+from sluicegate.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence

@@ -14,14 +14,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from sluicegate.consumer import Consumer
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
 
 from ..peers.task_recipe import Host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from sluicegate.sources import Source
+    from sluicegate.consumer import Source
 
     from ..stopwatch import Took
     from .counting import Counter
@@ -63,7 +63,7 @@ def source_of(bootstrap: str, topic: str) -> KafkaSource:
 
 
 def confluent_source_of(bootstrap: str, topic: str) -> Source:
-    confluent: Any = importlib.import_module("sluicegate.sources.kafka_confluent")
+    confluent: Any = importlib.import_module("sluicegate.kafka")
     source: Source = confluent.ConfluentKafkaSource(
         topic, bootstrap=bootstrap, group=uuid.uuid4().hex
     )

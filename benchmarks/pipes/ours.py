@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sluicegate import Batcher, Limits, Retry, flow, stack
-from sluicegate.sinks.postgres import PostgresSink
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
+from sluicegate.postgres import PostgresSink
 
 from .actions import account_of
 from .runs import HELD_BACK

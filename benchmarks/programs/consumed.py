@@ -14,8 +14,7 @@ import sys
 import tracemalloc
 from typing import TYPE_CHECKING
 
-from sluicegate.consumer import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record, TopicPartition
 
 if TYPE_CHECKING:
     from sluicegate.consumer import Message

@@ -33,7 +33,7 @@ class Lanes:
         """Create the schema and the queue."""
         import asyncpg
 
-        from sluicegate.streams import install_streams
+        from sluicegate.postgres import install_streams
 
         await install_streams(dsn)  # queues are part of the schema
         con = await asyncpg.connect(dsn)
@@ -95,7 +95,7 @@ async def insert(con: Connection, key: str) -> None:
 def consumed(dsn: str, jobs: Jobs) -> Took:
     """Measure the time of a consumer for these jobs, with a handler that does nothing."""
     from sluicegate import Consumer
-    from sluicegate.sources.postgres_queue import PostgresQueueSource
+    from sluicegate.postgres import PostgresQueueSource
 
     seen = 0
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 import sluicegate
-from sluicegate.sinks import FileSink
+from sluicegate.files import FileSink
 
 Event = dict[str, object]
 BATCHER = web.AppKey("batcher", sluicegate.Batcher)

@@ -10,7 +10,7 @@ from celery import Celery
 from celery.signals import worker_process_init, worker_process_shutdown
 
 import sluicegate
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 
 ROOM_WITHIN = 5.0  # seconds that a task may wait for capacity in the ledger
 SAFE_WITHIN = 10.0  # seconds that it may wait for its outcomes; delays a warm shutdown

@@ -11,7 +11,7 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
 import sluicegate
-from sluicegate.sinks import FileSink
+from sluicegate.files import FileSink
 
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY=os.urandom(32).hex())
 django.setup()

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 import sluicegate
 from sluicegate import Outcome
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.telemetry import PrometheusObserver
 
 # the file of a secret that holds the URL, or the URL itself

@@ -12,7 +12,7 @@ import flask
 from werkzeug.exceptions import UnprocessableEntity
 
 import sluicegate
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 
 MAX_DELAY = float(os.environ.get("MAX_DELAY", "0.05"))
 ROOM_WITHIN = 0.1  # seconds that a request may wait for room in the ledger

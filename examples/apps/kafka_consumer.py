@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sluicegate
 from sluicegate.consumer import serve_probes
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -8,7 +8,7 @@ from typing import Any
 from litestar import Litestar, Request, Response, post
 
 import sluicegate
-from sluicegate.sinks import FileSink
+from sluicegate.files import FileSink
 
 Event = dict[str, object]
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 
 import sluicegate
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 
 Event = tuple[int, str | None]
 logger = logging.getLogger("audit")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from prometheus_client import CollectorRegistry, start_http_server
 
 import sluicegate
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.telemetry import PrometheusObserver
 
 Event = tuple[int, str | None]

@@ -15,7 +15,7 @@ from benchmarks.kafka.producer_workloads import (
     workloads,
 )
 
-from sluicegate.sinks import KafkaSink
+from sluicegate.kafka import KafkaSink
 
 
 @pytest.mark.parametrize("work", [*WORKS])

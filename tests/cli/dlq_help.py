@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluicegate import DeadLetterRecord, RowBatch, send
 from sluicegate.cli import main
-from sluicegate.sinks import FileSink
+from sluicegate.files import FileSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

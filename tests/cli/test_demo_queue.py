@@ -22,8 +22,7 @@ from sluicegate.demo.proof import create_table, replace_schema
 from sluicegate.demo.queue_producer import enqueue, planned, shares_of
 from sluicegate.demo.queue_proof import QueueTables
 from sluicegate.demo.queue_worker import QUEUE, QueuePlace
-from sluicegate.queues import QueueAdmin
-from sluicegate.streams import install_streams
+from sluicegate.postgres import QueueAdmin, install_streams
 from sluicegate.testing import skip_or_fail
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, process, record
 
 from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, Message, Terminate
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, Terminate
+from sluicegate.files import FileSink
 from sluicegate.letters.source_items import item_of_record
-from sluicegate.sinks import FileSink
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,10 +12,10 @@ import pytest
 from tests.cli.dlq_help import Cli, keep, record
 
 from sluicegate import DeadLetterRecord
-from sluicegate.letters.preparation import prepare
 from sluicegate.letters.store import StoreError
-from sluicegate.letters.table import COLUMNS, LATER, creation
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
+from sluicegate.postgres.letters.preparation import prepare
+from sluicegate.postgres.letters.table import COLUMNS, LATER, creation
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,10 +30,11 @@ from sluicegate import (
 )
 from sluicegate.cli.dlq.replay import LEFT, Replay, ReplayRules, item_of
 from sluicegate.cli.named import named_sink
+from sluicegate.files import FileSink
 from sluicegate.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
 from sluicegate.letters.store import Unreadable
-from sluicegate.letters.table import creation
-from sluicegate.sinks import FileSink, MemorySink
+from sluicegate.postgres.letters.table import creation
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

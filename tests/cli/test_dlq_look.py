@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import NOON, Cli, keep_in_file, process, record
 
-from sluicegate._clients.files.append import archives
 from sluicegate.cli import main
+from sluicegate.files.client.append import archives
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, record
 
-from sluicegate.letters import rewrite as _dlq_rewrite
+from sluicegate.files.letters import rewrite as _dlq_rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,9 +26,8 @@ from sluicegate import (
 )
 from sluicegate._core.source import Record
 from sluicegate.cli import main
-from sluicegate.consumer import Consumer, Message, PoisonError
-from sluicegate.sinks import PostgresSink
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, PoisonError
+from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -151,7 +150,7 @@ def test_a_replay_into_a_table_is_exactly_once_though_it_is_killed_anywhere(
 import os, signal
 from sluicegate import send, stack
 from sluicegate.cli import main
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 dsn = {letters.dsn!r}
 
 class Fragile:
@@ -198,7 +197,7 @@ def test_what_fails_again_keeps_its_attempts_and_tells_its_new_error(
         "into_checked",
         f"""
 from sluicegate.cli import main
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 sink = PostgresSink({letters.dsn!r}, table="events", columns=("n", "word"), row=lambda item: (item["n"], "x\\0" if item["n"] == 1 else "x"))
 """,
     )

@@ -19,7 +19,7 @@ _NAMES = (f"stack_{number}" for number in itertools.count())
 HEAD = """
 import asyncio, json, os, signal, tenacity
 from sluicegate import *
-from sluicegate.sinks import FileSink
+from sluicegate.files import FileSink
 
 def log(batch):
     with open("log", "a") as file:

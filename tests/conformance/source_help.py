@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from sluicegate.sources import TopicPartition
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
 from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sluicegate import Clock
-    from sluicegate.sources import Position, Source
+    from sluicegate.consumer import Position, Source
     from sluicegate.testing import FakeClock
 
 LOGS: dict[str, MemoryLog] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from tests.sinks.file_help import lines
+from tests.files.file_help import lines
 
-from sluicegate._clients.files.append import archives
-from sluicegate.sinks import FileSink
+from sluicegate.files import FileSink
+from sluicegate.files.client.append import archives
 from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import httpx
 import pyarrow as pa
 import pytest
-from tests.sinks.http_help import Reply, Request, Server
+from tests.http.http_help import Reply, Request, Server
 
 from sluicegate import Batch, PermanentError, WriteResult
-from sluicegate.sinks import ElasticsearchSink, HttpResponse, HttpSink
+from sluicegate.http import ElasticsearchSink, HttpResponse, HttpSink
 from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.examples.example import load
 
-from sluicegate.sources import Position, TopicPartition
+from sluicegate.consumer import Position, TopicPartition
 from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from sluicegate.sources import Source
+    from sluicegate.consumer import Source
     from sluicegate.testing import FakeClock
 
 EXAMPLE = load("own_source")

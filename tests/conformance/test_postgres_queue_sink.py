@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from tests.sinks.postgres_queue.queue_help import create_queue
-from tests.streams.log_pool import lent
+from tests.postgres.queues.sink.queue_help import create_queue
+from tests.postgres.streams.log_pool import lent
 
-from sluicegate.sinks import PostgresQueueSink
+from sluicegate.postgres import PostgresQueueSink
 from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:

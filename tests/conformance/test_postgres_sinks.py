@@ -11,7 +11,7 @@ import asyncpg
 import pyarrow as pa
 import pytest
 
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.testing.conformance import TransactionConformance
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from tests.streams.log_pool import lent
+from tests.postgres.streams.log_pool import lent
 
-from sluicegate.sinks import PostgresStreamSink
+from sluicegate.postgres import PostgresStreamSink
 from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:

@@ -6,17 +6,12 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.sources.subscriptions.frozen import MovedClock
-from tests.streams.log_help import Log, installed
+from tests.postgres.streams.log_help import Log, installed
+from tests.postgres.subscriptions.frozen import MovedClock
 
-from sluicegate.postgres import PostgresAccess
-from sluicegate.sources.subscriptions import (
-    MemorySubscriptions,
-    PostgresAdvisoryLocks,
-    PostgresSubscriptions,
-    SQLiteSubscriptions,
-    locked_slot,
-)
+from sluicegate.consumer import MemorySubscriptions, locked_slot
+from sluicegate.files import SQLiteSubscriptions
+from sluicegate.postgres import PostgresAccess, PostgresAdvisoryLocks, PostgresSubscriptions
 from sluicegate.testing.conformance import (
     SubscriptionLocksConformance,
     SubscriptionStateConformance,
@@ -26,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from sluicegate.sources.subscriptions import SubscriptionLocks
+    from sluicegate.consumer import SubscriptionLocks
     from sluicegate.testing import EmbeddedPostgres
 
 

@@ -12,15 +12,21 @@ import pytest
 from tests.conformance.source_help import LOGS, MemorySourceSuite
 
 from sluicegate import ConfigError
-from sluicegate.sources import Fetched, Position, Record, UndecodableRecord
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import (
+    Fetched,
+    MemoryLog,
+    MemorySource,
+    Position,
+    Record,
+    UndecodableRecord,
+)
 from sluicegate.testing import FakeClock
 from sluicegate.testing.conformance.source.declaration import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sluicegate.sources import ClaimHost, Source, SourceClaim, TopicPartition
+    from sluicegate.consumer import ClaimHost, Source, SourceClaim, TopicPartition
 
 
 class CommitsWhatItNoLongerHolds(MemorySource):

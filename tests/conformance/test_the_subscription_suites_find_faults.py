@@ -8,10 +8,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sources.subscriptions.frozen import MovedClock
+from tests.postgres.subscriptions.frozen import MovedClock
 
 from sluicegate import LoopClock
-from sluicegate.sources.subscriptions import MemorySubscriptions, Subscribed
+from sluicegate.consumer import MemorySubscriptions, Subscribed
 from sluicegate.testing.conformance import (
     SubscriptionLocksConformance,
     SubscriptionStateConformance,
@@ -20,7 +20,7 @@ from sluicegate.testing.conformance import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from sluicegate.sources.subscriptions import Move, SubscriptionLocks, SubscriptionStart
+    from sluicegate.consumer import Move, SubscriptionLocks, SubscriptionStart
 
 
 class Faultless(MemorySubscriptions):

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from sluicegate import UnavailableError
 from sluicegate._core.retry_policy import RetryPolicy
 from sluicegate._core.source import Position
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
 from sluicegate.letters.parked import MemoryParkStore
-from sluicegate.sources.memory import MemoryLog, MemorySource
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sluicegate import TransientError, UnavailableError
 from sluicegate._core.retry_policy import RetryPolicy
 from sluicegate._core.source import Record
+from sluicegate.consumer import MemoryLog
 from sluicegate.consumer.results import Ack, Nak, Skip, Terminate, ToDeadLetter
-from sluicegate.sources.memory import MemoryLog
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from consumer_help import P0, P1, Recorder, finite, log_of, records
 
 from sluicegate import ConfigError
 from sluicegate._core.source import Position
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Skip
 from sluicegate.consumer.stepping import with_steps
 from sluicegate.consumer.steps import decode
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.consumer.message import Message

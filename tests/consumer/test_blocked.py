@@ -10,10 +10,9 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 
 from sluicegate import ConfigError, NoSuchKey
 from sluicegate._core.source import Position
-from sluicegate.consumer import offset_map
+from sluicegate.consumer import MemoryLog, MemorySource, offset_map
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Nak, PoisonError
-from sluicegate.sources.memory import MemoryLog, MemorySource
 from sluicegate.testing import FakeSink
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 from consumer_help import Poisoned, Recorder, finite, log_of, records
 
 from sluicegate import ConfigError
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.consumer.message import Message

@@ -11,10 +11,9 @@ from consumer_help import P0, P1, Recorder, finite, log_of, records
 
 from sluicegate import ClosedError, ConfigError, RetryPolicy
 from sluicegate._core.source import Position
-from sluicegate.consumer import offset_map
+from sluicegate.consumer import MemoryLog, MemorySource, offset_map
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Nak, Terminate
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

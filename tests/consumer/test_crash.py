@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from consumer_help import P0, Recorder, finite, records
 
 from sluicegate import Consumer
-from sluicegate.consumer import offset_map
-from sluicegate.sources.memory import Crashed, MemoryLog, MemorySource
+from sluicegate.consumer import Crashed, MemoryLog, MemorySource, offset_map
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from consumer_help import P0, P1, records
 
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from sluicegate import RetryPolicy
 from sluicegate._core.retry_policy import DoublingBackoff
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Ack
-from sluicegate.sources.memory import MemoryLog, MemorySource
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import pytest
 from consumer_help import P0, log_of
 from consuming import PROMPT
 
+from sluicegate.consumer import MemorySource
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import ACK, Manual, Nak, Terminate
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.sinks.memory import MemorySink
-from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,12 +14,12 @@ from watch_help import Gate, causes_of, running
 
 from sluicegate import TransientError
 from sluicegate._core.source import Record, TopicPartition
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
 from sluicegate.consumer.standing import standings
 from sluicegate.consumer.wait_reason import REMEDIES, WaitReason
 from sluicegate.letters.parked import MemoryParkStore
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from consumer_help import finite, log_of, records
 
 from sluicegate import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Message

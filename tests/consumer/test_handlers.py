@@ -13,6 +13,7 @@ from consuming import PROMPT, consume, records
 from sluicegate import Batcher, ConfigError, flow
 from sluicegate._core.errors import StoppedError
 from sluicegate._core.source import Record
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.handlers import as_batch_handler, as_handler
 from sluicegate.consumer.results import Ack, Nak, Skip, Terminate
@@ -20,8 +21,8 @@ from sluicegate.consumer.run_end import TaskCancelled
 from sluicegate.consumer.stepping import with_steps
 from sluicegate.consumer.steps import decode
 from sluicegate.consumer.workers import Slot, result_of_cut
-from sluicegate.sinks import MemorySink, SQLiteEffects
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.sinks import MemorySink
+from sluicegate.sql import SQLiteEffects
 
 if TYPE_CHECKING:
     from collections.abc import Callable

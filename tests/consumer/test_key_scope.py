@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from consumer_help import P0, P1
 
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.consumer.message import Message

@@ -10,8 +10,7 @@ from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, running
 
 from sluicegate._core.source import Record, Unread
-from sluicegate.consumer import Consumer, Lag
-from sluicegate.sources.memory import Crashed, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, Crashed, Lag, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

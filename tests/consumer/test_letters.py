@@ -11,9 +11,8 @@ from consumer_help import P0, Poisoned, Recorder, finite, log_of, records, runni
 
 from sluicegate import DeadLetterLimit, TransientError
 from sluicegate._core.source import Position
-from sluicegate.consumer import Nak, Terminate, ToDeadLetter
+from sluicegate.consumer import MemoryLog, MemorySource, Nak, Terminate, ToDeadLetter
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource
 from sluicegate.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, SlowSink
 
 if TYPE_CHECKING:

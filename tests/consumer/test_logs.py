@@ -11,7 +11,7 @@ from consuming import PROMPT
 
 from sluicegate import Consumer, Nak, Terminate
 from sluicegate._core.source import Position, Record
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.testing import ScriptedSink, fail
 
 if TYPE_CHECKING:

@@ -18,6 +18,8 @@ from sluicegate.consumer import (
     HandlerEnd,
     Lag,
     Manual,
+    MemoryLog,
+    MemorySource,
     Nak,
     Skip,
     Terminate,
@@ -26,7 +28,6 @@ from sluicegate.consumer import (
 from sluicegate.consumer.commons import Commons
 from sluicegate.consumer.observing import observed
 from sluicegate.sinks import MemorySink
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

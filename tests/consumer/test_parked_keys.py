@@ -11,11 +11,10 @@ from park_help import DurableParkStore, parking
 
 from sluicegate import ConfigError, NoSuchKey, SluicegateWarning
 from sluicegate._core.source import Position
-from sluicegate.consumer import Unparked
+from sluicegate.consumer import MemoryLog, MemorySource, Unparked
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Nak, Terminate
 from sluicegate.letters.parked import MemoryParkStore
-from sluicegate.sources.memory import MemoryLog, MemorySource
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

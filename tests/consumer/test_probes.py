@@ -14,8 +14,7 @@ from consumer_help import Recorder, log_of
 from watch_help import Gate, running
 
 from sluicegate import ConfigError
-from sluicegate.consumer import Consumer, probes, serve_probes
-from sluicegate.sources.memory import MemorySource
+from sluicegate.consumer import Consumer, MemorySource, probes, serve_probes
 from sluicegate.telemetry import PrometheusConsumerObserver
 
 if TYPE_CHECKING:

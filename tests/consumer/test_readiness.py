@@ -10,9 +10,8 @@ from consumer_help import P0, Recorder, log_of
 from watch_help import Gate, running
 
 from sluicegate import ClosedError
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource
 from sluicegate.consumer.health import Heartbeat
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,9 +14,8 @@ from consumer_help import P0
 
 from sluicegate._core.order.lanes import Lanes
 from sluicegate._core.source import Position, Record
-from sluicegate.consumer import Consumer, offset_map
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, offset_map
 from sluicegate.consumer.claim import Claim
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

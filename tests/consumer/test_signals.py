@@ -16,13 +16,13 @@ from watch_help import Gate
 
 import sluicegate
 from sluicegate import Consumer
-from sluicegate.sources.memory import MemorySource
+from sluicegate.consumer import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from sluicegate.sources import ClaimHost
+    from sluicegate.consumer import ClaimHost
     from sluicegate.testing import FakeClock
 
 PROGRAM = """
@@ -30,7 +30,7 @@ import asyncio, math, sys
 import sluicegate
 from sluicegate._core.clock import LOOP_CLOCK, wait_until
 from sluicegate._core.source import Record
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 log = MemoryLog([Record("t", 0, offset, key) for offset, key in enumerate("aab")])
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from watch_help import Gate, running
 
 from sluicegate._core.source import Record
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.results import Nak
 from sluicegate.consumer.stalls import StallDetector
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

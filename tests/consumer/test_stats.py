@@ -15,9 +15,17 @@ from watch_help import Gate, running
 
 from sluicegate import ClosedError
 from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, InFlight, Nak, Terminate, ToDeadLetter, offset_map
+from sluicegate.consumer import (
+    Consumer,
+    InFlight,
+    MemoryLog,
+    MemorySource,
+    Nak,
+    Terminate,
+    ToDeadLetter,
+    offset_map,
+)
 from sluicegate.consumer.tracker import Tracker
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.consumer import ConsumerStats, Message

@@ -18,6 +18,8 @@ from sluicegate.consumer import (
     Ack,
     Consumer,
     DecodeError,
+    MemoryLog,
+    MemorySource,
     Nak,
     SchemaError,
     Skip,
@@ -28,7 +30,6 @@ from sluicegate.consumer import (
     skip_seen,
     with_steps,
 )
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,13 +18,13 @@ from sluicegate import Batcher, RetryPolicy, flow
 from sluicegate._core.errors import StoppedError
 from sluicegate._core.retry_policy import DoublingBackoff
 from sluicegate._core.source import SourceTraits
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.handler_clock import HandlerClock
 from sluicegate.consumer.results import Ack, HandlerTimeout
 from sluicegate.consumer.wait_reason import WaitReason
 from sluicegate.consumer.workers import Slot
 from sluicegate.sinks import MemorySink
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,11 +11,9 @@ from consumer_help import P0, log_of, running
 from park_help import DurableParkStore, parking
 
 from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, Unparked
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, UndecodableRecord, Unparked
 from sluicegate.consumer.jobs import JobScheduler
 from sluicegate.letters.source_items import NoSourceRecordError, record_of_item
-from sluicegate.sources import UndecodableRecord
-from sluicegate.sources.memory import MemoryLog, MemorySource
 from sluicegate.testing import FakeSink
 
 if TYPE_CHECKING:

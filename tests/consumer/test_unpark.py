@@ -14,10 +14,9 @@ from park_help import DurableParkStore, parking
 
 from sluicegate import ConfigError, NoSuchKey
 from sluicegate._core.source import Position, TopicPartition
-from sluicegate.consumer import Unparked
+from sluicegate.consumer import MemoryLog, MemorySource, Unparked
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Nak, PoisonError, Terminate, ToDeadLetter
-from sluicegate.sources.memory import MemoryLog, MemorySource
 from sluicegate.testing import FakeClock, FakeSink
 
 if TYPE_CHECKING:

@@ -12,34 +12,31 @@ import pytest
 from tests.surface import PUBLIC, signature
 
 from sluicegate import ConfigError, Metrics, Retry, Tracing
-from sluicegate.consumer import FullJitter
+from sluicegate.clickhouse import ClickHouseSink
+from sluicegate.consumer import FullJitter, MemoryLog, MemorySource
 from sluicegate.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
-from sluicegate.queues import (
+from sluicegate.files import FileSink, FileSource
+from sluicegate.http import HttpSink
+from sluicegate.kafka import KafkaSink
+from sluicegate.nats import JetStreamSource, NatsSink
+from sluicegate.objects import ObjectSink, ParquetSink
+from sluicegate.postgres import (
     JobAdmin,
     LaneAdmin,
+    PostgresQueueSink,
+    PostgresQueueSource,
+    PostgresStreamSink,
+    PostgresStreamSource,
     QueueAdmin,
     QueueSettings,
     RangeAdmin,
     StoredQueue,
+    StreamRetention,
+    SubscriptionAdmin,
+    install_streams,
+    upgrade_streams,
 )
-from sluicegate.sinks import (
-    ClickHouseSink,
-    FileSink,
-    HttpSink,
-    KafkaSink,
-    NatsSink,
-    ObjectSink,
-    ParquetSink,
-    PostgresQueueSink,
-    PostgresStreamSink,
-    RedisSink,
-)
-from sluicegate.sources.files import FileSource
-from sluicegate.sources.jetstream import JetStreamSource
-from sluicegate.sources.memory import MemoryLog, MemorySource
-from sluicegate.sources.postgres_queue import PostgresQueueSource
-from sluicegate.sources.postgres_stream import PostgresStreamSource
-from sluicegate.streams import StreamRetention, SubscriptionAdmin, install_streams, upgrade_streams
+from sluicegate.redis import RedisSink
 from sluicegate.telemetry import (
     ConsumerTracing,
     OpenTelemetryConsumerObserver,

@@ -34,7 +34,7 @@ MOST_WITH_BATCHER = 126
 """Maximum number of Sluicegate modules for a batcher whose sink is a plain function."""
 
 DEFERRED_PARTS = {
-    "sluicegate._clients", "sluicegate._core.staging", "sluicegate._core.transaction",
+    "sluicegate._core.values", "sluicegate._core.staging", "sluicegate._core.transaction",
     "sluicegate.batcher", "sluicegate.consumer", "sluicegate.letters", "sluicegate.retry", "sluicegate.sinks",
     "sluicegate.telemetry",
 }  # fmt: skip
@@ -46,10 +46,10 @@ HEAVY = {
 
 DOORS = [
     "sluicegate.letters.record", "sluicegate._core.transaction", "sluicegate.consumer.message",
-    "sluicegate.sinks.postgres.sink", "sluicegate.telemetry.tracing", "sluicegate.batcher.report",
+    "sluicegate.postgres.sink.sink", "sluicegate.telemetry.tracing", "sluicegate.batcher.report",
     "sluicegate.batcher.threads.blocking", "sluicegate.retry.circuit",
     "sluicegate.sinks.combinators.router", "sluicegate.sinks.decorators.timeout",
-    "sluicegate.sinks.elasticsearch.sink", "sluicegate.sinks.file.sink", "sluicegate.sinks.http.write",
+    "sluicegate.http.elasticsearch.sink", "sluicegate.files.sink.sink", "sluicegate.http.write",
     "sluicegate.telemetry.rules",
 ]  # fmt: skip
 """Modules that a program may import first."""
@@ -127,8 +127,8 @@ def test_the_deferred_parts_are_seen_once_they_are_loaded() -> None:
 
 
 def test_one_sink_does_not_load_the_others() -> None:
-    loaded = loaded_by("from sluicegate.sinks.postgres import PostgresSink")
-    assert "sluicegate.sinks.postgres.sink" in loaded
+    loaded = loaded_by("from sluicegate.postgres import PostgresSink")
+    assert "sluicegate.postgres.sink.sink" in loaded
     others = {"decorators", "combinators", "elasticsearch", "file", "http"}
     assert loaded & {f"sluicegate.sinks.{name}" for name in others} == set()
 
@@ -216,11 +216,11 @@ def test_a_star_import_brings_every_public_name() -> None:
 
 def test_a_part_is_an_attribute_of_its_package_without_an_import_of_its_own() -> None:
     assert told(
-        "import json, sluicegate\nparts = [sluicegate.sinks.postgres, sluicegate.retry, "
+        "import json, sluicegate\nparts = [sluicegate.postgres, sluicegate.retry, "
         "sluicegate.telemetry, sluicegate.sinks.memory]\n"
         "print(json.dumps([part.__name__ for part in parts]))"
     ) == [
-        "sluicegate.sinks.postgres",
+        "sluicegate.postgres",
         "sluicegate.retry",
         "sluicegate.telemetry",
         "sluicegate.sinks.memory",
@@ -243,13 +243,13 @@ def test_a_name_reports_the_same_home_by_whichever_door_it_was_loaded(
 
 
 def test_deferred_names_travel_by_pickle() -> None:
-    kinds: list[object] = [sluicegate.Timeout, sluicegate.Unit, sluicegate.sinks.PostgresSink]
+    kinds: list[object] = [sluicegate.Timeout, sluicegate.Unit, sluicegate.postgres.PostgresSink]
     sent = pickle.dumps(kinds)
     assert b"_core" not in sent
     assert told(
         f"import json, pickle\nkinds = pickle.loads({sent!r})\n"
         "print(json.dumps([f'{kind.__module__}.{kind.__qualname__}' for kind in kinds]))"
-    ) == ["sluicegate.Timeout", "sluicegate.Unit", "sluicegate.sinks.PostgresSink"]
+    ) == ["sluicegate.Timeout", "sluicegate.Unit", "sluicegate.postgres.PostgresSink"]
 
 
 def test_annotations_find_deferred_names() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from sluicegate import ConfigError
 from sluicegate._core.keywords import takes
-from sluicegate.sinks import ElasticsearchSink, HttpSink
-from sluicegate.sinks.http import config
+from sluicegate.http import ElasticsearchSink, HttpSink, config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

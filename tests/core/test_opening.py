@@ -28,14 +28,12 @@ from sluicegate import (
 )
 from sluicegate._core.decorator import WrappingSink
 from sluicegate._core.opening import Openable, only_user, opened
+from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
+from sluicegate.files import FileSource
+from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
+from sluicegate.nats import JetStreamSource
+from sluicegate.postgres import PostgresQueueSource, PostgresStreamSource
 from sluicegate.sinks import MemorySink
-from sluicegate.sources.files import FileSource
-from sluicegate.sources.jetstream import JetStreamSource
-from sluicegate.sources.kafka import KafkaSource
-from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
-from sluicegate.sources.memory import MemoryLog, MemorySource, TopicPartition
-from sluicegate.sources.postgres_queue import PostgresQueueSource
-from sluicegate.sources.postgres_stream import PostgresStreamSource
 from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from sluicegate import (
     UnknownOutcomeError,
     flow,
 )
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.sinks import MemorySink
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

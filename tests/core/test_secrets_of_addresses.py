@@ -20,33 +20,33 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluicegate import ConfigError, RowBatch
-from sluicegate._clients.postgres.schema.administration import check_streams
 from sluicegate._core.function_sink import as_sink
 from sluicegate.cli import main
-from sluicegate.flow import PostgresState
-from sluicegate.postgres import PostgresAccess
-from sluicegate.queues import QueueAdmin, QueueMonitor
-from sluicegate.sinks import (
-    ClickHouseSink,
-    ElasticsearchSink,
-    HttpSink,
-    KafkaSink,
-    NatsSink,
-    ObjectSink,
+from sluicegate.clickhouse import ClickHouseSink
+from sluicegate.http import ElasticsearchSink, HttpSink
+from sluicegate.kafka import ConfluentKafkaSource, KafkaSink, KafkaSource
+from sluicegate.nats import JetStreamSource, NatsSink
+from sluicegate.objects import ObjectSink
+from sluicegate.postgres import (
+    PostgresAccess,
+    PostgresAdvisoryLocks,
     PostgresEffects,
+    PostgresParkStore,
     PostgresQueueSink,
+    PostgresQueueSource,
     PostgresSink,
+    PostgresState,
     PostgresStreamSink,
-    RedisSink,
-    SqlSink,
+    PostgresStreamSource,
+    PostgresSubscriptions,
+    QueueAdmin,
+    QueueMonitor,
+    StreamMonitor,
+    SubscriptionAdmin,
 )
-from sluicegate.sources.jetstream import JetStreamSource
-from sluicegate.sources.kafka import KafkaSource
-from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
-from sluicegate.sources.postgres_queue import PostgresQueueSource
-from sluicegate.sources.postgres_stream import PostgresStreamSource
-from sluicegate.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
-from sluicegate.streams import PostgresParkStore, StreamMonitor, SubscriptionAdmin
+from sluicegate.postgres.schema.administration import check_streams
+from sluicegate.redis import RedisSink
+from sluicegate.sql import SqlSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

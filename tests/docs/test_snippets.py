@@ -17,11 +17,10 @@ from tests.docs.pages import ROOT, pages_with_snippets, snippets
 from tests.examples.example import load
 
 from sluicegate import Batcher, Consumer, PermanentError, RowBatch, WriteResult, flow
-from sluicegate.consumer import MemoryParkStore
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
 from sluicegate.consumer.jobs import EventContext, Incomplete, Interjector, JobScheduler
-from sluicegate.sinks import MemorySink, PostgresSink
-from sluicegate.sources.memory import MemoryLog, MemorySource
-from sluicegate.streams import install_streams
+from sluicegate.postgres import PostgresSink, install_streams
+from sluicegate.sinks import MemorySink
 from sluicegate.testing.servers.ports import free_port
 
 if TYPE_CHECKING:

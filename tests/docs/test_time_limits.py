@@ -8,29 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate import sinks
-from sluicegate._clients.kafka.log_reader import PATIENCE
-from sluicegate._clients.nats.connection import CLOSE_SECONDS
-from sluicegate._clients.nats.options import PING_INTERVAL, PINGS
-from sluicegate.flow import KafkaState, PostgresState
-from sluicegate.letters import object_turn, objects
-from sluicegate.queues import QueueAdmin, QueueMonitor
-from sluicegate.sinks.http.config import TIMEOUT
-from sluicegate.sinks.sql.sink import ANSWER_WITHIN
-from sluicegate.sources.jetstream import JetStreamSource
-from sluicegate.sources.jetstream.channel import REQUEST_WITHIN
-from sluicegate.sources.kafka import KafkaSource
-from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
-from sluicegate.sources.postgres_queue import PostgresQueueSource
-from sluicegate.sources.postgres_stream import PostgresStreamSource
-from sluicegate.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
-from sluicegate.streams import PostgresParkStore, StreamMonitor, SubscriptionAdmin
+from sluicegate.http.config import TIMEOUT
+from sluicegate.kafka import ConfluentKafkaSource, KafkaSource, KafkaState
+from sluicegate.kafka.client.log_reader import PATIENCE
+from sluicegate.nats import JetStreamSource
+from sluicegate.nats.client.connection import CLOSE_SECONDS
+from sluicegate.nats.client.options import PING_INTERVAL, PINGS
+from sluicegate.nats.jetstream.channel import REQUEST_WITHIN
+from sluicegate.objects.letters import store as objects
+from sluicegate.objects.letters import turn as object_turn
+from sluicegate.postgres import (
+    PostgresAdvisoryLocks,
+    PostgresParkStore,
+    PostgresQueueSource,
+    PostgresState,
+    PostgresStreamSource,
+    PostgresSubscriptions,
+    QueueAdmin,
+    QueueMonitor,
+    StreamMonitor,
+    SubscriptionAdmin,
+)
+from sluicegate.sql.sink import ANSWER_WITHIN
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/time-limits.md"
 SINKS = "tests/sinks/test_silent_connections.py"
-READERS = "tests/sources/kafka/test_silent_connection.py"
-CLIENTS = "tests/streams/test_silent_clients.py"
-CONNECTIONS = "tests/streams/test_silent_connections.py"
+READERS = "tests/kafka/source/test_silent_connection.py"
+CLIENTS = "tests/postgres/streams/test_silent_clients.py"
+CONNECTIONS = "tests/postgres/streams/test_silent_connections.py"
 ROW = re.compile(
     r"^\| `(?P<client>[^`]+)`[^|]* \| (?P<wait>[^|]+) \|(?: `(?P<limit>[^`]+)`(?P<times>[^|]*))? \|"
     r" (?P<default>[\d.]+) \|$",
@@ -62,7 +68,7 @@ TESTED = {
     "NatsSink": (SINKS, "nats"),
     "KafkaSink": (SINKS, "kafka"),
     "SqlSink": (SINKS, "sql_psycopg_threads"),
-    "JetStreamSource": ("tests/sources/jetstream/test_silent_connection.py", "JetStreamSource"),
+    "JetStreamSource": ("tests/nats/jetstream/test_silent_connection.py", "JetStreamSource"),
     "KafkaSource": (READERS, "aiokafka"),
     "ConfluentKafkaSource": (READERS, "librdkafka"),
     "KafkaState": ("tests/flow/state/test_kafka_state.py", "test_silent_connections"),
@@ -80,7 +86,10 @@ TESTED = {
     "QueueMonitor": (CLIENTS, "QueueMonitor"),
     "StreamMonitor": (CLIENTS, "StreamMonitor"),
     "SubscriptionAdmin": (CLIENTS, "SubscriptionAdmin"),
-    "sluicegate dlq": ("tests/letters/test_objects.py", "test_an_unanswered_release_is_bounded"),
+    "sluicegate dlq": (
+        "tests/objects/letters/test_objects.py",
+        "test_an_unanswered_release_is_bounded",
+    ),
 }
 """The file of the test of each client with silent connections, and the test or its case."""
 FIXED = {

@@ -18,10 +18,10 @@ from aiokafka import AIOKafkaConsumer
 from table_help import covered
 from tests.children import child
 from tests.examples.example import EXAMPLES, load, printed_on
-from tests.sources.kafka.kafka_help import new_topic
+from tests.kafka.source.kafka_help import new_topic
 
-from sluicegate.sources import Position
-from sluicegate.streams import install_streams
+from sluicegate.consumer import Position
+from sluicegate.postgres import install_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+from tests.clickhouse.servers import EngineServer, running
 from tests.examples.example import load, printed_on
-from tests.sinks.clickhouse.servers import EngineServer, running
 
 from sluicegate.testing.servers.require import there_or_skip
 

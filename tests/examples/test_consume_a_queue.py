@@ -13,8 +13,7 @@ import asyncpg
 from tests.examples.example import load, printed_on
 
 from sluicegate import Consumer, RetryPolicy
-from sluicegate.queues import QueueAdmin
-from sluicegate.streams import install_streams
+from sluicegate.postgres import QueueAdmin, install_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -32,6 +32,6 @@ async def test_the_page_shows_what_its_programs_print(
 async def test_the_guide_to_sources_shows_what_its_first_program_prints(
     fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second one needs a server: see `tests/sources/redis_streams/test_page.py`."""
+    """The second one needs a server: see `tests/redis/streams_source/test_page.py`."""
     await load("own_source").main()
     assert capsys.readouterr().out == printed_on("how-to/write-your-own-source.md")[0]

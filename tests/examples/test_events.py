@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.examples.example import load, printed_on
 
+from sluicegate.consumer import MemoryLog, TopicPartition
 from sluicegate.consumer.jobs import MemoryState
-from sluicegate.sources.memory import MemoryLog, TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.examples.example import EXAMPLES, load
-from tests.sinks.http_help import Reply, Request, serving
+from tests.http.http_help import Reply, Request, serving
 
 if TYPE_CHECKING:
     from sluicegate import LoopClock

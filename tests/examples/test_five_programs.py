@@ -25,8 +25,7 @@ from tests.examples.conftest import database
 from tests.examples.example import DOCS, EXAMPLES
 from tests.examples.test_from_the_wheel import Reader, outside, reader_in, wheel
 
-from sluicegate.queues import QueueAdmin
-from sluicegate.streams import install_streams
+from sluicegate.postgres import QueueAdmin, install_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

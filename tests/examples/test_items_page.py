@@ -17,7 +17,7 @@ from tests.examples.example import load, printed_on
 from tests.examples.snippets import snippet_on
 
 from sluicegate import ArrowBatch, send
-from sluicegate.sinks import ParquetSink
+from sluicegate.objects import ParquetSink
 
 if TYPE_CHECKING:
     from pathlib import Path

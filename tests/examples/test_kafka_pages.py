@@ -21,7 +21,7 @@ from tests.children import child
 from tests.examples.example import DOCS, EXAMPLES, load, printed_on
 
 from sluicegate import ConfigError, Consumer
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
 from sluicegate.testing.servers.ports import free_port
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ async def explained(kafka: EmbeddedKafka, *topics: str, group: str, **options: A
     """The source's trouble in `explain()`, with the names on the page."""
     bootstrap = options.pop("bootstrap", kafka.bootstrap)
     source = KafkaSource(*topics, bootstrap=bootstrap, group=group, **{**TIMES, **options})
-    logger, heard = logging.getLogger("sluicegate.sources.kafka"), Heard(group)
+    logger, heard = logging.getLogger("sluicegate.kafka"), Heard(group)
     logger.addHandler(heard)
     try:
         async with Consumer(source, name="billing") as consumer:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("httpx")
 
 from tests.examples.example import DOCS, load, printed_on
-from tests.sinks.http_help import Reply, Request, Step, reply, serving
+from tests.http.http_help import Reply, Request, Step, reply, serving
 
 from sluicegate import ErrorClass, LoopClock, PermanentError, TransientError
 

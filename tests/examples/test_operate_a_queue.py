@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.examples.example import DOCS
-from tests.queues.jobs_help import insert
-from tests.streams.log_help import Log, installed
+from tests.postgres.queues.jobs_help import insert
+from tests.postgres.streams.log_help import Log, installed
 
 from sluicegate.cli import main
 

@@ -12,7 +12,7 @@ import asyncpg
 import httpx
 from tests.examples.example import load, printed_on
 
-from sluicegate.streams import install_streams
+from sluicegate.postgres import install_streams
 
 if TYPE_CHECKING:
     import pytest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tests.examples.example import load, printed_on
 
 from sluicegate import Batcher, Retry, UnavailableError, flow, stack
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     import pytest

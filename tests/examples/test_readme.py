@@ -14,9 +14,8 @@ import pytest
 from tests.examples.example import DOCS, ROOT
 
 from sluicegate import Batcher, ItemFailed
-from sluicegate.queues import QueueAdmin
-from sluicegate.sources.memory import MemoryLog, MemorySource
-from sluicegate.streams import install_streams
+from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.postgres import QueueAdmin, install_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ pytest.importorskip("sqlalchemy")
 from tests.examples.example import DOCS, load, printed_on
 
 from sluicegate import Batcher
-from sluicegate.sinks import SqlSink
+from sluicegate.sql import SqlSink
 
 if TYPE_CHECKING:
     from pathlib import Path

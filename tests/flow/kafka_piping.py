@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from tests.sources.kafka.storm_help import QUICK, Watch
-from tests.sources.kafka.truth_help import Truth
+from tests.kafka.source.storm_help import QUICK, Watch
+from tests.kafka.source.truth_help import Truth
 
 from sluicegate import (
     Batcher,
@@ -18,7 +18,7 @@ from sluicegate import (
     UnknownOutcomeError,
     flow,
 )
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

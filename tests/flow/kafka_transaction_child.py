@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any
 import sluicegate
 from sluicegate import flow
 from sluicegate.consumer import ConsumerObserver
-from sluicegate.sinks.kafka import KafkaSink
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSink, KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sluicegate import Message
-    from sluicegate.consumer import ConsumerStats
-    from sluicegate.sources import TopicPartition
+    from sluicegate.consumer import ConsumerStats, TopicPartition
 
 TELL_EVERY = 0.01
 """Seconds."""

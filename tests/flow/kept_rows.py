@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from sluicegate import Capabilities, PermanentError, PositionLost, WriteResult, flow
 from sluicegate._core.transaction import Attempt
-from sluicegate.sources.memory import MemorySource
+from sluicegate.consumer import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 
     from sluicegate import Batch, PositionUnit
-    from sluicegate.sources import Position, TopicPartition
-    from sluicegate.sources.memory import MemoryLog
+    from sluicegate.consumer import MemoryLog, Position, TopicPartition
     from sluicegate.testing import FakeClock
 
 Place = tuple[str, "TopicPartition"]

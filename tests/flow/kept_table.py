@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import asyncpg
-from tests.sinks.postgres_help import database
+from tests.postgres.sink.postgres_help import database
 
-from sluicegate.sinks.postgres import PostgresSink
+from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.sinks.postgres_help import Database
+    from tests.postgres.sink.postgres_help import Database
 
     from sluicegate import Message
 

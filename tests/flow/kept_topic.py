@@ -15,15 +15,14 @@ from aiokafka import TopicPartition as ClientPartition
 from aiokafka.client import CoordinationType
 from aiokafka.errors import for_code
 from kafka_transaction_child import row_of
-from tests.sources.kafka.kafka_help import admin_of, end_of, new_name, new_topic, produce
-from tests.sources.kafka.storm_help import Watch
+from tests.kafka.source.kafka_help import admin_of, end_of, new_name, new_topic, produce
+from tests.kafka.source.storm_help import Watch
 
 from sluicegate import flow
-from sluicegate._clients.kafka.coordinator import Coordinator
-from sluicegate._clients.kafka.offset_fetch import StableOffsetFetch, fetched
-from sluicegate.sinks.kafka import KafkaSink
-from sluicegate.sources import Position, TopicPartition
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.consumer import Position, TopicPartition
+from sluicegate.kafka import KafkaSink, KafkaSource
+from sluicegate.kafka.client.coordinator import Coordinator
+from sluicegate.kafka.client.offset_fetch import StableOffsetFetch, fetched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable

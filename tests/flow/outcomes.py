@@ -33,11 +33,10 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.outcome import Outcome
-from sluicegate.consumer import Skip
+from sluicegate.consumer import MemoryLog, MemorySource, Skip
 from sluicegate.consumer.poison import STRATEGIES
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.sinks import MemorySink
-from sluicegate.sources.memory import MemoryLog, MemorySource
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import sluicegate
 from sluicegate import Batcher, Limits, Retry, flow, stack
-from sluicegate.consumer import ConsumerObserver
-from sluicegate.postgres import PostgresAccess
-from sluicegate.sinks.postgres import PostgresSink
-from sluicegate.sources import TopicPartition
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.consumer import ConsumerObserver, TopicPartition
+from sluicegate.kafka import KafkaSource
+from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from sluicegate import ClosedError, ConfigError, TransientError
 from sluicegate._core.delivery.delivery import GRACE
 from sluicegate._core.errors import NoSuchKey
 from sluicegate._core.source import TopicPartition
-from sluicegate.sources.memory import MemoryLog
+from sluicegate.consumer import MemoryLog
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluicegate import Batcher, Capabilities, Limits, PermanentError, flow
 from sluicegate._core.source import Record, TopicPartition, UndecodableRecord
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sluicegate
 from sluicegate import Batcher, Limits, Retry, flow, stack
-from sluicegate.sinks.postgres import PostgresEffects, PostgresSink
-from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.postgres import PostgresEffects, PostgresQueueSource, PostgresSink
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tests.children import child
-from tests.queues.jobs_help import create
-from tests.sources.postgres_queue.kills_help import (
+from tests.postgres.queues.jobs_help import create
+from tests.postgres.queues.source.kills_help import (
     CROSSED,
     CROSSED_IN_TRANSACTIONS,
     LEFT,
@@ -21,12 +21,11 @@ from tests.sources.postgres_queue.kills_help import (
     Queue,
     Sent,
 )
-from tests.streams.log_help import Log, fresh_name, install_log
+from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate import RetryPolicy, flow
 from sluicegate.consumer import DoublingBackoff
-from sluicegate.sinks.postgres import PostgresEffects, PostgresSink
-from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.postgres import PostgresEffects, PostgresQueueSource, PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate import flow
-from sluicegate.sinks import SQLiteEffects
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.sql import SQLiteEffects
 
 COUNT = 12
 SECOND_TRANSACTION = (20, 24, 25, 26)

@@ -16,9 +16,9 @@ from state_counting import Counting, key_of
 
 import sluicegate
 from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer
-from sluicegate.flow import KafkaState, PostgresState
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.kafka import KafkaState
+from sluicegate.postgres import PostgresState
 
 if TYPE_CHECKING:
     from sluicegate._core.source import Source
@@ -29,7 +29,7 @@ def source_of(options: dict[str, Any]) -> Source:
     if "topic" not in options:
         log = [Record("t", 0, at, key_of(at), b"") for at in range(options["count"])]
         return MemorySource(MemoryLog(log), ends=True)
-    from sluicegate.sources.kafka import KafkaSource
+    from sluicegate.kafka import KafkaSource
 
     return KafkaSource(
         options["topic"],

@@ -7,13 +7,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from state_topics import settled_state
-from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
+from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.source import TopicPartition
 from sluicegate.consumer import Consumer
-from sluicegate.flow import KafkaState
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource, KafkaState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

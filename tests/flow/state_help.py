@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from sluicegate.flow import PostgresState
+from sluicegate.postgres import PostgresState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as ClientPartition
-from tests.sources.kafka.kafka_help import end_of, stored
+from tests.kafka.source.kafka_help import end_of, stored
 
 from sluicegate._core.source import Position
 

@@ -20,9 +20,7 @@ import asyncpg
 
 import sluicegate
 from sluicegate import Consumer, UnavailableError, flow
-from sluicegate.sinks import PostgresEffects
-from sluicegate.sinks.postgres import classify_postgres
-from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.postgres import PostgresEffects, PostgresStreamSource, classify_postgres
 
 if TYPE_CHECKING:
     from sluicegate import Message

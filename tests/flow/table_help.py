@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import asyncpg
-from tests.sinks.postgres_help import database
+from tests.postgres.sink.postgres_help import database
 
 from sluicegate.consumer import offset_map
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from tests.sinks.postgres_help import Database
+    from tests.postgres.sink.postgres_help import Database
 
-    from sluicegate.sources import Position
+    from sluicegate.consumer import Position
 
 
 class Written(NamedTuple):

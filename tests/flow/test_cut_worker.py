@@ -9,7 +9,7 @@ from piping import P0, P1, Destination, key_of, records
 from test_parking import DurableStore
 
 from sluicegate import Batcher, Limits, Terminate, flow
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Batch

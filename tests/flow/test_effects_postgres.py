@@ -10,14 +10,23 @@ import asyncpg
 import pytest
 from kept_table import KeptTable, kept_table
 from piping import P0, records
-from tests.sinks.postgres_help import proxied
-from tests.sources.kafka.storm_help import log_lines
+from tests.kafka.source.storm_help import log_lines
+from tests.postgres.sink.postgres_help import proxied
 
 from sluicegate import ClosedError, ConfigError, RetryPolicy, RowBatch, Unit, flow, transaction
-from sluicegate.consumer import DoublingBackoff, Message, Nak, Skip, Terminate, ToDeadLetter
-from sluicegate.sinks import MemorySink, PostgresEffects
-from sluicegate.sources import Position
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import (
+    DoublingBackoff,
+    MemoryLog,
+    MemorySource,
+    Message,
+    Nak,
+    Position,
+    Skip,
+    Terminate,
+    ToDeadLetter,
+)
+from sluicegate.postgres import PostgresEffects
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from piping import P0, records
-from tests.sources.kafka.storm_help import log_lines
+from tests.kafka.source.storm_help import log_lines
 
 from sluicegate import (
     ClosedError,
@@ -27,12 +27,21 @@ from sluicegate import (
     flow,
     transaction,
 )
-from sluicegate.consumer import DoublingBackoff, Message, Nak, Skip, Terminate, ToDeadLetter
+from sluicegate.consumer import (
+    DoublingBackoff,
+    MemoryLog,
+    MemorySource,
+    Message,
+    Nak,
+    Position,
+    Skip,
+    Terminate,
+    ToDeadLetter,
+)
+from sluicegate.postgres import PostgresQueueSource
 from sluicegate.retry import ErrorClass
-from sluicegate.sinks import MemorySink, SQLiteEffects
-from sluicegate.sources import Position
-from sluicegate.sources.memory import MemoryLog, MemorySource
-from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.sinks import MemorySink
+from sluicegate.sql import SQLiteEffects
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from kept_table import KeptTable, kept_table
-from tests.sinks.postgres_help import Database
-from tests.sources.kafka.child_help import child_process
-from tests.streams.log_help import Log, fresh_name, install_log
-from tests.streams.silent_proxy import SilentProxy, freeze, silent_proxy
+from tests.kafka.source.child_help import child_process
+from tests.postgres.sink.postgres_help import Database
+from tests.postgres.streams.log_help import Log, fresh_name, install_log
+from tests.postgres.streams.silent_proxy import SilentProxy, freeze, silent_proxy
 
 from sluicegate.testing import embedded_postgres as start_postgres
 from sluicegate.testing.servers.require import there_or_skip

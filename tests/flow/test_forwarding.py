@@ -7,14 +7,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kafka_piping import kafka_source, pipe_member
-from tests.sources.kafka.kafka_help import end_of, fill, new_name, new_topic, produce, stored
-from tests.sources.kafka.proxy_help import Api, proxied
-from tests.sources.kafka.storm_help import run
+from tests.kafka.source.kafka_help import end_of, fill, new_name, new_topic, produce, stored
+from tests.kafka.source.proxy_help import Api, proxied
+from tests.kafka.source.storm_help import run
 
 from sluicegate import Batcher, Limits, RetryPolicy, stack
+from sluicegate.consumer import Position, TopicPartition
+from sluicegate.kafka import KafkaSink
 from sluicegate.retry import Backoff, Retry
-from sluicegate.sinks import KafkaSink
-from sluicegate.sources import Position, TopicPartition
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka

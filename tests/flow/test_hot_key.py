@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from piping import P0, Destination, key_of, records
 
 from sluicegate import Batcher, Limits, flow
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Batch

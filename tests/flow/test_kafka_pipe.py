@@ -17,12 +17,12 @@ from kafka_piping import (
     keyed_batcher,
     pipe_member,
 )
-from tests.sources.kafka.kafka_help import fill, lose, new_name, new_topic, stored
-from tests.sources.kafka.proxy_help import Api, proxied
-from tests.sources.kafka.storm_help import run
+from tests.kafka.source.kafka_help import fill, lose, new_name, new_topic, stored
+from tests.kafka.source.proxy_help import Api, proxied
+from tests.kafka.source.storm_help import run
 
 from sluicegate import RetryPolicy
-from sluicegate.sources import Position, TopicPartition
+from sluicegate.consumer import Position, TopicPartition
 
 if TYPE_CHECKING:
     from sluicegate import Batch

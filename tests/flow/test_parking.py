@@ -10,8 +10,8 @@ from piping import P0, Destination, piped, records
 
 from sluicegate import Limits, PermanentError, Terminate, WriteResult
 from sluicegate._core.errors import KeyStopped
+from sluicegate.consumer import MemoryLog
 from sluicegate.letters.parked import MemoryParkStore
-from sluicegate.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
     from sluicegate import Batch

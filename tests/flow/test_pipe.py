@@ -20,9 +20,8 @@ from sluicegate import (
     UnknownOutcomeError,
     flow,
 )
-from sluicegate.consumer import Skip
+from sluicegate.consumer import MemoryLog, MemorySource, Skip
 from sluicegate.sinks import MemorySink
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Batch

@@ -8,8 +8,7 @@ import pytest
 from piping import P0, Destination, piped, records, refuse
 
 from sluicegate import Batcher, ClosedError, ConfigError, Limits
-from sluicegate.consumer import ConsumerObserver, Manual, Nak
-from sluicegate.sources.memory import MemoryLog
+from sluicegate.consumer import ConsumerObserver, Manual, MemoryLog, Nak
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -11,7 +11,7 @@ import pytest
 from piping import P0, Destination, key_of, piped, records
 
 from sluicegate import Batcher, BatcherBroken, ClosedError, Limits, PermanentError, flow
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Batch

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from table_help import Written, assert_in_order, covered, table, written
-from tests.sources.kafka.child_help import Child, child_process
-from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
+from tests.kafka.source.child_help import Child, child_process
+from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 
-from sluicegate.sources import Position, TopicPartition
+from sluicegate.consumer import Position, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.sinks.postgres_help import Database
+    from tests.postgres.sink.postgres_help import Database
 
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 

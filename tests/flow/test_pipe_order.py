@@ -19,8 +19,8 @@ from sluicegate import (
     flow,
     stack,
 )
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.letters.parked import MemoryParkStore
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Batch

@@ -14,21 +14,21 @@ import pytest
 from kafka_piping import PipeMember, kafka_source, pipe_member
 from pipe_child import COLUMNS, key_of, row_of
 from table_help import Written, assert_in_order, table, written
-from tests.sinks.postgres_help import proxied, role, until_blocked
-from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
-from tests.sources.kafka.proxy_help import proxied as proxied_broker
-from tests.sources.kafka.storm_help import log_lines, run
+from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
+from tests.kafka.source.proxy_help import proxied as proxied_broker
+from tests.kafka.source.storm_help import log_lines, run
+from tests.postgres.sink.postgres_help import proxied, role, until_blocked
 
 from sluicegate import Batcher, Limits, Retry, stack
-from sluicegate.sources import Position, TopicPartition
+from sluicegate.consumer import Position, TopicPartition
 from sluicegate.testing import embedded_postgres
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from tests.sinks.postgres_help import Database
-    from tests.sources.kafka.own_help import OwnKafka
+    from tests.kafka.source.own_help import OwnKafka
+    from tests.postgres.sink.postgres_help import Database
 
     from sluicegate.flow import PipeReport
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres

@@ -20,8 +20,8 @@ from sluicegate import (
     UnavailableError,
     flow,
 )
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.sinks import MemorySink
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Batch

@@ -10,12 +10,12 @@ import pytest
 from kafka_piping import kafka_source, pipe_member
 from pipe_child import COLUMNS, key_of, row_of
 from table_help import assert_in_order, table, written
-from tests.sinks.postgres_help import role
-from tests.sources.kafka.kafka_help import admin_of, fill, new_name, new_topic, stored
-from tests.sources.kafka.storm_help import log_lines, run
+from tests.kafka.source.kafka_help import admin_of, fill, new_name, new_topic, stored
+from tests.kafka.source.storm_help import log_lines, run
+from tests.postgres.sink.postgres_help import role
 
 from sluicegate import Batcher, Limits, Retry, RetryPolicy, stack
-from sluicegate.sources import TopicPartition
+from sluicegate.consumer import TopicPartition
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres

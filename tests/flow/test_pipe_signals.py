@@ -11,8 +11,7 @@ from piping import P0, Destination, key_of, records
 
 import sluicegate
 from sluicegate import Batcher, DrainTimeout, Limits, flow
-from sluicegate.consumer import ConsumerObserver
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import ConsumerObserver, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Batch

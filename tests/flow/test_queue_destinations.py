@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from queue_flows import KINDS, LONG, TABLES, FlowQueue, Kind, flow_queue, running
-from tests.sources.kafka.storm_help import log_lines
-from tests.streams.log_help import Log, install_log
+from tests.kafka.source.storm_help import log_lines
+from tests.postgres.streams.log_help import Log, install_log
 
 from sluicegate import Batcher, ConfigError, RetryPolicy, flow
 from sluicegate.consumer import DoublingBackoff
+from sluicegate.kafka import KafkaSink
+from sluicegate.postgres import PostgresEffects, PostgresQueueSource, PostgresSink
 from sluicegate.sinks import MemorySink
-from sluicegate.sinks.kafka import KafkaSink
-from sluicegate.sinks.postgres import PostgresEffects, PostgresSink
-from sluicegate.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from queue_flows import FlowQueue, flow_queue
-from tests.sources.postgres_queue.kills_help import stop
+from tests.postgres.queues.source.kills_help import stop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,15 +9,15 @@ import pytest
 from queue_flows import FlowQueue, flow_queue
 
 from sluicegate import PositionLost
-from sluicegate.sources import Position
+from sluicegate.consumer import Position
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from sluicegate._core.positions import UnitMove
     from sluicegate._core.source import SourceClaim, TopicPartition
-    from sluicegate.sources import Settled
-    from sluicegate.sources.postgres_queue import PostgresQueueSource
+    from sluicegate.consumer import Settled
+    from sluicegate.postgres import PostgresQueueSource
     from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from queue_flows import FlowQueue, flow_queue, row_of, running
-from tests.sinks.postgres_help import proxied
+from tests.postgres.sink.postgres_help import proxied
 
 from sluicegate import Batcher, Limits, Retry, RetryPolicy, flow, stack
 from sluicegate.consumer import DoublingBackoff, Terminate, ToDeadLetter

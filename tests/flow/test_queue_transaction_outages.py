@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from queue_flows import KINDS, LEASE, LONG, FlowQueue, Kind, flow_queue, running
-from tests.sinks.postgres_help import Proxy, proxied
-from tests.sources.kafka.storm_help import log_lines
+from tests.kafka.source.storm_help import log_lines
+from tests.postgres.sink.postgres_help import Proxy, proxied
 
-from sluicegate.postgres import PostgresAccess
-from sluicegate.sinks.postgres import PostgresEffects
+from sluicegate.postgres import PostgresAccess, PostgresEffects
 from sluicegate.testing import embedded_postgres as start_postgres
 from sluicegate.testing.servers.require import there_or_skip
 

@@ -10,10 +10,9 @@ from kept_rows import KeptRows, KeptSink, kept
 from piping import P0, records
 
 from sluicegate import ConfigError, UnavailableError
+from sluicegate.consumer import MemoryLog, Position
 from sluicegate.flow.positions import LOOK_AFTER, RECLAIM_AFTER
 from sluicegate.sinks import MemorySink
-from sluicegate.sources import Position
-from sluicegate.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

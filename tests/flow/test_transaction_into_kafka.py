@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka_transaction_child import row_of
 from kept_topic import assert_once_and_in_order, kept_topic, running
-from tests.sources.kafka.kafka_help import fill, new_name, new_topic, produce, store
-from tests.sources.kafka.proxy_help import Api, proxied
-from tests.sources.kafka.storm_help import log_lines
+from tests.kafka.source.kafka_help import fill, new_name, new_topic, produce, store
+from tests.kafka.source.proxy_help import Api, proxied
+from tests.kafka.source.storm_help import log_lines
 
 from sluicegate import (
     Capabilities,
@@ -27,12 +27,12 @@ from sluicegate import (
     send,
     transaction,
 )
+from sluicegate.consumer import Position
 from sluicegate.consumer.offset_map import encode
-from sluicegate.sources import Position
 
 if TYPE_CHECKING:
     from kept_topic import KeptTopic
-    from tests.sources.kafka.own_help import OwnKafka
+    from tests.kafka.source.own_help import OwnKafka
 
     from sluicegate import Batch, Message
     from sluicegate.testing import EmbeddedKafka

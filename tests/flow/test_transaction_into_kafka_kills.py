@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kept_topic import KeptTopic, assert_once_and_in_order, kept_topic, running
-from tests.sources.kafka.child_help import Child, child_process
-from tests.sources.kafka.kafka_help import fill
+from tests.kafka.source.child_help import Child, child_process
+from tests.kafka.source.kafka_help import fill
 
-from sluicegate.sources import Position
+from sluicegate.consumer import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,18 +13,18 @@ from aiokafka.errors import for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from kept_topic import Made, assert_once_and_in_order, ended, kept_topic, running
-from tests.sources.kafka.kafka_help import admin_of, fill
-from tests.sources.kafka.own_help import USER, login
-from tests.sources.kafka.proxy_help import Api, proxied
-from tests.sources.kafka.storm_help import log_lines
+from tests.kafka.source.kafka_help import admin_of, fill
+from tests.kafka.source.own_help import USER, login
+from tests.kafka.source.proxy_help import Api, proxied
+from tests.kafka.source.storm_help import log_lines
 
 from sluicegate import PositionUnit, RefusedError, RowBatch, UnavailableError, send, transaction
-from sluicegate._clients.kafka.transaction_errors import FENCED
-from sluicegate.sources import Position
+from sluicegate.consumer import Position
+from sluicegate.kafka.client.transaction_errors import FENCED
 
 if TYPE_CHECKING:
-    from tests.sources.kafka.own_help import OwnKafka
-    from tests.sources.kafka.proxy_help import Direction, Frame
+    from tests.kafka.source.own_help import OwnKafka
+    from tests.kafka.source.proxy_help import Direction, Frame
 
     from sluicegate.testing import EmbeddedKafka
 

@@ -10,7 +10,7 @@ import pytest
 from kafka_piping import PipeWatch, kafka_source
 from kept_table import COLUMNS, KeptTable, kept_table
 from pipe_child import row_of
-from tests.sources.kafka.kafka_help import (
+from tests.kafka.source.kafka_help import (
     admin_of,
     fill,
     new_name,
@@ -21,8 +21,8 @@ from tests.sources.kafka.kafka_help import (
 )
 
 from sluicegate import ConfigError, flow
-from sluicegate.sinks import PostgresSink
-from sluicegate.sources import Position, TopicPartition
+from sluicegate.consumer import Position, TopicPartition
+from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from kept_table import KeptTable, kept_table
-from tests.sources.kafka.child_help import Child, child_process
-from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
+from tests.kafka.source.child_help import Child, child_process
+from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres

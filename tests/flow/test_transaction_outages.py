@@ -11,10 +11,10 @@ import pytest
 from kafka_piping import PipeWatch, kafka_source
 from kept_table import COLUMNS, KeptTable, kept_table
 from pipe_child import row_of
-from tests.sinks.postgres_help import Database, until_blocked
-from tests.sources.kafka.kafka_help import fill, new_name, new_topic
-from tests.sources.kafka.proxy_help import proxied as proxied_broker
-from tests.sources.kafka.storm_help import log_lines, run
+from tests.kafka.source.kafka_help import fill, new_name, new_topic
+from tests.kafka.source.proxy_help import proxied as proxied_broker
+from tests.kafka.source.storm_help import log_lines, run
+from tests.postgres.sink.postgres_help import Database, until_blocked
 
 from sluicegate import flow
 from sluicegate.testing import embedded_postgres
@@ -23,7 +23,7 @@ from sluicegate.testing.servers.require import there_or_skip
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from tests.sources.kafka.own_help import OwnKafka
+    from tests.kafka.source.own_help import OwnKafka
 
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 from kept_table import KeptTable, kept_table, row_of
 from piping import P0, P1, records
-from tests.sinks.postgres_help import Database, proxied, role
-from tests.sources.kafka.storm_help import log_lines
+from tests.kafka.source.storm_help import log_lines
+from tests.postgres.sink.postgres_help import Database, proxied, role
 
 from sluicegate import (
     ConfigError,
@@ -27,15 +27,14 @@ from sluicegate import (
     stack,
     transaction,
 )
+from sluicegate.consumer import MemoryLog, MemorySource, Position
 from sluicegate.consumer.offset_map import encode
 from sluicegate.sinks import MemorySink
-from sluicegate.sources import Position
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from sluicegate.sinks.postgres import PostgresSink
+    from sluicegate.postgres import PostgresSink
     from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")

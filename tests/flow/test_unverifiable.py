@@ -17,9 +17,9 @@ from sluicegate import (
     UnverifiableError,
     stack,
 )
+from sluicegate.consumer import MemoryLog
 from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink
-from sluicegate.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
     from sluicegate import Batch

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import sluicegate
 from sluicegate import flow
-from sluicegate.postgres import PostgresAccess
-from sluicegate.sinks.postgres import PostgresSink
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaSource
+from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
     from sluicegate import Batch, Message

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, module
+from tests.http.http_help import batch_of, reply, serving
 from tests.letters.item_kinds import KINDS, WITHOUT_FORM, documents, items, rows
-from tests.sinks.http_help import batch_of, reply, serving
 
 from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, PermanentError, send, stack
-from sluicegate.sinks import FileSink, HttpSink, PostgresSink
+from sluicegate.files import FileSink
+from sluicegate.http import HttpSink
+from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +90,7 @@ def test_a_refused_item_of_every_kind_becomes_a_letter_and_the_same_row_by_a_rep
     module(
         tmp_path,
         f"to_{kept_in}",
-        "from sluicegate.sinks import PostgresSink\n"
+        "from sluicegate.postgres import PostgresSink\n"
         f"sink = PostgresSink({dsn!r}, table='things', columns={COLUMNS})",
     )
     cli("replay", place, "--to", f"to_{kept_in}:sink", *selected)

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate._clients.encoding import all_to_json, to_json
+from sluicegate._core.values.encoding import all_to_json, to_json
 
 
 class Colour(enum.Enum):
@@ -181,7 +181,7 @@ def test_all_at_once_is_each_by_itself() -> None:
 
 def test_no_optional_package_is_loaded() -> None:
     program = (
-        "import sys; from sluicegate._clients.encoding import to_json; to_json({'a': {1}});"
+        "import sys; from sluicegate._core.values.encoding import to_json; to_json({'a': {1}});"
         "print({'pydantic', 'attrs', 'attr', 'msgspec'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, keep_in_file, module, record
+from tests.http.http_help import reply, serving
 from tests.letters.test_every_item import ask, cli, dead_letters, outcomes
-from tests.sinks.http_help import reply, serving
 
 from sluicegate import ConfigError, DeadLetter, DeadLetterRecord, PermanentError, WriteResult, stack
 from sluicegate._core.causes import cause_name, code_of
-from sluicegate.letters.table import COLUMNS, LATER, creation
-from sluicegate.sinks import ElasticsearchSink, FileSink, PostgresSink
+from sluicegate.files import FileSink
+from sluicegate.http import ElasticsearchSink
+from sluicegate.postgres import PostgresSink
+from sluicegate.postgres.letters.table import COLUMNS, LATER, creation
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.cli.dlq_help import record
 
 from sluicegate import PermanentError
-from sluicegate._clients.encoding import all_to_json
+from sluicegate._core.values.encoding import all_to_json
 from sluicegate.letters.items import DEEPEST, LONGEST, MARKED, PLAIN, REPR, restored, stored
 from sluicegate.letters.letter import letter_of
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluicegate._clients.objects.folder import ObjectFolder
-from sluicegate._clients.objects.place import StoreGiven
+from sluicegate.objects.client.folder import ObjectFolder
+from sluicegate.objects.client.place import StoreGiven
 
 if TYPE_CHECKING:
     import pytest

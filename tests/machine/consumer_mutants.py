@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluicegate import Ack
 from sluicegate._core.source import Position
-from sluicegate.consumer import offset_map
+from sluicegate.consumer import MemorySource, offset_map
 from sluicegate.consumer.batching.batch_settling import BatchSettler
 from sluicegate.consumer.claim import Claim, Replayed
 from sluicegate.consumer.claims import Claims
@@ -16,7 +16,6 @@ from sluicegate.consumer.schedule import Schedule
 from sluicegate.consumer.tracker import Tracker
 from sluicegate.consumer.window import Window
 from sluicegate.consumer.workers import Workers
-from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mistakes.mistake import Mistake
 
-_SOURCE = "from sluicegate.sources.postgres_stream import PostgresStreamSource\n"
+_SOURCE = "from sluicegate.postgres import PostgresStreamSource\n"
 _ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, amount int NOT NULL)"
 
 TOPICS: dict[str, list[Mistake]] = {
@@ -73,10 +73,10 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("PostgresSink: `max_size`", 'PostgresSink(DSN, table="orders", columns=("id",), max_size=5)'),
         Mistake("ElasticsearchSink: `op_type`", 'ElasticsearchSink(URL, index="logs", op_type="create")'),
         Mistake("A sink from another part", "from sluicegate import PostgresSink"),
-        Mistake("A source from another part", "from sluicegate.sources import KafkaSource"),
-        Mistake("Kafka: `bootstrap_servers`", 'from sluicegate.sources.kafka import KafkaSource\n\nKafkaSource("orders", bootstrap_servers="kafka:9092", group="billing")'),
-        Mistake("Kafka: `group_id`", 'from sluicegate.sources.kafka import KafkaSource\n\nKafkaSource("orders", bootstrap="kafka:9092", group_id="billing")'),
-        Mistake("JetStream: `durable_name`", 'from sluicegate.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable_name="billing")'),
+        Mistake("A source from another part", "from sluicegate.consumer import KafkaSource"),
+        Mistake("Kafka: `bootstrap_servers`", 'from sluicegate.kafka import KafkaSource\n\nKafkaSource("orders", bootstrap_servers="kafka:9092", group="billing")'),
+        Mistake("Kafka: `group_id`", 'from sluicegate.kafka import KafkaSource\n\nKafkaSource("orders", bootstrap="kafka:9092", group_id="billing")'),
+        Mistake("JetStream: `durable_name`", 'from sluicegate.nats import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable_name="billing")'),
     ],
     "Numbers and times": [
         Mistake("Milliseconds for a delay", "Limits(max_delay=200)", "warning"),
@@ -160,16 +160,16 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Files: a compressed file's suffix without compression", 'FileSink("events.jsonl.gz")', "warning"),
         Mistake("Elasticsearch: several hosts", 'ElasticsearchSink(["http://a:9200", "http://b:9200"], index="logs")'),
         Mistake("Elasticsearch: an upsert without an id", 'ElasticsearchSink(URL, index="logs", operation="upsert")'),
-        Mistake("NATS: a wildcard as the subject", 'from sluicegate.sinks import NatsSink\n\nNatsSink("orders.*", servers="nats:4222")'),
-        Mistake("NATS: a limit on reconnections", 'from sluicegate.sinks import NatsSink\n\nNatsSink("orders.new", servers="nats:4222", max_reconnect_attempts=60)'),
-        Mistake("NATS: a stream with core delivery", 'from sluicegate.sinks import NatsSink\n\nNatsSink("orders.new", servers="nats:4222", stream="ORDERS", delivery="core")'),
-        Mistake("SQL: an unsupported database", 'from sluicegate.sinks import SqlSink\n\nSqlSink("oracle+oracledb://app:secret@db/shop", table="stock", columns=["item"])'),
-        Mistake("Objects: a key in the URL", 'from sluicegate.sinks import ObjectSink\n\nObjectSink("s3://AKIA1234:secret@bucket/events")'),
-        Mistake("Objects: an endpoint instead of a bucket", 'from sluicegate.sinks import ObjectSink\n\nObjectSink("http://minio:9000/bucket/events")'),
-        Mistake("Parquet: an unknown type", 'from sluicegate.sinks import ParquetSink\n\nParquetSink("s3://bucket/events", schema={"id": "integer"})'),
-        Mistake("Parquet: a name instead of a list", 'from sluicegate.sinks import ParquetSink\n\nParquetSink("s3://bucket/events", schema={"id": "int64"}, partition_by="day")'),
-        Mistake("Redis: a stream and a list", 'from sluicegate.sinks import RedisSink\n\nRedisSink("redis://localhost", stream="events", list="jobs")'),
-        Mistake("UDP: a datagram larger than UDP allows", 'from sluicegate.sinks import UdpSink\n\nUdpSink("metrics", 8125, max_datagram=100_000)'),
+        Mistake("NATS: a wildcard as the subject", 'from sluicegate.nats import NatsSink\n\nNatsSink("orders.*", servers="nats:4222")'),
+        Mistake("NATS: a limit on reconnections", 'from sluicegate.nats import NatsSink\n\nNatsSink("orders.new", servers="nats:4222", max_reconnect_attempts=60)'),
+        Mistake("NATS: a stream with core delivery", 'from sluicegate.nats import NatsSink\n\nNatsSink("orders.new", servers="nats:4222", stream="ORDERS", delivery="core")'),
+        Mistake("SQL: an unsupported database", 'from sluicegate.sql import SqlSink\n\nSqlSink("oracle+oracledb://app:secret@db/shop", table="stock", columns=["item"])'),
+        Mistake("Objects: a key in the URL", 'from sluicegate.objects import ObjectSink\n\nObjectSink("s3://AKIA1234:secret@bucket/events")'),
+        Mistake("Objects: an endpoint instead of a bucket", 'from sluicegate.objects import ObjectSink\n\nObjectSink("http://minio:9000/bucket/events")'),
+        Mistake("Parquet: an unknown type", 'from sluicegate.objects import ParquetSink\n\nParquetSink("s3://bucket/events", schema={"id": "integer"})'),
+        Mistake("Parquet: a name instead of a list", 'from sluicegate.objects import ParquetSink\n\nParquetSink("s3://bucket/events", schema={"id": "int64"}, partition_by="day")'),
+        Mistake("Redis: a stream and a list", 'from sluicegate.redis import RedisSink\n\nRedisSink("redis://localhost", stream="events", list="jobs")'),
+        Mistake("UDP: a datagram larger than UDP allows", 'from sluicegate.udp import UdpSink\n\nUdpSink("metrics", 8125, max_datagram=100_000)'),
     ],
     "The consumer and its source": [
         Mistake("Consumer: a sink as the source", 'Consumer(FileSink("events.jsonl"))'),
@@ -219,19 +219,19 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("A stream as a category", f'{_SOURCE}\nPostgresStreamSource(DSN, subscription="mails", category="order-17")'),
         Mistake("A category beside streams", f'{_SOURCE}\nPostgresStreamSource(DSN, subscription="mails", category="order", streams="bill-*")'),
         Mistake("A lease in milliseconds", f'{_SOURCE}\nPostgresStreamSource(DSN, subscription="mails", lease=30_000)', "warning"),
-        Mistake("A message that is not serializable to JSON", 'from sluicegate.streams import NewMessage\n\nNewMessage("measured", {"value": float("nan")})'),
+        Mistake("A message that is not serializable to JSON", 'from sluicegate.postgres import NewMessage\n\nNewMessage("measured", {"value": float("nan")})'),
     ],
     "JetStream": [
-        Mistake("JetStream: a subject instead of a stream", 'from sluicegate.sources.jetstream import JetStreamSource\n\nJetStreamSource("orders.*", servers="nats:4222", durable="billing")'),
-        Mistake("JetStream: tokens counted from 0", 'from sluicegate.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", key=0)'),
-        Mistake("JetStream: a header without its prefix", 'from sluicegate.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", key="Customer")'),
-        Mistake("JetStream: an acknowledgement wait in milliseconds", 'from sluicegate.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", ack_wait=30_000)', "warning"),
-        Mistake("JetStream: an acknowledgement wait that is too short", 'from sluicegate.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", ack_wait=0.5)'),
-        Mistake("JetStream: a start without a time zone", 'from datetime import datetime\nfrom sluicegate.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", start=datetime(2026, 3, 1))'),
-        Mistake("JetStream: subjects beside partitions", 'from sluicegate.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", subjects="orders.eu.*", partitions=8)'),
-        Mistake("JetStream: a deliver policy", 'from sluicegate.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", deliver_policy="new")'),
-        Mistake("JetStream: a divided stream without a variable token", 'from sluicegate.sources.jetstream import partitioned\n\npartitioned("orders.>", 8)'),
-        Mistake("JetStream: a token that the subject does not have", 'from sluicegate.sources.jetstream import partitioned\n\npartitioned("orders.*", 8, tokens=[2])'),
+        Mistake("JetStream: a subject instead of a stream", 'from sluicegate.nats import JetStreamSource\n\nJetStreamSource("orders.*", servers="nats:4222", durable="billing")'),
+        Mistake("JetStream: tokens counted from 0", 'from sluicegate.nats import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", key=0)'),
+        Mistake("JetStream: a header without its prefix", 'from sluicegate.nats import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", key="Customer")'),
+        Mistake("JetStream: an acknowledgement wait in milliseconds", 'from sluicegate.nats import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", ack_wait=30_000)', "warning"),
+        Mistake("JetStream: an acknowledgement wait that is too short", 'from sluicegate.nats import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", ack_wait=0.5)'),
+        Mistake("JetStream: a start without a time zone", 'from datetime import datetime\nfrom sluicegate.nats import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", start=datetime(2026, 3, 1))'),
+        Mistake("JetStream: subjects beside partitions", 'from sluicegate.nats import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", subjects="orders.eu.*", partitions=8)'),
+        Mistake("JetStream: a deliver policy", 'from sluicegate.nats import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", deliver_policy="new")'),
+        Mistake("JetStream: a divided stream without a variable token", 'from sluicegate.nats import partitioned\n\npartitioned("orders.>", 8)'),
+        Mistake("JetStream: a token that the subject does not have", 'from sluicegate.nats import partitioned\n\npartitioned("orders.*", 8, tokens=[2])'),
     ],
     "PostgreSQL, seen by the server": [
         Mistake("A table that is not there", 'async with Batcher(PostgresSink(DSN, table="order", columns=("id",))):\n    ...', tables=_ORDERS),
@@ -244,7 +244,7 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("A row that is too short", 'sink = PostgresSink(DSN, table="orders", columns=("id", "amount"))\nasync with Batcher(sink) as batcher:\n    await batcher.deliver((1,))', tables=_ORDERS),
         Mistake("A row without a field", 'sink = PostgresSink(DSN, table="orders", columns=("id", "amount"))\nasync with Batcher(sink) as batcher:\n    await batcher.deliver({"id": 1})', tables=_ORDERS),
         Mistake("Text instead of a row", 'sink = PostgresSink(DSN, table="orders", columns=("id", "amount"))\nasync with Batcher(sink) as batcher:\n    await batcher.deliver("12")', tables=_ORDERS),
-        Mistake("A queue before `pg install`", 'from sluicegate.sources.postgres_queue import PostgresQueueSource\n\nawait Consumer(PostgresQueueSource(DSN, queue="mails")).receive(handle)', tables=_ORDERS),
+        Mistake("A queue before `pg install`", 'from sluicegate.postgres import PostgresQueueSource\n\nawait Consumer(PostgresQueueSource(DSN, queue="mails")).receive(handle)', tables=_ORDERS),
     ],
     "Tests": [
         Mistake("A fake clock on a real loop", "clock = FakeClock()\n\nasync def main():\n    await clock.sleep(1.0)\n\nasyncio.run(main())"),

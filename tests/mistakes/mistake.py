@@ -29,8 +29,10 @@ from sluicegate import (
     Nak, Observer, RateLimit, Retry, Router, Split, Timeout, UnavailableError,
     WriteResult, run, stack,
 )
-from sluicegate.sinks import ElasticsearchSink, FileSink, HttpSink, PostgresSink
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.http import ElasticsearchSink, HttpSink
+from sluicegate.files import FileSink
+from sluicegate.postgres import PostgresSink
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.testing import FakeClock
 
 URL = "https://example.com/ingest"

@@ -28,11 +28,10 @@ from sluicegate import (
     run,
 )
 from sluicegate._core import checks
-from sluicegate.queues import QueueAdmin
-from sluicegate.sinks import MemorySink, PostgresSink
-from sluicegate.sources.memory import MemoryLog, MemorySource, TopicPartition
+from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
+from sluicegate.postgres import PostgresSink, QueueAdmin, StreamReader, SyncStreamReader
+from sluicegate.sinks import MemorySink
 from sluicegate.spark import register
-from sluicegate.streams import StreamReader, SyncStreamReader
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -31,20 +31,12 @@ from sluicegate import (
 from sluicegate._core.checks import shown
 from sluicegate._core.known_names import _DECORATORS, _ELSEWHERE, _INSTEAD, right_name
 from sluicegate.batcher.item_mistakes import check_item, several
-from sluicegate.sinks import (
-    ElasticsearchSink,
-    FileSink,
-    FunctionSink,
-    HttpSink,
-    MemorySink,
-    PostgresSink,
-)
-from sluicegate.sources.files import FileSource
-from sluicegate.sources.jetstream import JetStreamSource
-from sluicegate.sources.kafka import KafkaSource
-from sluicegate.sources.kafka_confluent import ConfluentKafkaSource
-from sluicegate.sources.postgres_queue import PostgresQueueSource
-from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.files import FileSink, FileSource
+from sluicegate.http import ElasticsearchSink, HttpSink
+from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
+from sluicegate.nats import JetStreamSource
+from sluicegate.postgres import PostgresQueueSource, PostgresSink, PostgresStreamSource
+from sluicegate.sinks import FunctionSink, MemorySink
 
 if TYPE_CHECKING:
     from sluicegate import LoopClock

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sinks.postgres_help import database
+from tests.postgres.sink.postgres_help import database
 
 from sluicegate import Batcher, ItemFunctionError, Limits, Outcome, PermanentError, Retry, stack
-from sluicegate.sinks import FileSink, ObjectSink, ParquetSink, SqlSink
+from sluicegate.files import FileSink
+from sluicegate.objects import ObjectSink, ParquetSink
+from sluicegate.sql import SqlSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,23 +11,18 @@ from typing import Any
 import pytest
 from aiokafka import errors as aiokafka
 from confluent_kafka import KafkaError, KafkaException
-from nats import errors as nats
 from nats.js import errors as js
+
+from nats import errors as nats
 from redis import exceptions as redis
 from redis import sentinel
-
-from sluicegate._clients.kafka.produced import Failed, produced
-from sluicegate._clients.kafka_errors import class_of_code
 from sluicegate._core.classify import classified
 from sluicegate._core.errors import ErrorClass, UnknownOutcomeError, classify
-from sluicegate.sinks import (
-    KafkaSink,
-    NatsSink,
-    RedisSink,
-    classify_kafka,
-    classify_nats,
-    classify_redis,
-)
+from sluicegate.kafka import KafkaSink, classify_kafka
+from sluicegate.kafka.client.produced import Failed, produced
+from sluicegate.kafka.errors import class_of_code
+from sluicegate.nats import NatsSink, classify_nats
+from sluicegate.redis import RedisSink, classify_redis
 
 P, T, U = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE
 R, H, X = ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.UNKNOWN
@@ -302,7 +297,7 @@ def test_a_classifier_needs_no_client() -> None:
     program = (
         "import sys\n"
         "for name in ('aiokafka', 'confluent_kafka', 'redis'): sys.modules[name] = None\n"
-        "from sluicegate.sinks import classify_kafka, classify_redis\n"
+        "from sluicegate.kafka import classify_kafka\nfrom sluicegate.redis import classify_redis\n"
         "print(classify_kafka(ValueError('x')), classify_redis(ValueError('x')))\n"
     )
     done = subprocess.run(

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from tests.clickhouse.servers import EngineServer, running
+from tests.http.test_elasticsearch import index
+from tests.nats.sink.nats_help import new_stream
+from tests.nats.sink.nats_help import read as read_nats
+from tests.postgres.streams.log_pool import log
 from tests.redis_server import redis_server
 from tests.s3_server import s3_server
-from tests.sinks.clickhouse.servers import EngineServer, running
-from tests.sinks.nats.nats_help import new_stream
-from tests.sinks.nats.nats_help import read as read_nats
-from tests.sinks.test_elasticsearch import index
-from tests.streams.log_pool import log
 
 from sluicegate import (
     Backoff,
@@ -37,24 +37,19 @@ from sluicegate import (
     Timeout,
     stack,
 )
-from sluicegate.sinks import (
-    ClickHouseSink,
-    ElasticsearchSink,
-    HttpSink,
-    KafkaSink,
-    NatsSink,
-    ObjectSink,
-    PostgresQueueSink,
-    PostgresSink,
-    PostgresStreamSink,
-    RedisSink,
-)
+from sluicegate.clickhouse import ClickHouseSink
+from sluicegate.http import ElasticsearchSink, HttpSink
+from sluicegate.kafka import KafkaSink
+from sluicegate.nats import NatsSink
+from sluicegate.objects import ObjectSink
+from sluicegate.postgres import PostgresQueueSink, PostgresSink, PostgresStreamSink
+from sluicegate.redis import RedisSink
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
-    from tests.streams.log_help import Log
+    from tests.postgres.streams.log_help import Log
 
     from sluicegate import Batch, LoopClock
 
@@ -495,8 +490,8 @@ async def nats(request: pytest.FixtureRequest) -> AsyncGenerator[Case]:
 
 @asynccontextmanager
 async def kafka(request: pytest.FixtureRequest) -> AsyncGenerator[Case]:
-    from tests.sinks.kafka.sink_help import read
-    from tests.sources.kafka.kafka_help import new_topic
+    from tests.kafka.sink.sink_help import read
+    from tests.kafka.source.kafka_help import new_topic
 
     broker = request.getfixturevalue("broker")
     topic = await new_topic(broker, 2)

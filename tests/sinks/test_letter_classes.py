@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import tenacity
-from tests.sinks.postgres_help import database, proxied, role
+from tests.postgres.sink.postgres_help import database, proxied, role
 
 from sluicegate import (
     Batch,
@@ -38,9 +38,9 @@ from sluicegate import (
     UnknownOutcomeError,
     stack,
 )
+from sluicegate.postgres import PostgresSink
 from sluicegate.retry import ErrorClass
 from sluicegate.sinks import MemorySink
-from sluicegate.sinks.postgres import PostgresSink
 from sluicegate.testing import FakeClock, ScriptedSink, fail, ok
 
 if TYPE_CHECKING:

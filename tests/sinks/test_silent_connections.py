@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from tests.sinks.sql.conftest import mariadb
-from tests.sinks.sql.sql_help import SqlTable
 from tests.sinks.test_down_behind_a_proxy import (
     HOST,
     Case,
@@ -27,10 +25,12 @@ from tests.sinks.test_down_behind_a_proxy import (
     redis_stream,
     servers,
 )
+from tests.sql.conftest import mariadb
+from tests.sql.sql_help import SqlTable
 
 from sluicegate import Batcher, Limits, Observer, Retry, RowBatch, Timeout, send, stack
 from sluicegate.retry import Backoff
-from sluicegate.sinks import SqlSink
+from sluicegate.sql import SqlSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -18,27 +18,23 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.clickhouse.clickhouse_help import Words
+from tests.clickhouse.servers import EngineServer, running
+from tests.nats.sink.nats_help import new_stream, read
 from tests.redis_server import redis_server
-from tests.sinks.clickhouse.clickhouse_help import Words
-from tests.sinks.clickhouse.servers import EngineServer, running
-from tests.sinks.nats.nats_help import new_stream, read
-from tests.sinks.udp.udp_help import Receiver
+from tests.udp.udp_help import Receiver
 
 from sluicegate import Batch, DeadLetter, FanOut, PermanentError, Retry, Timeout, WriteResult, stack
-from sluicegate.sinks import (
-    ElasticsearchSink,
-    FileSink,
-    HttpResponse,
-    HttpSink,
-    MemorySink,
-    NatsSink,
-    ParquetSink,
-    RedisSink,
-    SqlSink,
-    UdpSink,
-)
+from sluicegate.files import FileSink
+from sluicegate.http import ElasticsearchSink, HttpResponse, HttpSink
+from sluicegate.nats import NatsSink
+from sluicegate.objects import ParquetSink
+from sluicegate.redis import RedisSink
+from sluicegate.sinks import MemorySink
 from sluicegate.spark import write_dataframe
+from sluicegate.sql import SqlSink
 from sluicegate.testing.servers.require import there_or_skip
+from sluicegate.udp import UdpSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

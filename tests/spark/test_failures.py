@@ -25,7 +25,8 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.order.stopped import stopped_behind
-from sluicegate.sinks import FileSink, PostgresSink
+from sluicegate.files import FileSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import DeadLettersError, write_dataframe
 from sluicegate.spark.task.key_failure import KeyFailurePolicy
 from sluicegate.spark.task.task import write_chunk

@@ -12,7 +12,7 @@ from pyspark.sql import functions
 from tests.spark.sql import query
 
 from sluicegate import Batch, ConfigError, PermanentError, WriteResult
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import foreach_batch, write_dataframe
 from sluicegate.spark.driver import latest as driver_latest
 from sluicegate.spark.driver.latest import latest_rows

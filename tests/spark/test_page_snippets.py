@@ -13,7 +13,7 @@ from tests.docs.pages import snippets
 from tests.examples.conftest import database
 from tests.spark.sql import query
 
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

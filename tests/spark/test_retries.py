@@ -12,7 +12,7 @@ from sluicegate import (
     TransientError,
     UnavailableError,
 )
-from sluicegate.sinks.postgres import classify_postgres
+from sluicegate.postgres import classify_postgres
 from sluicegate.spark.task.retries import ATTEMPTS, transaction_retries
 
 

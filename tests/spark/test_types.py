@@ -18,7 +18,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sluicegate import Batch, ConfigError, DeadLetter, FanOut, Timeout, UnavailableError, stack
-from sluicegate.sinks import MemorySink, PostgresSink
+from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import MemorySink
 from sluicegate.spark import write_dataframe
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.function_sink import as_sink
-from sluicegate.sinks import FileSink, PostgresSink
+from sluicegate.files import FileSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import write_dataframe
 from sluicegate.spark.task.key_failure import KeyFailurePolicy
 from sluicegate.spark.task.task import write_chunk

@@ -8,7 +8,7 @@ import pytest
 from pyspark import cloudpickle
 
 from sluicegate import RefusedError
-from sluicegate.sinks import FileSink
+from sluicegate.files import FileSink
 from sluicegate.spark.task.worker import Worker
 
 if TYPE_CHECKING:

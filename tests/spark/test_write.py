@@ -22,7 +22,7 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from prometheus_client import CollectorRegistry
 
 from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
 from sluicegate._core.source import Record, TopicPartition
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.sinks import MemorySink
-from sluicegate.sources.memory import MemoryLog, MemorySource
 from sluicegate.telemetry import (
     OpenTelemetryConsumerObserver,
     PrometheusConsumerObserver,

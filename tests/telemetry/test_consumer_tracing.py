@@ -15,8 +15,13 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from sluicegate import ConfigError, Consumer, Nak, Terminate
 from sluicegate._core.source import Record
-from sluicegate.consumer import ConsumerObserver, DoublingBackoff, RetryPolicy
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import (
+    ConsumerObserver,
+    DoublingBackoff,
+    MemoryLog,
+    MemorySource,
+    RetryPolicy,
+)
 from sluicegate.telemetry import ConsumerTracing
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate.sinks import DeadLetter, FileSink
+from sluicegate.files import FileSink
+from sluicegate.sinks import DeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,9 +17,9 @@ from nats.aio.client import Client
 from nats.errors import MaxPayloadError, NoServersError
 from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 
+from sluicegate.nats import server as module
 from sluicegate.testing import EmbeddedNats, EmbeddedUnavailable
 from sluicegate.testing import embedded_nats as start_nats
-from sluicegate.testing.servers import nats as module
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:

@@ -140,7 +140,7 @@ async def test_two_servers_at_once_have_settings_and_data_of_their_own(
 async def test_it_starts_from_a_folder_that_others_may_not_enter(
     real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluicegate.testing.servers.postgres._is_open", lambda _folder: False)
+    monkeypatch.setattr("sluicegate.postgres.server._is_open", lambda _folder: False)
     with start_postgres({"fsync": "off"}) as server:
         assert server._binaries.is_relative_to(server._folder.path)
         async with connected(server) as connection:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluicegate import ConfigError
+from sluicegate.consumer import TopicPartition
 from sluicegate.consumer.results import Nak, Terminate
-from sluicegate.sources import TopicPartition
 from sluicegate.testing import ConsumerHarness
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ class Facts:
 
     def sink(self, **options: Any) -> Any:
         """Make the sink of the table."""
-        from sluicegate.sinks.postgres import PostgresSink
+        from sluicegate.postgres import PostgresSink
 
         return PostgresSink(self.dsn, table="facts", columns=COLUMNS, **options)
 

@@ -91,7 +91,7 @@ class Appends:
 
     def _stack(self) -> Any:
         from sluicegate import CircuitBreaker, DeadLetter, Metrics, Retry, Timeout, stack
-        from sluicegate.sinks.file import FileSink
+        from sluicegate.files import FileSink
 
         letters = FileSink(self._table.folder / "dead-letters.jsonl", per_process=True)
         return stack(

@@ -53,7 +53,8 @@ def later(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return a `__getattr__` and a `__dir__` for the package `home` that import lazily.
 
-    Each subpackage in `table` is imported on the first access of it or of one of its listed names.
+    Each subpackage in `table` is imported on the first access of it or of one of its listed names. A
+    package beside `home` begins with a dot.
     Names in `elsewhere` (by subpackage), which users may expect here, raise an `ImportError` with
     the correct import; the message of an `AttributeError` would be replaced by `from`.
     """
@@ -63,7 +64,7 @@ def later(
 
     def find(name: str) -> object:
         if name in table:
-            return import_module(f"{home}.{name}")  # binds the name
+            return import_module(f".{name}", home)  # binds the name
         if name in misplaced:
             right = f"from {home}.{misplaced[name]} import {name}"
             raise ImportError(f"{name} is not in {home}; write: {right}", name=home)
@@ -71,7 +72,7 @@ def later(
             raise AttributeError(
                 f"module {home!r} has no attribute {name!r}", name=name, obj=module
             )
-        thing = getattr(import_module(f"{home}.{source[name]}"), name)
+        thing = getattr(import_module(f".{source[name]}", home), name)
         vars(module)[name] = thing
         return thing
 

@@ -7,16 +7,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from .._core.extras import missing
+from ..postgres.commands.pg.arguments import pg_options
+from ..postgres.commands.pg.commands import pg
+from ..postgres.commands.queue.arguments import queue_options
+from ..postgres.commands.queue.commands import queue
+from ..postgres.commands.stream.arguments import stream_options
+from ..postgres.commands.stream.commands import stream
 from .dlq.arguments import dlq_options
 from .dlq.commands import dlq
 from .exits import BAD_USE, INTERRUPTED
 from .parser import DSN, Parser
-from .pg.arguments import pg_options
-from .pg.commands import pg
-from .queue.arguments import queue_options
-from .queue.commands import queue
-from .stream.arguments import stream_options
-from .stream.commands import stream
 from .tune.arguments import tune_options
 from .tune.tune import tune
 
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "queue":
             return queue(options)
         if options.command == "pipeline":
-            from .pipeline.commands import pipeline
+            from ..spark.commands.commands import pipeline
 
             return pipeline(options)
         from ..demo.demo import demo

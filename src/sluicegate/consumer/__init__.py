@@ -1,4 +1,9 @@
-"""Consumers: handle the records of a source in order per key, and store correct positions."""
+"""Consumers: handle the records of a source in order per key, and store correct positions.
+
+Also the contract of sources and of their positions, and a source in memory.
+"""
+
+from typing import TYPE_CHECKING
 
 from .._core.consumer_observer import (
     ClaimChange,
@@ -8,8 +13,41 @@ from .._core.consumer_observer import (
     HandlerWatch,
 )
 from .._core.park_store import ParkedRecord, ParkStore
-from .._core.public import publish, publish_all
+from .._core.public import later, publish, publish_all
 from .._core.retry_policy import BackoffFunction, DoublingBackoff, RetryPolicy
+from .._core.source import (
+    ClaimHost,
+    CountsLag,
+    DeclaresCapabilities,
+    Fetched,
+    Position,
+    PositionStore,
+    Record,
+    ReplacesClaims,
+    ReturnedAs,
+    Settled,
+    Source,
+    SourceCapabilities,
+    SourceClaim,
+    SourceRecord,
+    SourceTraits,
+    TakesBack,
+    TopicPartition,
+    TransactionalSource,
+    UndecodableRecord,
+    Unread,
+)
+from .._core.subscriptions import (
+    SLOTS,
+    CountsMembers,
+    Move,
+    Subscribed,
+    SubscriptionLocks,
+    SubscriptionStart,
+    SubscriptionState,
+    locked_slot,
+    slot_lock,
+)
 from ..letters.parked import MemoryParkStore
 from .batching.batch_options import BatchOptions
 from .by_type import HandlersByType
@@ -52,7 +90,15 @@ from .steps import check, decode, decode_by, skip_seen
 from .unparking import Unparked
 from .wait_reason import WaitCause, WaitReason
 
+if TYPE_CHECKING:
+    from .memory import Crashed, MemoryLog, MemorySource, MemorySubscriptions
+else:
+    __getattr__, __dir__ = later(
+        __name__, {"memory": ["Crashed", "MemoryLog", "MemorySource", "MemorySubscriptions"]}
+    )
+
 __all__ = [
+    "SLOTS",
     "Ack",
     "Attempts",
     "BackoffFunction",
@@ -61,11 +107,16 @@ __all__ = [
     "BatchResultCountError",
     "BlockedMessage",
     "ClaimChange",
+    "ClaimHost",
     "Consumer",
     "ConsumerObserver",
     "ConsumerOptions",
     "ConsumerState",
     "ConsumerStats",
+    "CountsLag",
+    "CountsMembers",
+    "Crashed",
+    "DeclaresCapabilities",
     "DecodeError",
     "Decoder",
     "Deliveries",
@@ -73,6 +124,7 @@ __all__ = [
     "DrainReport",
     "Envelope",
     "Explanation",
+    "Fetched",
     "Finaliser",
     "FullJitter",
     "HandlerEnd",
@@ -84,10 +136,14 @@ __all__ = [
     "InFlight",
     "Lag",
     "Manual",
+    "MemoryLog",
     "MemoryParkStore",
+    "MemorySource",
+    "MemorySubscriptions",
     "Message",
     "MessageCounts",
     "MessageHandler",
+    "Move",
     "Nak",
     "NoHandlerError",
     "OldestRecord",
@@ -97,27 +153,49 @@ __all__ = [
     "PartitionExplanation",
     "PartitionStats",
     "PoisonError",
+    "Position",
+    "PositionStore",
     "Probes",
+    "Record",
     "RegisteredCall",
+    "ReplacesClaims",
     "Result",
     "ResultTypeError",
     "RetryPolicy",
+    "ReturnedAs",
     "SchemaError",
+    "Settled",
     "Skip",
+    "Source",
+    "SourceCapabilities",
+    "SourceClaim",
+    "SourceRecord",
+    "SourceTraits",
     "Step",
+    "Subscribed",
+    "SubscriptionLocks",
+    "SubscriptionStart",
+    "SubscriptionState",
+    "TakesBack",
     "Terminate",
     "ToDeadLetter",
+    "TopicPartition",
+    "TransactionalSource",
     "UndecodableError",
+    "UndecodableRecord",
     "Unfinished",
     "Unparked",
+    "Unread",
     "WaitCause",
     "WaitReason",
     "check",
     "decode",
     "decode_by",
+    "locked_slot",
     "probes",
     "serve_probes",
     "skip_seen",
+    "slot_lock",
     "with_steps",
 ]
 

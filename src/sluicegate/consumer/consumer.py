@@ -110,7 +110,7 @@ class Consumer(Operated):
     Examples:
         >>> import asyncio
         >>> from sluicegate import Consumer
-        >>> from sluicegate.sources.memory import MemoryLog, MemorySource
+        >>> from sluicegate.consumer import MemoryLog, MemorySource
         >>> log = MemoryLog()
         >>> for amount in (30, 12):
         ...     _ = log.produce("payments", amount, key="ann")

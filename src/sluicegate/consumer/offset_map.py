@@ -25,7 +25,7 @@ from bisect import bisect_right
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from .confluent_map import confluent_ranges
+from ..kafka.parallel_consumer_map import confluent_ranges
 from .foreign_map import ForeignMap
 
 if TYPE_CHECKING:

@@ -18,16 +18,16 @@ from .._core.runtime.run import run
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
 from ..flow.pipe import pipe
+from ..kafka import KafkaSource
+from ..nats import JetStreamSource
 from ..retry import CircuitBreaker, Retry
 from ..sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
-from ..sources.jetstream import JetStreamSource
-from ..sources.kafka import KafkaSource
 from .legs import LEG, tailnum_of
 
 if TYPE_CHECKING:
+    from ..consumer import Source
     from ..consumer.message import Message
     from ..flow import Pipe
-    from ..sources import Source
 
 Broker: TypeAlias = "Literal['kafka', 'nats']"
 MODULE = "sluicegate.demo.consumer"

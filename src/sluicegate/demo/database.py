@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from .._clients.postgres.access import PostgresAccess
 from .._core.clock import LOOP_CLOCK
+from ..postgres.client.access import PostgresAccess
 from ..testing import EmbeddedPostgres, embedded_postgres
 
 if TYPE_CHECKING:

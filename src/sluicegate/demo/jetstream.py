@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from .._core.extras import missing
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
+from ..nats import partitioned
 from ..retry import Retry
 from ..sinks import NatsSink
-from ..sources.jetstream import partitioned
 from ..testing import embedded_nats
 from .carried import Carrier
 from .consumer import PARTITIONS
@@ -41,8 +41,9 @@ def _start(opened: ExitStack) -> str:
 
 
 async def _create_stream(servers: str) -> None:
-    import nats
     from nats.js.api import StreamConfig, SubjectTransform
+
+    import nats
 
     source, destination = partitioned(f"{SUBJECT}.*", PARTITIONS)
     config = StreamConfig(

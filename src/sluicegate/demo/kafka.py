@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from .._core.extras import missing
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
+from ..kafka.sink import KafkaSink
 from ..retry import Retry
-from ..sinks.kafka import KafkaSink
 from ..testing import embedded_kafka
 from .carried import Carrier
 from .legs import as_value, tailnum_of

@@ -22,8 +22,7 @@ import asyncpg
 
 from .._core.clock import LOOP_CLOCK
 from .._core.extras import missing
-from ..queues import QueueAdmin
-from ..streams import install_streams
+from ..postgres import QueueAdmin, install_streams
 from .consumers import Consumers
 from .legs import legs_of
 from .progress import EVERY, Pace

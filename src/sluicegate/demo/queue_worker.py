@@ -20,7 +20,7 @@ import asyncpg
 from .._core.errors import PermanentError
 from .._core.runtime.run import run
 from ..consumer import Consumer
-from ..sources.postgres_queue import PostgresQueueSource
+from ..postgres import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -177,7 +177,7 @@ def pipe(
         >>> import asyncio
         >>> from sluicegate import Batcher, flow
         >>> from sluicegate.sinks import MemorySink
-        >>> from sluicegate.sources.memory import MemoryLog, MemorySource
+        >>> from sluicegate.consumer import MemoryLog, MemorySource
         >>> log, rows = MemoryLog(), MemorySink()
         >>> for amount in (30, 12):
         ...     _ = log.produce("payments", amount, key="ann")

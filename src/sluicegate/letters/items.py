@@ -1,7 +1,7 @@
 """Conversion of any item to plain JSON for its dead letter, and back. Pure; never raises for an
 item.
 
-1. A value with a JSON form has the same form as in a file or in a request (`_clients.forms`). An
+1. A value with a JSON form has the same form as in a file or in a request (`_core.values.forms`). An
    item of a plain class is stored as its public attributes, which are also its columns for
    `PostgresSink`. As in every file, a date becomes text and a tuple becomes a list.
 2. Other values that JSON cannot represent are *marked*: stored as an object with one entry, whose
@@ -23,9 +23,9 @@ from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple, cast
 
-from .._clients.forms import Form, form_for
 from .._core.text import repr_of
 from .._core.told import storable
+from .._core.values.forms import Form, form_for
 
 PLAIN, MARKED, REPR = "plain", "marked", "repr"
 """The forms of an item: plain JSON, JSON with marks of exact values, JSON with a `repr`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .._clients.encoding import to_json
+from .._core.values.encoding import to_json
 from .notes import Notes
 from .store import StoreError, Unreadable
 

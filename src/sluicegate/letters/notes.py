@@ -10,7 +10,7 @@ import json
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, cast
 
-from .._clients.encoding import to_json
+from .._core.values.encoding import to_json
 from .letter import ERROR, INTERRUPTED, STATES, moment
 
 if TYPE_CHECKING:

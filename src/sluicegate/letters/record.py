@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from .._clients.encoding import to_json
-from .._clients.forms import MakesForm
 from .._core.public import publish
 from .._core.told import storable
+from .._core.values.encoding import to_json
+from .._core.values.forms import MakesForm
 from .items import stored
 
 if TYPE_CHECKING:

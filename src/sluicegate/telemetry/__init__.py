@@ -6,17 +6,13 @@ from .._core.public import later, publish, publish_all
 from .consumer_metrics import PrometheusConsumerObserver
 from .observed import Metrics, Observed
 from .prometheus import PrometheusObserver
-from .queue_metrics import PrometheusQueueObserver
-from .stream_metrics import PrometheusStreamObserver
 from .tracing import Tracing, traced
 
 if TYPE_CHECKING:
     from .consumer_otel import OpenTelemetryConsumerObserver
     from .consumer_tracing import ConsumerTracing
     from .otel_metrics import OpenTelemetryObserver
-    from .queue_otel import OpenTelemetryQueueObserver
     from .rules import alert_rules
-    from .stream_otel import OpenTelemetryStreamObserver
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -24,9 +20,7 @@ else:
             "consumer_otel": ["OpenTelemetryConsumerObserver"],
             "consumer_tracing": ["ConsumerTracing"],
             "otel_metrics": ["OpenTelemetryObserver"],
-            "queue_otel": ["OpenTelemetryQueueObserver"],
             "rules": ["alert_rules"],
-            "stream_otel": ["OpenTelemetryStreamObserver"],
         },
     )
 
@@ -36,12 +30,8 @@ __all__ = [
     "Observed",
     "OpenTelemetryConsumerObserver",
     "OpenTelemetryObserver",
-    "OpenTelemetryQueueObserver",
-    "OpenTelemetryStreamObserver",
     "PrometheusConsumerObserver",
     "PrometheusObserver",
-    "PrometheusQueueObserver",
-    "PrometheusStreamObserver",
     "Tracing",
     "alert_rules",
     "traced",

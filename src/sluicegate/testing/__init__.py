@@ -1,7 +1,9 @@
 """Tools for testing your own code: a fake clock, scripted sinks, and real embedded servers."""
 
+from typing import TYPE_CHECKING
+
 from .._core.clock import LoopClock
-from .._core.public import publish_all
+from .._core.public import later, publish_all
 from .clock.clock import FakeClock
 from .clock.moment import WouldHang
 from .harness.calls import HandlerCall
@@ -28,11 +30,23 @@ from .scripted import (
     partial,
     slow,
 )
-from .servers.kafka import EmbeddedKafka, embedded_kafka
-from .servers.nats import EmbeddedNats, embedded_nats
-from .servers.opensearch import EmbeddedOpenSearch, embedded_opensearch
-from .servers.postgres import EmbeddedPostgres, embedded_postgres
 from .servers.require import EmbeddedUnavailable, skip_or_fail
+
+if TYPE_CHECKING:
+    from ..http.elasticsearch.server import EmbeddedOpenSearch, embedded_opensearch
+    from ..kafka.server import EmbeddedKafka, embedded_kafka
+    from ..nats.server import EmbeddedNats, embedded_nats
+    from ..postgres.server import EmbeddedPostgres, embedded_postgres
+else:
+    __getattr__, __dir__ = later(
+        __name__,
+        {
+            ".http.elasticsearch.server": ["EmbeddedOpenSearch", "embedded_opensearch"],
+            ".kafka.server": ["EmbeddedKafka", "embedded_kafka"],
+            ".nats.server": ["EmbeddedNats", "embedded_nats"],
+            ".postgres.server": ["EmbeddedPostgres", "embedded_postgres"],
+        },
+    )
 
 __all__ = [
     "BlockingSink",

@@ -23,10 +23,7 @@ from .servers.require import there_or_skip
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from .servers.kafka import EmbeddedKafka
-    from .servers.nats import EmbeddedNats
-    from .servers.opensearch import EmbeddedOpenSearch
-    from .servers.postgres import EmbeddedPostgres
+    from . import EmbeddedKafka, EmbeddedNats, EmbeddedOpenSearch, EmbeddedPostgres
 
 
 @pytest.fixture
@@ -66,7 +63,7 @@ def embedded_postgres() -> Iterator[EmbeddedPostgres]:
 
     Skips if it is not available, unless `SLUICEGATE_REQUIRE` names it (`postgres`).
     """
-    from .servers.postgres import embedded_postgres as start
+    from . import embedded_postgres as start
 
     settings = {"fsync": "off", "max_wal_size": "64MB", "min_wal_size": "32MB"}
     with there_or_skip("postgres", start(settings)) as server:
@@ -79,7 +76,7 @@ def embedded_opensearch() -> Iterator[EmbeddedOpenSearch]:
 
     Skips if it is not available, unless `SLUICEGATE_REQUIRE` names it (`opensearch`).
     """
-    from .servers.opensearch import embedded_opensearch as start
+    from . import embedded_opensearch as start
 
     with there_or_skip("opensearch", start()) as server:
         yield server
@@ -91,7 +88,7 @@ def embedded_kafka() -> Iterator[EmbeddedKafka]:
 
     Skips if it is not available, unless `SLUICEGATE_REQUIRE` names it (`kafka`).
     """
-    from .servers.kafka import embedded_kafka as start
+    from . import embedded_kafka as start
 
     with there_or_skip("kafka", start()) as server:
         yield server
@@ -103,7 +100,7 @@ def embedded_nats() -> Iterator[EmbeddedNats]:
 
     Skips if it is not available, unless `SLUICEGATE_REQUIRE` names it (`nats`).
     """
-    from .servers.nats import embedded_nats as start
+    from . import embedded_nats as start
 
     with there_or_skip("nats", start()) as server:
         yield server

@@ -12,8 +12,8 @@ from sluicegate.consumer import Consumer, DoublingBackoff
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from sluicegate.consumer import MemorySource
     from sluicegate.consumer.jobs import EventContext
-    from sluicegate.sources.memory import MemorySource
     from sluicegate.testing import FakeClock
 
 PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))

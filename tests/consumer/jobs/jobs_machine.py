@@ -20,7 +20,7 @@ from jobs.jobs_script import DRAIN, JobsTruth, Setting, scripts, settings_of_mem
 from sluicegate import ClosedError, ConfigError
 from sluicegate._core.errors import SluicegateError
 from sluicegate._core.source import Record, TopicPartition
-from sluicegate.sources.memory import Crashed, MemoryLog
+from sluicegate.consumer import Crashed, MemoryLog
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from jobs.jobs_script import DRAIN, Script, Work
 from tests.machine.consumer_machine import place_of
 
 from sluicegate import ClosedError, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
-from sluicegate.consumer import DoublingBackoff
+from sluicegate.consumer import DoublingBackoff, MemorySource
 from sluicegate.consumer.jobs import (
     BatchItems,
     Incomplete,
@@ -21,7 +21,6 @@ from sluicegate.consumer.jobs import (
     ItemBatcher,
     JobScheduler,
 )
-from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator

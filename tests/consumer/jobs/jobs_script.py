@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from tests.machine.consumer_machine import Place
 
-    from sluicegate.consumer import Message
-    from sluicegate.sources.memory import MemoryLog
+    from sluicegate.consumer import MemoryLog, Message
 
 DRAIN = 2.0
 IN_ORDER = {"job", "chain"}

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from consumer_help import log_of
 from watch_help import causes_of
 
-from sluicegate.consumer import Consumer, Nak
+from sluicegate.consumer import Consumer, MemorySource, Nak
 from sluicegate.consumer.jobs import BatchItems, Incomplete, ItemBatcher, JobScheduler
 from sluicegate.consumer.wait_reason import WaitReason
-from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

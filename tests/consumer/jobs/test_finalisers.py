@@ -13,13 +13,12 @@ from jobs.jobs_help import pass_on, running
 
 from sluicegate import Ack, Nak, Terminate, ToDeadLetter
 from sluicegate._core.source import Position
-from sluicegate.consumer import Manual, decode
+from sluicegate.consumer import Manual, MemorySource, decode
 from sluicegate.consumer.jobs import (
     EventContext,
     Incomplete,
     JobScheduler,
 )
-from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -20,15 +20,14 @@ from sluicegate import (
     TransientError,
 )
 from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, MemorySource
 from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
-from sluicegate.sources.memory import MemorySource
 from sluicegate.testing import BlockingSink, MockContext, ScriptedSink, ok, partial
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from sluicegate.sources.memory import MemoryLog
+    from sluicegate.consumer import MemoryLog
     from sluicegate.testing import FakeClock
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from consumer_help import log_of
 
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, MemorySource
 from sluicegate.consumer.jobs import EventContext, Incomplete, Interjector
-from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

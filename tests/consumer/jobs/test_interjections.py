@@ -14,6 +14,8 @@ from sluicegate._core.source import Position
 from sluicegate.consumer import (
     Consumer,
     Manual,
+    MemoryLog,
+    MemorySource,
     Nak,
     ResultTypeError,
     Terminate,
@@ -30,7 +32,6 @@ from sluicegate.consumer.jobs import (
     MemoryStore,
     NotAssigned,
 )
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

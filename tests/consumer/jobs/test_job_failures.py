@@ -11,7 +11,7 @@ from jobs.jobs_help import pass_on, running
 
 from sluicegate import ClosedError, ConfigError, Nak, RetryPolicy, ThrottledError
 from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, DoublingBackoff
+from sluicegate.consumer import Consumer, DoublingBackoff, MemoryLog, MemorySource
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,
@@ -20,7 +20,6 @@ from sluicegate.consumer.jobs import (
     ItemBatcher,
     JobScheduler,
 )
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

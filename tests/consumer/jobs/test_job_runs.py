@@ -14,7 +14,7 @@ from jobs.jobs_help import pass_on, running
 
 from sluicegate import ConfigError
 from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, ConsumerObserver, HandlerTimeout
+from sluicegate.consumer import Consumer, ConsumerObserver, HandlerTimeout, MemorySource
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,
@@ -23,7 +23,6 @@ from sluicegate.consumer.jobs import (
     ItemBatcher,
     JobScheduler,
 )
-from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

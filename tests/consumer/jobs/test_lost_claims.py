@@ -12,8 +12,8 @@ from jobs.jobs_help import running
 
 from sluicegate import RetryPolicy, ThrottledError
 from sluicegate._core.source import Position
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.jobs import BatchItems, EventContext, Incomplete, ItemBatcher, JobScheduler
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

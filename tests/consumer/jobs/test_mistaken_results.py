@@ -12,7 +12,16 @@ from consumer_help import P0, log_of
 from jobs.jobs_help import running
 
 from sluicegate._core.source import Position
-from sluicegate.consumer import Ack, Manual, Nak, ResultTypeError, Skip, Terminate, ToDeadLetter
+from sluicegate.consumer import (
+    Ack,
+    Manual,
+    MemorySource,
+    Nak,
+    ResultTypeError,
+    Skip,
+    Terminate,
+    ToDeadLetter,
+)
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,
@@ -21,7 +30,6 @@ from sluicegate.consumer.jobs import (
     ItemBatcher,
     JobScheduler,
 )
-from sluicegate.sources.memory import MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

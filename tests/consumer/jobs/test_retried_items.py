@@ -11,9 +11,8 @@ from jobs.jobs_help import running
 
 from sluicegate import ConfigError, PermanentError, RetryPolicy
 from sluicegate._core.source import Position
-from sluicegate.consumer import DoublingBackoff
+from sluicegate.consumer import DoublingBackoff, MemoryLog, MemorySource
 from sluicegate.consumer.jobs import BatchItem, BatchItems, EventContext, Incomplete, ItemBatcher
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

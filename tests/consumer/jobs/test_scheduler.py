@@ -11,9 +11,8 @@ from consumer_help import P0, P1, log_of, records
 
 from sluicegate import ClosedError, ConfigError
 from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource
 from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,9 +11,8 @@ from consumer_help import log_of
 from jobs.jobs_help import PROMPT, pass_on, running
 
 from sluicegate import Batcher, ConfigError, Nak
-from sluicegate.consumer import Ack, Consumer
+from sluicegate.consumer import Ack, Consumer, MemorySource
 from sluicegate.consumer.jobs import BatchItems, EventContext, Incomplete, ItemBatcher, JobScheduler
-from sluicegate.sources.memory import MemorySource
 from sluicegate.testing import ScriptedSink
 
 if TYPE_CHECKING:

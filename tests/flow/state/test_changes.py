@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate._core.source import TopicPartition
-from sluicegate.flow.kafka_state.content import StateContent
 from sluicegate.flow.state.changes import ChangeLog
 from sluicegate.flow.state.codec import JsonState
 from sluicegate.flow.state.store import KeptStore
+from sluicegate.kafka.state.content import StateContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

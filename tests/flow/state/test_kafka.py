@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from state_counting import assert_replay
 from state_help import state_tables
-from tests.sources.kafka.child_help import Child, child_process
-from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
+from tests.kafka.source.child_help import Child, child_process
+from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 
 from sluicegate._core.clock import LOOP_CLOCK
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from state_counted import Counted, counted
 from state_topics import settled_state
-from tests.sources.kafka.kafka_help import (
+from tests.kafka.source.kafka_help import (
     delete_topic,
     fill,
     new_name,
@@ -17,7 +17,7 @@ from tests.sources.kafka.kafka_help import (
     produce_undecodable,
     stored,
 )
-from tests.sources.kafka.proxy_help import Api, proxied
+from tests.kafka.source.proxy_help import Api, proxied
 
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.consumer.jobs import state_keeping

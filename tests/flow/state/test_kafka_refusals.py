@@ -9,7 +9,7 @@ import pytest
 from aiokafka.admin import NewPartitions
 from state_counted import Counted, counted
 from state_topics import settled_state
-from tests.sources.kafka.kafka_help import (
+from tests.kafka.source.kafka_help import (
     admin_of,
     delete_topic,
     fill,
@@ -23,8 +23,8 @@ from tests.sources.kafka.kafka_help import (
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.source import Position, TopicPartition
-from sluicegate.flow import KafkaState
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.kafka import KafkaState
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext

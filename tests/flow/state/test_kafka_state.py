@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from state_counting import Counting, assert_replay, expected
 from state_topics import all_committed, settled_state, stored_state
+from tests.kafka.source.child_help import Child, child_process
+from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
+from tests.kafka.source.proxy_help import Api, proxied
 from tests.sinks.test_down_behind_a_proxy import HOST
 from tests.sinks.test_silent_connections import black_hole
-from tests.sources.kafka.child_help import Child, child_process
-from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
-from tests.sources.kafka.proxy_help import Api, proxied
 
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.source import TopicPartition
 from sluicegate.consumer import Consumer
-from sluicegate.flow import KafkaRecord, KafkaState
-from sluicegate.sources.kafka import KafkaSource
+from sluicegate.kafka import KafkaRecord, KafkaSource, KafkaState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from tests.sources.kafka.own_help import OwnKafka
+    from tests.kafka.source.own_help import OwnKafka
 
     from sluicegate.consumer.jobs import EventContext
     from sluicegate.testing import EmbeddedKafka

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from state_counting import assert_replay
 from state_help import state_tables
-from tests.sources.kafka.child_help import child_process
+from tests.kafka.source.child_help import child_process
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres

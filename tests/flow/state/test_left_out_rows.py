@@ -10,8 +10,7 @@ from state_help import state_tables
 
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext

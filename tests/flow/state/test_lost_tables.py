@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from state_help import StateTables, state_tables
-from tests.sources.kafka.kafka_help import fill, new_topic, store, stored
+from tests.kafka.source.kafka_help import fill, new_topic, store, stored
 
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.flow.state.mark import COPY
-from sluicegate.sources import Position, TopicPartition
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext
@@ -55,7 +53,7 @@ async def test_tables_that_are_lost(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:
     """Nothing is handled until the tables are restored, or the group's offset is set."""
-    from sluicegate.sources.kafka import KafkaSource
+    from sluicegate.kafka import KafkaSource
 
     topic, handled = await new_topic(broker), list[int]()
     part = TopicPartition(topic, 0)

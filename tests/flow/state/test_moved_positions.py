@@ -12,9 +12,8 @@ from state_help import state_tables
 
 from sluicegate._core.errors import PositionLost
 from sluicegate._core.source import Record, TopicPartition
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource
 from sluicegate.flow.state.changes import ChangeLog
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from state_help import StateTables

@@ -10,12 +10,11 @@ import asyncpg
 import pytest
 from state_counting import Counting, expected, key_of
 from state_help import StateTables, state_tables
-from tests.sinks.postgres_help import proxied
+from tests.postgres.sink.postgres_help import proxied
 
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer
-from sluicegate.sources.memory import MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource
 from sluicegate.testing import embedded_postgres as started
 from sluicegate.testing.servers.require import there_or_skip
 

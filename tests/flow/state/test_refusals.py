@@ -13,10 +13,8 @@ from state_help import state_tables
 
 from sluicegate import ClosedError, ConfigError, SluicegateWarning
 from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryParkStore
-from sluicegate.flow import PostgresState
-from sluicegate.sources.memory import MemoryLog, MemorySource
-from sluicegate.sources.postgres_queue import PostgresQueueSource
+from sluicegate.consumer import Consumer, MemoryLog, MemoryParkStore, MemorySource
+from sluicegate.postgres import PostgresQueueSource, PostgresState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -12,23 +12,21 @@ from kept_topic import LAST, ended
 from state_counted import Counted, counted
 from state_help import StateTables, state_tables
 from state_topics import all_committed, settled_state
-from tests.sources.kafka.kafka_help import fill, new_topic, produce, stored
-from tests.sources.kafka.proxy_help import Api, proxied
-from tests.streams.log_help import Log, fresh_name, install_log
+from tests.kafka.source.kafka_help import fill, new_topic, produce, stored
+from tests.kafka.source.proxy_help import Api, proxied
+from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate import PositionLost
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource
 from sluicegate.consumer.jobs import state_keeping
-from sluicegate.flow import KafkaRecord
-from sluicegate.sinks import KafkaSink
-from sluicegate.sources.memory import MemoryLog, MemorySource
-from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.kafka import KafkaRecord, KafkaSink
+from sluicegate.postgres import PostgresStreamSource
 
 if TYPE_CHECKING:
+    from sluicegate.consumer import Source
     from sluicegate.consumer.jobs import EventContext
-    from sluicegate.sources import Source
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
@@ -249,7 +247,7 @@ async def test_a_start_whose_commit_has_no_answer(broker: EmbeddedKafka, directi
 async def test_the_start_of_a_topic_is_stored_in_postgresql(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    from sluicegate.sources.kafka import KafkaSource
+    from sluicegate.kafka import KafkaSource
 
     topic = await new_topic(broker)
     await fill(broker, topic, 5)

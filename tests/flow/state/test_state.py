@@ -14,9 +14,8 @@ from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.retry_policy import RetryPolicy
 from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, Nak, WaitReason
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Nak, WaitReason
 from sluicegate.consumer.jobs import Incomplete, Interjector
-from sluicegate.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from state_help import state_tables
-from tests.streams.log_help import Log, fresh_name, install_log
+from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate.consumer import Consumer
-from sluicegate.sources.postgres_stream import PostgresStreamSource
+from sluicegate.postgres import PostgresStreamSource
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext

@@ -15,7 +15,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from sluicegate import ConfigError, Retry, Timeout, stack
-from sluicegate.sinks import FileSink
+from sluicegate.files import FileSink
 from sluicegate.spark import foreach_batch, register, write_dataframe
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from tests.examples.example import EXAMPLES, load, printed_on
 from tests.spark.sql import query
 from tests.spark.test_page_programs import timeless
 
-from sluicegate.cli.pipeline.view import RunView
 from sluicegate.spark import Pipeline
+from sluicegate.spark.commands.view import RunView
 
 if TYPE_CHECKING:
     from pathlib import Path

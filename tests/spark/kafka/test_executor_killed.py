@@ -27,7 +27,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from sluicegate import WriteResult, send, stack
 from sluicegate._core.decorator import WrappingSink
-from sluicegate.sinks import KafkaSink
+from sluicegate.kafka import KafkaSink
 from sluicegate.spark import write_dataframe
 
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")

@@ -31,7 +31,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.decorator import WrappingSink
-from sluicegate.sinks import KafkaSink
+from sluicegate.kafka import KafkaSink
 from sluicegate.spark import Pipeline, foreach_batch, keyed, write_dataframe
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 
 from sluicegate import Retry, Timeout, WriteResult, send, stack
 from sluicegate._core.decorator import WrappingSink
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import connector_jars, foreach_batch
 
 if TYPE_CHECKING:

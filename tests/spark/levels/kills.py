@@ -29,7 +29,7 @@ from tests.spark.sql import query
 
 from sluicegate import Batch, Retry, Sink, Timeout, WriteResult, send, stack
 from sluicegate._core.decorator import WrappingSink
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import foreach_batch, write_dataframe
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from sluicegate import (
 )
 from sluicegate._core.decorator import WrappingSink
 from sluicegate._core.staging import Epoch, staged
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import DeadLettersError, SparkWriteReport, write_dataframe
 from sluicegate.spark.driver.content import Content
 from sluicegate.spark.levels.atomic import write_atomically

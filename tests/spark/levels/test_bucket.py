@@ -10,8 +10,7 @@ pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
 from sluicegate import Retry, Timeout, stack
-from sluicegate.postgres import PostgresAccess
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresAccess, PostgresSink
 from sluicegate.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
 
 from .conftest import INVERSIONS, WHOLE, rows

@@ -21,7 +21,7 @@ pytest.importorskip("pyspark")
 import pyspark
 from tests.spark.sql import query
 
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import SparkWriteReport, foreach_batch
 
 from .conftest import INVERSIONS, WHOLE
@@ -32,7 +32,7 @@ SESSION = """
 import json, os, signal, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import foreach_batch, write_dataframe
 
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")

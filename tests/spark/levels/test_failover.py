@@ -14,7 +14,7 @@ import pyarrow as pa
 from tests.spark.sql import query
 
 from sluicegate import UnknownOutcomeError
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import SparkWriteReport
 from sluicegate.spark.levels.runs import Ran, write_units
 from sluicegate.spark.levels.units import BUCKET, Units

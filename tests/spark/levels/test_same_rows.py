@@ -22,7 +22,7 @@ from sluicegate import (
     UnitRefused,
     stack,
 )
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import foreach_batch, write_dataframe
 from sluicegate.spark.driver.columns import typed
 from sluicegate.spark.driver.content import Content

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from sluicegate import SluicegateError
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import foreach_batch, register, write_dataframe
 
 dsn, folder = sys.argv[1], Path(sys.argv[2])

@@ -16,7 +16,7 @@ from tests.examples.example import load
 from tests.spark.sql import query
 
 from sluicegate import Batch
-from sluicegate.sinks import PostgresSink
+from sluicegate.postgres import PostgresSink
 from sluicegate.spark import register
 
 if TYPE_CHECKING:

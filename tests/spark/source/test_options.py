@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sluicegate import ConfigError
-from sluicegate._clients.postgres.dsn import dsn_of
-from sluicegate._clients.postgres.names import table_name
+from sluicegate.postgres.client.dsn import dsn_of
+from sluicegate.postgres.client.names import table_name
 from sluicegate.spark.options.sinks import prepared
 from sluicegate.spark.options.table import OPTIONS, options_as_markdown
 from sluicegate.spark.values.travel import description, load

@@ -121,7 +121,7 @@ def test_advice_comes_for_a_module_of_the_users(spark: Any, only_here: Any) -> N
 ANOTHER_PYTHON = """
 import sys, warnings
 from pyspark.sql import SparkSession
-from sluicegate.sinks import FileSink
+from sluicegate.files import FileSink
 from sluicegate.spark import register, write_dataframe
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")

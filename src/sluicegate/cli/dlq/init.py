@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...letters.preparation import prepare
+from ...postgres.letters.preparation import prepare
 from ..exits import OK
 from .output import encodable, say
 from .stores import is_dsn, is_url_of_objects, path_of, table_of
@@ -12,7 +12,7 @@ from .stores import is_dsn, is_url_of_objects, path_of, table_of
 if TYPE_CHECKING:
     import argparse
 
-    from ...letters.preparation import Prepared
+    from ...postgres.letters.preparation import Prepared
 
 
 async def init(options: argparse.Namespace) -> int:

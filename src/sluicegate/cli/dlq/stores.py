@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._clients.objects.place import SCHEMES
-from ..._clients.postgres.names import table_name
 from ..._core.addresses import UNSET
 from ..._core.checks import bad
 from ..._core.text import hide
-from ...letters.file import FileStore
-from ...letters.objects import ObjectStore
-from ...letters.postgres import PostgresStore
+from ...files.letters.store import FileStore
 from ...letters.store import StoreError
+from ...objects.client.place import SCHEMES
+from ...objects.letters.store import ObjectStore
+from ...postgres.client.names import table_name
+from ...postgres.letters.store import PostgresStore
 
 if TYPE_CHECKING:
     from ...letters.store import Store

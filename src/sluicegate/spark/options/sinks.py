@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ... import sinks as destinations
-from ..._clients.postgres.access import PostgresAccess
-from ..._clients.postgres.dsn import dsn_of
-from ..._clients.postgres.names import table_name
-from ..._clients.tls import TlsFiles
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.stacking import stack
+from ..._core.values.tls import TlsFiles
+from ...postgres.client.access import PostgresAccess
+from ...postgres.client.dsn import dsn_of
+from ...postgres.client.names import table_name
 from ...retry import Backoff, Retry
 from ...sinks import (
     DeadLetter,

@@ -16,9 +16,9 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from ... import sinks as destinations
-from ..._clients.tls import TlsFiles
 from ..._core.errors import ConfigError, MissingExtra
 from ..._core.function_sink import as_sink
+from ..._core.values.tls import TlsFiles
 from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
 from ...sinks import (
     ClickHouseSink,

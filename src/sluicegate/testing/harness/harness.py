@@ -19,12 +19,11 @@ from ..._core import checks
 from ..._core.clock import LOOP_CLOCK
 from ..._core.retry_policy import RetryPolicy
 from ..._core.source import TopicPartition
-from ...consumer import offset_map
+from ...consumer import MemoryLog, MemorySource, offset_map
 from ...consumer.consumer import Consumer
 from ...consumer.handlers import as_batch_handler, as_handler
 from ...consumer.settings import FullJitter
 from ...letters.source_items import record_of_item
-from ...sources.memory import MemoryLog, MemorySource
 from ..scripted import FakeSink
 from .calls import Calls
 from .ran import HarnessRun

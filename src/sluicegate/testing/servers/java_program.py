@@ -14,7 +14,7 @@ import subprocess
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..._cache import made_once
+from ..._core.cache import made_once
 
 if TYPE_CHECKING:
     from pathlib import Path

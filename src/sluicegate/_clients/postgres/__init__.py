@@ -1,1 +1,0 @@
-"""PostgreSQL: names, DSNs, connections and errors."""

@@ -1,0 +1,11 @@
+"""A source in memory: a log that outlives its consumers, and control of it by a test."""
+
+from ..._core.public import publish_all
+from .log import MemoryLog
+from .script import Crashed
+from .source import MemorySource
+from .subscriptions import MemorySubscriptions
+
+__all__ = ["Crashed", "MemoryLog", "MemorySource", "MemorySubscriptions"]
+
+publish_all(__name__, "sluicegate.consumer")

@@ -1,0 +1,10 @@
+"""Files in NDJSON, CSV and Parquet as a source of consumers."""
+
+from ..._core.public import publish_all
+from ..subscriptions import SQLiteSubscriptions
+from .errors import UnreadFiles
+from .source import FileSource
+
+__all__ = ["FileSource", "SQLiteSubscriptions", "UnreadFiles"]
+
+publish_all(__name__, "sluicegate.files")

@@ -1,0 +1,325 @@
+"""The files that this process holds: their locks and claims, from beginning to end.
+
+1. A file is locked, then its position is read, then its claim begins. The position therefore
+   includes all earlier work of other processes.
+2. A claim is released in this order: the host drains running messages, the position is stored, the
+   claim ends, the lock is released. A loss ends the claim at once, and stores nothing.
+3. A move of a position states the position that it starts from. If it is refused, another process
+   has moved the position, and the claim is lost. After an attempt without an answer, the position
+   is read before the next move.
+4. Locks that were not extended within the longest possible lease are lost, with their claims.
+5. A file whose rows are all settled is finished. This is stored with its position, and its claim
+   ends. The claim of a damaged file ends as well once the rows before the damage are settled.
+6. A fetch reports the end of the source, and a consumer fetches only if it has claims. At the end
+   there is therefore a claim, even if every file is finished.
+7. A row that cannot be decoded, or has no readable key, is an `UndecodableRecord`, and the file is
+   not damaged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..._core.say import say
+from ..._core.source import Position, Record, TopicPartition, UndecodableRecord
+from ..._core.subscriptions import Move
+from ..._core.told import for_log
+from .chunks import UndecodableRow
+from .places import FilePlace
+from .reading import FileReading
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ..._core.source import SourceClaim
+    from .catalog import FileCatalog, FileEntry
+    from .parts import FileParts
+
+logger = logging.getLogger("sluicegate.files")
+
+KEEPS = 3
+"""Intervals without an answer after which locks are considered lost."""
+UNLOCK_WITHIN = 2.0
+"""Seconds for unlocking at the end. Remaining leases expire."""
+
+_LOST = "%s: %s is lost (%s); its rows without a stored position run again"
+_NOT_STORED = (
+    "%s: the last position of %s is not stored (%s); the rows after the stored one run again"
+)
+_NOT_UNLOCKED = "%s: files could not be unlocked (%s); their locks expire by themselves"
+_FINISHED = "%s: %s is finished, with %d rows (%d of %d files)"
+
+
+@dataclass(slots=True, eq=False)
+class HeldFile:
+    """A file with an open claim."""
+
+    entry: FileEntry
+    claim: SourceClaim
+    reading: FileReading
+    attempts: list[Position] = field(default_factory=list[Position])
+    """The positions that attempts without an answer may have stored."""
+
+    def attempt(self, position: Position) -> Move:
+        """Register an attempt to store a position of the consumer; return the move."""
+        reading = self.reading
+        is_end = reading.end is not None and position.offset == reading.read_to
+        mark = reading.mark_before(position.offset) or self.entry.place.mark
+        place = FilePlace(position, None if is_end else mark, reading.end if is_end else None)
+        self.attempts.append(place.stored())
+        return Move(self.entry.stored, place.stored())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every deliverable row has been delivered and settled."""
+        return self.reading.is_over and self.entry.stored.offset == self.reading.read_to
+
+
+class FileHolder:
+    """The locks and claims of one open source."""
+
+    def __init__(self, parts: FileParts, catalog: FileCatalog) -> None:
+        self._parts = parts
+        self._name = parts.options.subscription
+        self._catalog = catalog
+        self._locks = parts.locks
+        self._host = parts.host
+        self._clock = parts.clock
+        self._held: dict[FileEntry, HeldFile] = {}
+        self._ending: set[FileEntry] = set()
+        """Files whose locks are to be released."""
+        self._closing: list[FileReading] = []
+        """Readings of claims that have ended."""
+        self._stand_in: SourceClaim | None = None
+        self._kept_at = -math.inf
+        self._turn = asyncio.Lock()
+
+    @property
+    def all(self) -> list[HeldFile]:
+        """The held files."""
+        return list(self._held.values())
+
+    @property
+    def kept_until(self) -> float:
+        """The time at which the locks may have expired, unless they are extended before."""
+        every = None if self._locks is None else self._locks.keep_every
+        return math.inf if every is None else self._kept_at + KEEPS * every
+
+    def among(self, claims: Iterable[SourceClaim]) -> list[HeldFile]:
+        """The files of these claims that are still open, in order; none if locks may have expired."""
+        if self._clock.now() >= self.kept_until:
+            return []
+        by_claim = {held.claim: held for held in self._held.values()}
+        return [held for claim in claims if (held := by_claim.get(claim)) is not None]
+
+    # -- claims ------------------------------------------------------------------------------------
+
+    async def claim(self, entries: Sequence[FileEntry], most: int) -> None:
+        """Claim up to `most` of these files, in order, if they are free and unfinished."""
+        async with self._turn:
+            for entry in entries:
+                if most > 0 and await self._claim(entry):
+                    most -= 1
+
+    async def _claim(self, entry: FileEntry) -> bool:
+        if entry in self._ending:
+            await self._unlock()  # it has just been lost, and locks are not reentrant
+        self._ending.add(entry)
+        asked_at = self._clock.now()
+        name = self._catalog.lock_of(entry)
+        if self._locks is not None and name not in await self._locks.lock([name]):
+            self._ending.discard(entry)
+            return False
+        entry.is_at((await self._catalog.read([entry]))[entry])
+        if entry.is_finished:
+            await self._unlock()
+            return False
+        if not self._held:
+            self._kept_at = asked_at
+        place = entry.place
+        partition = TopicPartition(self._name, entry.number)
+        (claim,) = self._host.assigned({partition: place.position})
+        self._held[entry] = HeldFile(entry, claim, self._reading(entry, place))
+        self._ending.discard(entry)
+        entry.hold(is_held=True)
+        self._parts.news.fire()
+        return True
+
+    def _reading(self, entry: FileEntry, place: FilePlace) -> FileReading:
+        recorded, start = entry.recorded, place.position.offset
+        parts = self._parts
+        open_file = partial(parts.options.open, parts.root, recorded, start, place.mark)
+        headers = (("file", recorded.path.encode("utf-8", "surrogateescape")),)
+        key_of, topic, number = parts.options.keys(recorded.path), self._name, entry.number
+        time = recorded.modified // 1_000_000
+
+        def record(row: int, value: object) -> Record:
+            error: Exception | None = None
+            key, has_key = None, True
+            if isinstance(value, UndecodableRow):
+                error, value = value
+                has_key = parts.options.key is None
+            else:
+                try:
+                    key = key_of(value)
+                except Exception as raised:
+                    error, has_key = raised, False
+            read = (topic, number, row, key, value, headers, time)
+            if error is None:
+                return Record(*read)
+            return UndecodableRecord(*read, error=error, has_key=has_key)
+
+        return FileReading(open_file, record, start, parts.news, parts.wake)
+
+    def stand_in(self) -> None:
+        """Hold a claim without a file if there is no other claim.
+
+        Without a claim the consumer does not fetch, and would not see the end of the source.
+        """
+        if not self._held:
+            first = next(iter(self._catalog.entries.values()), None)
+            position = Position(0) if first is None else first.place.position
+            partition = TopicPartition(self._name, 0 if first is None else first.number)
+            (self._stand_in,) = self._host.assigned({partition: position})
+
+    async def give_up(self, held: HeldFile, within: float) -> None:
+        """Drain the claim, store the position, and release the file. Errors are only logged."""
+        try:
+            positions = await self._host.revoked([held.claim], within)
+            if positions:
+                await self.commit(positions)
+        except Exception as error:
+            path = held.entry.path
+            say(logger, logging.WARNING, _NOT_STORED, self._name, path, for_log(error))
+        finally:
+            self.end([held])
+
+    def end(self, ended: Iterable[HeldFile]) -> None:
+        """End the claims of these files without a commit; their locks are released later."""
+        gone = [held for held in ended if self._held.get(held.entry) is held]
+        for held in gone:
+            del self._held[held.entry]
+            held.entry.hold(is_held=False)
+            self._ending.add(held.entry)
+            self._closing.append(held.reading)
+        if gone:
+            self._host.ended([held.claim for held in gone])
+            self._parts.wake.fire()
+
+    def lose(self, lost: Iterable[HeldFile], reason: str) -> None:
+        """End claims of files that may have another owner now."""
+        for held in lost:
+            if self._held.get(held.entry) is held:
+                say(logger, logging.WARNING, _LOST, self._name, held.entry.path, reason)
+                self.end([held])
+
+    async def finish(self) -> None:
+        """Register damaged files, and end the claims of files whose rows are all settled.
+
+        Raises the errors of the state.
+        """
+        for held in self.all:
+            if held.reading.broken is not None:
+                held.entry.fail(held.reading.broken)
+        for held in [each for each in self.all if each.is_settled]:
+            entry, reading = held.entry, held.reading
+            if reading.end is not None and not entry.is_finished:
+                await self.commit({held.claim: Position(reading.read_to)})
+            if entry.is_finished or reading.broken is not None:
+                await self._host.revoked([held.claim], 0.0)  # none of its messages is running
+                self.end([held])
+
+    # -- positions ---------------------------------------------------------------------------------
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
+        """Store the positions of open claims; return the claims whose positions are stored."""
+        async with self._turn:
+            held = {
+                each: positions[each.claim]
+                for each in self._held.values()
+                if each.claim in positions
+            }
+            refused = await self._resolve(held)
+            moves = {each: each.attempt(at) for each, at in held.items() if each not in refused}
+            wanted = {each.entry: move for each, move in moves.items()}
+            done = await self._catalog.store(wanted) if wanted else []
+            stored = [each for each in moves if each.entry in done]
+            for each in stored:
+                each.attempts.clear()
+        self._tell_finished(stored)
+        self.lose(
+            [each for each in held if each not in stored],
+            "its stored position was moved by another process",
+        )
+        if any(each.is_settled for each in stored):
+            self._parts.wake.fire()
+        return [each.claim for each in stored if self._held.get(each.entry) is each]
+
+    def _tell_finished(self, stored: Iterable[HeldFile]) -> None:
+        every = self._catalog.entries.values()
+        for each in stored:
+            if each.entry.is_finished:
+                done = sum(entry.is_finished for entry in every)
+                told = (self._name, each.entry.path, each.entry.stored.offset, done, len(every))
+                say(logger, logging.INFO, _FINISHED, *told)
+
+    async def _resolve(self, held: Collection[HeldFile]) -> list[HeldFile]:
+        """Determine the results of attempts without a response; return files moved by others."""
+        doubtful = {each.entry: each for each in held if each.attempts}
+        if not doubtful:
+            return []
+        found = await self._catalog.read(doubtful)
+        refused: list[HeldFile] = []
+        for entry, each in doubtful.items():
+            if found[entry] in (entry.stored, *each.attempts):
+                entry.is_at(found[entry])
+                each.attempts.clear()
+            else:
+                refused.append(each)
+        return refused
+
+    # -- locks -------------------------------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Extend the locks, and end the claims of lost locks. Raises the errors of the locks."""
+        if self._locks is None or not self._held:
+            return
+        names = {self._catalog.lock_of(held.entry): held for held in self.all}
+        asked_at = self._clock.now()
+        kept = await self._locks.keep(list(names))
+        self._kept_at = max(self._kept_at, asked_at)
+        self.lose([held for name, held in names.items() if name not in kept], "its lock was lost")
+
+    def lose_unkept(self) -> None:
+        """End all claims if their locks may have expired."""
+        if self._clock.now() >= self.kept_until:
+            self.lose(self.all, "its lock could not be extended in time")
+
+    async def tidy(self) -> None:
+        """Close the files and release the locks of claims that have ended."""
+        while self._closing:
+            await self._closing.pop().close()
+        async with self._turn:
+            await self._unlock()
+
+    async def _unlock(self) -> None:
+        if ending := [entry for entry in self._ending if entry not in self._held]:
+            if self._locks is not None:
+                await self._locks.unlock([self._catalog.lock_of(entry) for entry in ending])
+            self._ending.difference_update(ending)
+
+    async def close(self) -> None:
+        """End all claims without a commit, close the files and release the locks."""
+        if self._stand_in is not None:
+            self._host.ended([self._stand_in])
+        self.end(self.all)
+        try:
+            async with self._clock.timeout_at(self._clock.now() + UNLOCK_WITHIN):
+                await self.tidy()
+        except Exception as error:
+            say(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))

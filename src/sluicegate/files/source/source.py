@@ -1,0 +1,213 @@
+"""A source over files in NDJSON, CSV and Parquet, optionally compressed."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.errors import ClosedError, ConfigError
+from ..._core.keywords import known_arguments
+from ..._core.opening import only_user, opened
+from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
+from ..._core.troubles import Troubles
+from ...postgres.subscriptions.subscriptions import PostgresSubscriptions
+from ..subscriptions import SQLiteSubscriptions
+from .holding import logger
+from .options import FileOptions
+from .parts import FileParts
+from .subscription import OpenFiles
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+    from datetime import timedelta
+    from typing import Literal
+
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
+
+STATE = ".sluicegate.sqlite"
+"""Name of the file with the positions, in the directory of the files."""
+LEASE = 10.0
+"""Default lease in seconds, after which the files of a process that died are free."""
+_ELSEWHERE = (
+    "{}. Pass state=SQLiteSubscriptions(...) to keep the positions outside of the directory of the "
+    "files"
+)
+
+
+@known_arguments()
+class FileSource:
+    """The rows of files as records, for backfills and tests.
+
+    Each file is a partition, and the offset of a record is the number of its row, starting at 0.
+    The topic is the subscription; the header `file` is the path relative to the directory. The
+    timestamp is the modification time of the file. The value is a line of NDJSON in bytes,
+    unchanged, or a row of CSV or Parquet as a `dict`.
+
+    A file is recorded when it is found. If its content changes later, if it vanishes before it is
+    finished, or if it is truncated or damaged, it is reported by name. The rows before the damage
+    and all other files are delivered. A source that ends raises `UnreadFiles` after all deliveries.
+    A source that does not end reports the file, and continues when it is repaired. Finished files
+    may be removed. Compressed data has its checksum at its end, so damage may be detected after
+    damaged rows were delivered.
+
+    Files and directories whose names begin with `.` or `_`, or end in `.tmp`, `.temp`, `.part` or
+    `.partial`, are skipped. Write a file under such a name and rename it when it is complete.
+
+    Args:
+        path: a directory, read at any depth; a pattern such as `"events/**/*.csv.gz"`; or one file.
+        format: `"ndjson"`, `"csv"` or `"parquet"` for all files; default: `"auto"`, by the suffix
+            `.ndjson`, `.jsonl`, `.csv` or `.parquet`. NDJSON and CSV may be compressed, with the
+            further suffix `.gz`, `.zst` or `.zstd`.
+        key: the column with the key, or a function from the value of a record to its key; default:
+            no keys. A column of NDJSON is a field of the object; a line without it has no key.
+        subscription: a name shared by all processes that read the files together; default
+            `"backfill"`. A new name reads all files again.
+        state: the storage of the positions, `SQLiteSubscriptions` or `MemorySubscriptions`;
+            default: SQLite in the file `.sluicegate.sqlite` in the directory, with leases of 10
+            seconds. If it has locks, several processes can share the files. Each file is read by
+            one process at a time, and the files of a killed process are free when its lease
+            expires. Without locks only one process may read them.
+        files_at_once: the most files that this process holds at a time, in the order of their
+            paths. A file is held until all its rows are settled and its position is committed. With
+            1 (default) and one process, records with equal keys are in order across all files;
+            otherwise within each file.
+        csv_options: any options of `csv.DictReader`, such as `{"delimiter": ";"}`, or `fieldnames`
+            for files without a header. Quoting is strict by default. A field is limited by
+            `csv.field_size_limit()`, which is 131,072 characters unless the application sets it.
+        encoding: the encoding of CSV files; default UTF-8.
+        max_row_bytes: the most bytes in a line of NDJSON or a row of CSV; default 16 MiB. A longer
+            row is damage.
+        follow: whether NDJSON files grow. Appended lines are read once they have a line end, and no
+            file is ever finished.
+        ends: whether the source ends when all files are read; default: true unless `follow` is set.
+        poll: seconds between checks for new files, and for new lines in followed files; default 1.
+        clock: the source of time; default: the loop's.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` for `format="parquet"` without
+    pyarrow. Used by one consumer at a time, on one loop. The constructor accesses no file. Opening
+    does so in a thread. It raises `ConfigError` if the source ends and there is no file to read, or
+    if the format of a file is unknown, and `MissingExtra` if the package for a file is missing.
+    """
+
+    capabilities = SourceCapabilities(
+        batches=True, shares="partitions", cooperative=True, metadata=True
+    )
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: Literal["auto", "ndjson", "csv", "parquet"] = "auto",  # noqa: A002  # the natural name
+        key: str | Callable[[Any], object] | None = None,
+        subscription: str = "backfill",
+        state: SubscriptionState | None = None,
+        files_at_once: int = 1,
+        csv_options: Mapping[str, Any] | None = None,
+        encoding: str = "utf-8",
+        max_row_bytes: int = 16 << 20,
+        follow: bool = False,
+        ends: bool | None = None,
+        poll: float | timedelta = 1.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = FileOptions.of(
+            path,
+            subscription=subscription,
+            format=format,
+            key=key,
+            csv_options=csv_options,
+            encoding=encoding,
+            files_at_once=files_at_once,
+            max_row_bytes=max_row_bytes,
+            follow=follow,
+            ends=ends,
+            poll=poll,
+        )
+        _check_state(state)
+        self._state = state
+        self._clock = checks.checked_clock(clock)
+        self.traits = SourceTraits()
+        self._files: OpenFiles | None = None
+
+    @property
+    def group(self) -> str:
+        """The subscription's name, as the group of the positions."""
+        return self._options.subscription
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
+        """Read in the background; at exit, end the claims and release the files.
+
+        Raises `ConfigError` if it is already open, and it and `MissingExtra` as described
+        for the class, and the errors of the state.
+        """
+        options = self._options
+        async with AsyncExitStack() as stack:
+            stack.enter_context(only_user(self))
+            state = self._state or self._usual_state()
+            try:
+                await stack.enter_async_context(opened(state))
+            except ConfigError as error:
+                if self._state is None:
+                    raise ConfigError(_ELSEWHERE.format(error)) from error
+                raise
+            locks = state if isinstance(state, SubscriptionLocks) else None
+            troubles = Troubles(host, options.subscription, logger)
+            parts = FileParts(options, options.files.root, locks, host, self._clock)
+            files = self._files = OpenFiles(parts, state, troubles)
+            stack.callback(self._closed)
+            await stack.enter_async_context(files.running())
+            yield
+
+    def _usual_state(self) -> SubscriptionState:
+        root = self._options.files.root
+        if not root.is_dir():
+            raise bad("path", str(self._options.files), f"there is no directory {root}")
+        return SQLiteSubscriptions(root / STATE, lease=LEASE)
+
+    def _closed(self) -> None:
+        self._files = None
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Deliver rows of these files.
+
+        Raises `UnreadFiles` at the end of a source that ends if some files could not be read, and
+        `ConfigError` or `MissingExtra` for a new file whose format is unknown or unsupported.
+        """
+        return await self._open().fetch(claims, most)
+
+    async def keep_alive(self) -> None:
+        """Do nothing: the locks are extended independently of fetches."""
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions and maps. Raises the errors of the state."""
+        return await self._open().commit(positions)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """Return the numbers of rows: for Parquet at once, for others once the end was read."""
+        return self._open().ends(claims)
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        """Do nothing: processing a row may take any time while the file is held."""
+
+    def _open(self) -> OpenFiles:
+        if self._files is None:
+            raise ClosedError(f"{self!r} is not open")
+        return self._files
+
+    def __repr__(self) -> str:
+        options = self._options
+        return f"FileSource({str(options.files)!r}, subscription={options.subscription!r})"
+
+
+def _check_state(state: object) -> None:
+    if not (state is None or isinstance(state, SubscriptionState)):
+        raise bad("state", state, "must implement SubscriptionState")
+    if isinstance(state, PostgresSubscriptions):
+        rule = "is only for the log in its schema, whose retention uses it; pass another state"
+        raise bad("state", state, rule)

@@ -1,0 +1,32 @@
+"""Items to an HTTP endpoint, many per request."""
+
+from typing import TYPE_CHECKING
+
+from .._core.public import later, publish_all
+from .._core.values.encoding import Encode
+from .body import JoinBodies
+from .config import Authorization, ClientFactory, HttpOptions
+from .errors import HttpStatusError, classify_http
+from .sink import HttpSink
+from .write import HttpResponse, ParseResponse
+
+if TYPE_CHECKING:
+    from .elasticsearch import ElasticsearchSink
+else:
+    __getattr__, __dir__ = later(__name__, {"elasticsearch": ["ElasticsearchSink"]})
+
+__all__ = [
+    "Authorization",
+    "ClientFactory",
+    "ElasticsearchSink",
+    "Encode",
+    "HttpOptions",
+    "HttpResponse",
+    "HttpSink",
+    "HttpStatusError",
+    "JoinBodies",
+    "ParseResponse",
+    "classify_http",
+]
+
+publish_all(__name__, "sluicegate.http")

@@ -1,0 +1,260 @@
+"""Documents to Elasticsearch or OpenSearch through the bulk endpoint."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+from urllib.parse import urlencode, urlsplit
+
+from ..._core import checks
+from ..._core.batch import RowBatch
+from ..._core.causes import caused
+from ..._core.checks import bad
+from ..._core.errors import PermanentError, RefusedError, SinkError
+from ..._core.keywords import takes
+from ..._core.outcome import Outcome
+from ..._core.result import WriteResult
+from ..._core.sink import Capabilities
+from ..._core.values.encoding import encoded
+from ..._core.values.fields import getter
+from ..client import HttpBase
+from ..config import HttpOptions, endpoint, split_url
+from ..errors import RecordRefused, for_status
+from ..write import RequestFormat
+from .action import OPERATIONS, VERSION_TYPES, ActionMaker, check_needs, join
+from .answer import FILTER, AnswerReader
+from .refusals import refusal_of_request
+from .stored import Action, ConflictError, found_in, judged, lookups, unread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ..._core.batch import Batch
+    from ..._core.values.encoding import Records
+    from ..write import HttpResponse
+
+
+Operation = Literal["index", "create", "update", "upsert", "delete"]
+
+
+class ElasticsearchSink(HttpBase):
+    """Writes items as documents to Elasticsearch or OpenSearch, by `_bulk`. Each item has its own
+    outcome.
+
+    `headers`, `auth`, `max_bytes`, `max_answer_bytes`, `client`, `client_options`, `pool_size`,
+    `timeout` and `close_timeout` are those of `HttpSink`; an API key is `auth="ApiKey ..."`.
+
+    Args:
+        url: the server's URL; its path is kept before `_bulk`. A user and password in it become
+            basic authentication.
+        index: the name of the index, data stream or alias, or a function from an item to it.
+        operation: `"index"` replaces a document, `"create"` fails if it exists, `"update"` changes
+            fields of an existing one, `"upsert"` does either, `"delete"` removes it; or a function
+            from an item to one of these.
+        id: the field that holds a document's id, or a function from an item to it; for `"index"`
+            and `"create"` it may return `None`, and then the server generates an id at every
+            attempt. Default: an id generated once per accepted item, so that a resend never stores
+            it twice.
+        document: a function from an item to its document: a mapping, a dataclass, a pydantic model
+            or the like, or JSON as bytes on one line. Default: the item.
+        routing: the field that holds the routing value, or a function from an item to it.
+        pipeline: the name of an ingest pipeline, or a function from an item to it.
+        version: the field that holds a version (a whole number), or a function from an item to it:
+            an older version never replaces a newer one. For `"index"` and `"delete"`.
+        version_type: `"external"` accepts newer versions only, `"external_gte"` equal ones too.
+        on_stale: the outcome of an item whose version is not new enough: `"error"` refuses it
+            (`PermanentError`); `"ignore"` counts it as delivered, since the stored one is newer.
+        retry_on_conflict: how often the server itself retries an update after a concurrent change;
+            default 3.
+        params: further parameters of the request, such as `{"refresh": "wait_for"}`.
+        compression: `"gzip"` (default) or `None`.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without httpx. Constructing does not
+    suspend. Opening connects to nothing.
+    """
+
+    @takes(HttpOptions, endpoint)
+    def __init__(
+        self,
+        url: str,
+        *,
+        index: str | Callable[[Any], str],
+        operation: Operation | Callable[[Any], Operation] = "index",
+        id: str | Callable[[Any], str | int | None] | None = None,  # noqa: A002  # the name in every bulk interface
+        document: Callable[[Any], object] | None = None,
+        routing: str | Callable[[Any], str | None] | None = None,
+        pipeline: str | Callable[[Any], str | None] | None = None,
+        version: str | Callable[[Any], int | None] | None = None,
+        version_type: Literal["external", "external_gte"] = "external",
+        on_stale: Literal["error", "ignore"] = "error",
+        retry_on_conflict: int = 3,
+        params: Mapping[str, str] | None = None,
+        compression: Literal["gzip"] | None = "gzip",
+        **options: Unpack[HttpOptions],
+    ) -> None:
+        self._operation = (
+            operation if callable(operation) else checks.choice("operation", operation, OPERATIONS)
+        )
+        check_needs(operation, has_id=id is not None, has_version=version is not None)
+        if document is not None and not callable(document):
+            raise bad("document", document, "must be a function from an item to its document")
+        self._index = _name_or_function("index", index)
+        if compression is not None:
+            checks.choice("compression", compression, ("gzip",))
+        super().__init__(
+            endpoint(
+                _url(url, "_bulk", {**_checked_params(params), "filter_path": FILTER}),
+                own_headers={"content-type": "application/x-ndjson", "accept": "application/json"},
+                compression=compression,
+                **options,
+            ),
+            reads_answers=True,
+        )
+        host = urlsplit(self._endpoint.url).netloc  # without the login
+        self._lookup_url = urlsplit(_url(url, "_mget", {}))._replace(netloc=host).geturl()
+        self._actions = ActionMaker(
+            index=self._index,
+            operation=self._operation,
+            id_of=getter("id", id),
+            document=document,
+            routing=getter("routing", routing),
+            pipeline=None if pipeline is None else _name_or_function("pipeline", pipeline),
+            version=getter("version", version),
+            version_type=checks.choice("version_type", version_type, VERSION_TYPES),
+            retry_on_conflict=checks.count("retry_on_conflict", retry_on_conflict, least=0),
+        )
+        stale_is_fine = checks.choice("on_stale", on_stale, ("error", "ignore")) == "ignore"
+        static = self._index if isinstance(self._index, str) else None
+        reader = AnswerReader(own_ids=id is None, stale_is_fine=stale_is_fine, index=static)
+        self._format = RequestFormat(join, self._endpoint.max_bytes, reader)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """One concurrent write per connection; idempotent if `id` is given, for every operation
+        except `"create"` and a function. Always repeatable, since a document keeps its id.
+
+        Not `key_prefix_safe`: a refused document does not stop a later one of its key.
+        """
+        certain = (
+            isinstance(self._operation, str)
+            and self._operation != "create"
+            and not self._actions.wants_keys
+        )
+        return Capabilities(
+            idempotent=certain, repeatable="item", max_concurrency=self._endpoint.pool_size
+        )
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Send every item of `batch`, in order; suspends for one request, or for several beyond
+        `max_bytes`, after a 413, and after a 400 for the whole request: that is sent again in
+        halves, since a single item may have caused it.
+
+        The details of an item are its entry in the response: `_id`, `_version`, `result`, `status`,
+        and `error` if present. An item fails with `ThrottledError` (429), `TransientError` (5xx, or
+        an update that conflicted with a concurrent change), `RefusedError` (its index is missing,
+        closed, blocked or not granted), `ResultMismatch` (an unreadable entry) or `PermanentError`
+        (other 4xx, or an item that cannot be encoded). After an attempt that may have been applied,
+        a `delete` that finds nothing is a `duplicate`; and a `create` or an external version that
+        conflicts is one if the stored document is the item's. Otherwise it fails with
+        `StoredRowDiffers`, with `KeyRepeated` if an earlier item of the batch has its id, or with
+        `UnverifiableError` if the document cannot be read. Exceptions and cancellation are those of
+        `HttpSink`.
+        """
+        items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
+        keys = batch.item_keys() if self._actions.wants_keys else [None] * len(items)
+        records = encoded(self._actions.records, self._actions.record, items, keys)
+        result = await self._send(batch, records, self._format)
+        if result is None:
+            return None
+        taken = {i: error for i, error in result.errors.items() if isinstance(error, ConflictError)}
+        return await self._verified(batch, records, result, taken) if taken else result
+
+    async def _verified(
+        self,
+        batch: Batch[Any],
+        records: Records,
+        result: WriteResult,
+        taken: Mapping[int, ConflictError],
+    ) -> WriteResult:
+        """Compare the stored documents with conflicting items that an earlier attempt may have
+        stored. Suspends for a request, or several for large documents.
+        """
+        stored = [i for i in range(len(batch)) if i not in result.errors]
+        for index in stored:
+            outcome = result.outcomes.get(index, Outcome.DELIVERED)
+            batch.settle((index,), outcome, {index: result.details[index]})
+        lines = zip(records.indices, records.records, strict=True)
+        actions = {index: Action.of(record) for index, record in lines}
+        found: dict[int, dict[str, Any] | SinkError] = {}
+        for part, body in lookups(actions, taken):
+            try:
+                response = await self._look_up(body, batch)
+            except SinkError as error:
+                lasts = isinstance(error, (PermanentError, RefusedError))
+                found.update(dict.fromkeys(part, unread(error) if lasts else error))
+            else:
+                found.update(zip(part, found_in(response.body, len(part)), strict=True))
+        errors, outcomes = dict(result.errors), dict(result.outcomes)
+        for index, judgement in judged(self._endpoint.place, actions, found, stored).items():
+            if judgement is None:
+                del errors[index]
+                outcomes[index] = Outcome.DUPLICATE
+            else:
+                errors[index] = judgement
+        return WriteResult(len(batch), errors, outcomes, result.details)
+
+    async def _look_up(self, body: bytes, batch: Batch[Any]) -> HttpResponse:
+        assert self._client is not None, "the sink has just written"
+        assert self._room is not None
+        return await self._post(
+            self._client,
+            self._room,
+            lambda _: self._lookup_url,
+            body,
+            batch,
+            content_type="application/json",
+        )
+
+    def _known_failure(
+        self, status: int, headers: Mapping[str, str], text: str, retry_after: float | None
+    ) -> SinkError | None:
+        """The error of a request that one item may have caused: the server parses some items with
+        the request, and applies nothing.
+        """
+        kind, repair = refusal_of_request(status, text)
+        if status != HTTPStatus.BAD_REQUEST or not kind or repair is not None:
+            return None
+        error = for_status(status, self._endpoint.place, text, retry_after, reason=kind)
+        return caused(RecordRefused(str(error)), error.__cause__, summary=error.summary)
+
+    def _refusal(self, status: int, text: str) -> tuple[str, str | None]:
+        return refusal_of_request(status, text)
+
+    def __repr__(self) -> str:
+        operation = self._operation if isinstance(self._operation, str) else "..."
+        return (
+            f"ElasticsearchSink({self._endpoint.place}, index={self._index!r}, "
+            f"operation={operation!r})"
+        )
+
+
+def _checked_params(params: Mapping[str, str] | None) -> dict[str, str]:
+    given = dict(params or {})
+    if "filter_path" in given:
+        raise bad("params", "filter_path", "is set by the sink, which needs every item's status")
+    return given
+
+
+def _url(url: object, name: str, query: Mapping[str, str]) -> str:
+    parts = split_url(url)
+    if parts.query:
+        raise bad("url", "...", "must have no query; see params=")
+    return parts._replace(
+        path=f"{parts.path.rstrip('/')}/{name}", query=urlencode(query, safe=",*")
+    ).geturl()
+
+
+def _name_or_function(name: str, value: object) -> Any:
+    if callable(value) or (isinstance(value, str) and value):
+        return value
+    raise bad(name, value, "must be a name, or a function of an item that returns one")

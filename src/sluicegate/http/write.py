@@ -1,0 +1,253 @@
+"""One batch over HTTP: bodies of limited size, one request for each, one outcome for every item.
+
+1. A successful request is settled as soon as its response arrives; a later failure or cancellation
+   does not revoke it.
+2. A failed request does not stop the following ones, except for a throttle and an outage: those
+   end the batch, and their error applies to the unsent items too. A refusal may concern a single
+   body, so the other requests are sent.
+3. A 413 response splits the body in two; a single item that is too large fails alone.
+4. A body that is refused because of one record is sent again in parts: the records before and after
+   the one that the server names, and that record alone. If a named record was then accepted, or the
+   server names none, the body is halved.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from .._core.causes import caused
+from .._core.errors import (
+    RefusedError,
+    ResultMismatch,
+    SinkError,
+    ThrottledError,
+    TooLargeError,
+    UnavailableError,
+)
+from .._core.outcome import Outcome
+from .._core.result import WriteResult
+from .._core.told import text_of
+from .body import Body, around, bodies, halves
+from .errors import RecordRefused, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .._core.batch import Batch
+    from .._core.values.encoding import Records
+    from .body import JoinBodies
+
+_UNKNOWN = "the outcome of every item is unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """The response to a successful request. Header names are in lower case. Its repr shows only the
+    status.
+    """
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+    retry_after: float | None = None
+    """Seconds of its `Retry-After`, between 0 and a year; for servers that throttle single items."""
+    redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
+    """Masks the request's credentials and other secrets in response text used in error messages."""
+
+
+ParseResponse = Callable[[HttpResponse, "Batch[Any]"], "WriteResult | None"]
+"""Returns the outcome of each item of a request from its response; `None`: all delivered."""
+Post = Callable[[bytes, "Batch[Any]"], Awaitable[HttpResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFormat:
+    """How records are joined to bodies, how responses are parsed, and where requests are sent."""
+
+    join: JoinBodies
+    max_bytes: int | None
+    parse: ParseResponse | None
+    url_of: Callable[[Batch[Any]], str] | None = None
+    """The URL of the request for a part of a batch; default: that of the endpoint."""
+    look: Callable[[], Awaitable[None]] | None = None
+    """Awaited after each response to a success, before it is parsed; an error is that of the
+    request's items.
+    """
+
+
+class RequestSeries:
+    """The requests that carry the records of one batch."""
+
+    def __init__(
+        self, batch: Batch[Any], records: Records, request_format: RequestFormat, post: Post
+    ) -> None:
+        self._batch = batch
+        self._records = records
+        self._format = request_format
+        self._post = post
+        self._todo: deque[Body] = deque()
+        self._errors = records.errors
+        self._outcomes: dict[int, Outcome] = {}
+        self._details: dict[int, object] = {}
+        self._blamed: set[range] = set()
+        self._believes = True
+
+    async def run(self) -> WriteResult | None:
+        """Send every record and return the result, or `None` if every item was delivered. Suspends
+        for each request.
+        """
+        self._todo.extend(self._bodies(None))
+        while self._todo:
+            body = self._todo.popleft()
+            part = self._part(body)
+            try:
+                response = await self._post(body.content, part)
+                if self._format.look is not None:
+                    await self._format.look()
+                result = (
+                    None
+                    if self._format.parse is None
+                    else _parsed(self._format.parse, response, part)
+                )
+            except Exception as error:
+                self._failed(body, part, error)
+            else:
+                self._succeeded(body, part, result)
+        if not (self._errors or self._outcomes or self._details):
+            return None
+        return WriteResult(len(self._batch), self._errors, self._outcomes, self._details)
+
+    def _bodies(self, places: range | None) -> list[Body]:
+        """The bodies for these records; a record that fits into no body fails."""
+        made = bodies(self._records.records, self._format.join, self._format.max_bytes, places)
+        for place, error in made.refused.items():
+            self._errors[self._records.indices[place]] = error
+        return made.bodies
+
+    def _indices(self, body: Body) -> Sequence[int]:
+        return self._records.indices[body.places.start : body.places.stop]
+
+    def _part(self, body: Body) -> Batch[Any]:
+        whole = len(body.places) == len(self._batch)
+        return self._batch if whole else self._batch.pick(self._indices(body))
+
+    def _failed(self, body: Body, part: Batch[Any], error: Exception) -> None:
+        if isinstance(error, (TooLargeError, RecordRefused)) and len(body.places) > 1:
+            self._batch.delivery.heard((error,))
+            self._todo.extendleft(
+                reversed(
+                    [
+                        each
+                        for places in self._divided(body.places, error)
+                        for each in self._bodies(places)
+                    ]
+                )
+            )
+            return
+        self._errors.update(dict.fromkeys(self._indices(body), error))
+        if isinstance(error, RefusedError):
+            # not applied, whatever the outcome of the other requests
+            part.hold(range(len(part)), tried=True)
+        elif isinstance(error, (ThrottledError, UnavailableError)):
+            for other in self._todo:
+                self._errors.update(dict.fromkeys(self._indices(other), error))
+            self._todo.clear()
+
+    def _divided(self, places: range, error: SinkError) -> Sequence[range]:
+        """The parts of a body to send again."""
+        at = error.at if isinstance(error, RecordRefused) and self._believes else None
+        if at is None or not 0 <= at < len(places):
+            return halves(places)
+        self._blamed.add(places[at : at + 1])
+        return around(places, at)
+
+    def _succeeded(self, body: Body, part: Batch[Any], result: WriteResult | None) -> None:
+        if body.places in self._blamed:
+            self._believes = False
+        indices = self._indices(body)
+        if result is not None:
+            self._errors.update({indices[i]: error for i, error in result.errors.items()})
+            self._outcomes.update({indices[i]: outcome for i, outcome in result.outcomes.items()})
+            self._details.update({indices[i]: detail for i, detail in result.details.items()})
+        if self._todo:
+            self._settle(part, result)
+
+    def _settle(self, part: Batch[Any], result: WriteResult | None) -> None:
+        if result is None:
+            part.settle(range(len(part)), Outcome.DELIVERED)
+            return
+        for index in range(len(part)):
+            if index not in result.errors:
+                part.settle((index,), result.outcomes.get(index, Outcome.DELIVERED), result.details)
+
+
+def _parsed(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
+    """Parse the outcome of each item; an unreadable response leaves every outcome unknown."""
+    try:
+        result = cast("object", parse(response, part))
+        if result is None:
+            return None
+        if isinstance(result, WriteResult):
+            return _checked(result, len(part))
+    except SinkError:
+        raise
+    except Exception as error:
+        name = type(error).__name__
+        made = ResultMismatch(
+            f"the answer cannot be understood ({name}: "
+            f"{cut(response.redact(text_of(error)))}); {_UNKNOWN}"
+        )
+        summary = f"the answer cannot be understood ({name}); {_UNKNOWN}"
+        raise caused(made, error, summary=summary)  # noqa: B904  # the cause is set
+    if inspect.iscoroutine(result):
+        result.close()
+    raise ResultMismatch(
+        f"parse returned {type(result).__name__}; expected None or a WriteResult; {_UNKNOWN}"
+    )
+
+
+def _checked(result: WriteResult, size: int) -> WriteResult:
+    """Return `result` if it covers exactly `size` items. Raises `ResultMismatch`, or any error that
+    a malformed result causes.
+    """
+    if result.size != size:
+        raise ResultMismatch(
+            f"parse returned a result for {result.size} items, for a request of {size}; {_UNKNOWN}"
+        )
+    for name, entries, is_good in (
+        ("errors", result.errors, _is_error),
+        ("outcomes", result.outcomes, _is_safe),
+    ):
+        for index, entry in cast("Mapping[object, object]", entries).items():
+            if type(index) is not int or not 0 <= index < size:
+                raise ResultMismatch(
+                    f"parse returned {name} for item {index!r:.40}, for a request of {size}; "
+                    f"{_UNKNOWN}"
+                )
+            if not is_good(entry):
+                raise ResultMismatch(
+                    f"parse returned {type(entry).__name__} in {name}, which is not allowed there; "
+                    f"{_UNKNOWN}"
+                )
+    stray = [
+        index
+        for index in cast("Mapping[object, object]", result.details)
+        if type(index) is not int or not 0 <= index < size
+    ]
+    if stray:
+        raise ResultMismatch(
+            f"parse returned details for item {stray[0]!r:.40}, for a request of {size}; {_UNKNOWN}"
+        )
+    return result
+
+
+def _is_error(entry: object) -> bool:
+    return isinstance(entry, BaseException)
+
+
+def _is_safe(entry: object) -> bool:
+    return isinstance(entry, Outcome) and entry.is_safe

@@ -1,0 +1,34 @@
+"""Apache Kafka: topics as destination and source, and the state of partitions in a topic.
+
+`client` is built on aiokafka, `confluent` on librdkafka; `groups` has what both sources share.
+"""
+
+from typing import TYPE_CHECKING
+
+from .._core.public import later
+
+if TYPE_CHECKING:
+    from .confluent import ConfluentKafkaSource
+    from .sink import KafkaSink, RecordMetadata, classify_kafka
+    from .source import KafkaSource
+    from .state import KafkaRecord, KafkaState
+else:
+    __getattr__, __dir__ = later(
+        __name__,
+        {
+            "confluent": ["ConfluentKafkaSource"],
+            "sink": ["KafkaSink", "RecordMetadata", "classify_kafka"],
+            "source": ["KafkaSource"],
+            "state": ["KafkaRecord", "KafkaState"],
+        },
+    )
+
+__all__ = [
+    "ConfluentKafkaSource",
+    "KafkaRecord",
+    "KafkaSink",
+    "KafkaSource",
+    "KafkaState",
+    "RecordMetadata",
+    "classify_kafka",
+]

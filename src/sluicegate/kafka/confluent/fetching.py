@@ -1,0 +1,291 @@
+"""Fetches the records that have arrived, from all claims in turn.
+
+1. librdkafka returns records of one partition after the other, in stretches of a megabyte. Arrived
+   records wait with their claim, and a fetch takes a share from each claim. While a requested claim
+   has no records, the fetch reads ahead through the records of the others, up to `AHEAD` records,
+   and up to `AHEAD_BYTES` or the room of the consumer.
+2. A claim with that many waiting records is not read until records of it are requested. Sizes are
+   estimated by the newest records, so fewer records are taken from the client at once if they are
+   large; the first time, one.
+3. Records belong to the claim that was placed before they were read, so the records read by a call
+   in the thread are sorted before other claims are placed. An ended claim drops its records; the
+   next claim of its partition is read from its own position.
+4. A settled span of the stored map is skipped if it is long.
+5. If an offset is no longer retained, reading continues at the start point, and the gap is
+   reported. If the offset is beyond the end of the log, the log was replaced, and so is the claim.
+6. Delivery never suspends, so a cancelled fetch has delivered nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+
+from ..._core.clock import LOOP_CLOCK
+from ..._core.say import say
+from ..._core.source import Fetched
+from .client.errors import is_out_of_range, trouble_of
+from .client.records import runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..._core.source import SourceClaim, TopicPartition
+    from ..._core.troubles import Troubles
+    from ..groups.starts import StartPoint
+    from .client.member import GroupMember
+    from .client.options import GroupOptions
+    from .client.reader import PartitionReader
+    from .client.records import Run
+    from .membership import GroupClaims
+    from .owned import ArrivingClaim
+
+logger = logging.getLogger("sluicegate.kafka")
+
+LEAST_SHARE = 50
+"""The smallest share in records; smaller reads cost more than they save."""
+LONG_SPAN = 10_000
+"""Length in offsets from which a settled span is skipped by a new read. Prefetched records are
+discarded then.
+"""
+AHEAD = 10_000
+"""The most records that wait with claims while others have none."""
+AHEAD_BYTES = 1 << 24
+"""The most bytes of these records."""
+CHUNK = 100
+"""Records to take from the client at once. Its messages are objects that the garbage collector
+visits: with five times as many, a record takes a fifth more time.
+"""
+LOOKS = 20
+"""The most chunks in one fetch; they block the loop."""
+WAIT = 0.1
+"""Seconds in the client's thread before the next round."""
+RETRY = 0.2
+"""Delay in seconds before a partition is read again after an error."""
+
+_GONE = (
+    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
+    "to %d were never delivered; reading continues at %d (start=%s)"
+)
+_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
+_STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
+
+
+class ShareFetcher:
+    """Fetches the records of a membership's claims."""
+
+    def __init__(
+        self,
+        reader: PartitionReader,
+        member: GroupMember,
+        membership: GroupClaims,
+        *,
+        options: GroupOptions,
+        start: StartPoint,
+        troubles: Troubles,
+    ) -> None:
+        self._reader = reader
+        self._member = member
+        self._membership = membership
+        self._options = options
+        self._start = start
+        self._troubles = troubles
+        self._placed: dict[TopicPartition, ArrivingClaim] = {}
+        """The claims that are being read."""
+        self._seen = 0
+        """The number of claim changes that have been handled."""
+        self._astray: list[ArrivingClaim] = []
+        """Claims whose next offsets are out of range."""
+        self._standing: set[ArrivingClaim] = set()
+        """Claims that remain out of range."""
+        self._has_read = False
+        """Whether a record has arrived, so that sizes are known."""
+        self._has_failed = self._is_broken = False
+        """Whether a partition could not be read, and whether the reader as a whole has failed."""
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        """Deliver records; suspend until there are some. A cancelled call has delivered nothing."""
+        while True:
+            try:
+                await self._reader.idle()
+                if self._is_broken:
+                    await self._repair()
+                self._sort(self._reader.kept())
+                if self._astray:
+                    found = await self._relocated(self._astray[0])
+                    del self._astray[0]
+                else:
+                    await self._place(claims)
+                    found = self._taken(claims, most)
+                if found:
+                    return found
+                await self._wait()
+            except KafkaException as error:
+                self._troubles.note("reading", trouble_of(error, self._options))
+                self._is_broken = True
+                await LOOP_CLOCK.sleep(RETRY)
+
+    async def _repair(self) -> None:
+        """Start to read again after the reader as a whole has failed."""
+        self._placed = {}
+        self._seen = 0
+        await self._reader.clear()
+        self._is_broken = False
+        self._troubles.note("reading", None)
+
+    async def _wait(self) -> None:
+        if self._has_failed:
+            self._has_failed = False
+            await LOOP_CLOCK.sleep(RETRY)
+        elif not self._astray:
+            await self._reader.wait(WAIT)
+
+    # -- placing claims ----------------------------------------------------------------------------
+
+    async def _place(self, claims: Sequence[SourceClaim]) -> None:
+        """Read the open claims that are not set aside, from their positions on."""
+        held = self._membership.held
+        for claim in claims:
+            if (owned := self._membership.owned(claim)) is not None and owned.is_aside:
+                owned.set_aside(aside=False)
+                self._seen = 0
+        if self._seen == self._membership.changes and not self._moved():
+            return
+        self._seen = self._membership.changes
+        self._standing = {each for each in self._standing if held.get(each.claim.partition) is each}
+        wanted = {
+            partition: each
+            for partition, each in held.items()
+            if not each.is_aside and each not in self._standing
+        }
+        removed = [
+            partition
+            for partition, each in self._placed.items()
+            if wanted.get(partition) is not each or each.has_to_move
+        ]
+        placed = {
+            partition: each.ahead
+            for partition, each in wanted.items()
+            if self._placed.get(partition) is not each or each.has_to_move
+        }
+        for each in wanted.values():
+            each.is_placed()
+        self._placed = wanted
+        if removed or placed:
+            await self._reader.place(removed, placed)
+
+    def _moved(self) -> bool:
+        return any(each.has_to_move for each in self._placed.values())
+
+    # -- taking records ----------------------------------------------------------------------------
+
+    def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        asked = [owned for claim in claims if (owned := self._membership.owned(claim)) is not None]
+        self._read(asked, most)
+        self._set_aside(asked)
+        arrived = [owned for owned in asked if owned.has_news]
+        share = max(LEAST_SHARE, -(-most // max(1, len(arrived))))
+        found: list[Fetched] = []
+        for owned in arrived:
+            if most <= 0:
+                break
+            fetched = owned.take(min(share, most), LONG_SPAN)
+            found.append(fetched)
+            most -= len(fetched.records)
+        return found
+
+    def _read(self, asked: Sequence[ArrivingClaim], most: int) -> None:
+        """Read until the requested claims have enough records, or no more have arrived."""
+        limit = self._limit
+        for _ in range(LOOKS):
+            waiting = sum([owned.count for owned in asked])
+            is_short = any(not (owned.has_news or owned.at_end) for owned in asked)
+            if waiting >= (AHEAD if is_short else most):
+                return
+            size = sum([owned.bytes for owned in asked])
+            if waiting and size >= limit:
+                return
+            largest = max([owned.newest for owned in asked], default=0)
+            fitting = max(1, (limit - size) // largest) if largest else CHUNK
+            messages = self._reader.take(min(CHUNK, fitting) if self._has_read else 1)
+            if not messages:
+                return
+            self._has_read = True
+            self._sort(messages)
+
+    @property
+    def _limit(self) -> int:
+        return min(AHEAD_BYTES, self._membership.room_bytes)
+
+    def _sort(self, messages: Sequence[Any]) -> None:
+        for run in runs(messages):
+            owned = self._placed.get(run.partition)
+            if owned is None or self._membership.owned(owned.claim) is not owned:
+                continue  # records of a claim that has ended
+            if run.error is not None:
+                self._fail(owned, run)
+            elif not owned.has_to_move:
+                self._troubles.note(str(run.partition), None)
+                owned.arrive(run)
+
+    def _fail(self, owned: ArrivingClaim, run: Run) -> None:
+        """Record an error of a partition, and stay at its position.
+
+        librdkafka may skip a record that it cannot read.
+        """
+        assert run.error is not None
+        if is_out_of_range(run.error):
+            self._astray.append(owned)
+            return
+        self._has_failed = True
+        self._troubles.note(
+            str(run.partition), trouble_of(run.error, self._options, run.partition.topic)
+        )
+        owned.read_anew()
+
+    def _set_aside(self, asked: Sequence[ArrivingClaim]) -> None:
+        limit = self._limit
+        for owned in self._placed.values():
+            is_full = owned.count >= AHEAD or (owned.count > 0 and owned.bytes >= limit)
+            if is_full and owned not in asked:
+                owned.set_aside(aside=True)
+                self._seen = 0
+
+    # -- offsets out of range ----------------------------------------------------------------------
+
+    async def _relocated(self, owned: ArrivingClaim) -> list[Fetched]:
+        """Continue at an existing offset after the next one was out of range."""
+        claim, was = owned.claim, owned.ahead
+        partition = claim.partition
+        try:
+            first = (await self._member.beginnings([partition]))[partition]
+            end = (await self._member.ends([partition]))[partition]
+            start = (await self._start.offsets(self._member, [partition])).get(partition)
+        except (KafkaException, LookupError) as error:
+            self._has_failed = True
+            self._troubles.note(str(partition), trouble_of(error, self._options, partition.topic))
+            owned.read_anew()
+            return []
+        if self._membership.owned(claim) is not owned:
+            return []
+        if first <= was <= end:
+            owned.read_anew()
+            return []
+        if start is None:
+            self._standing.add(owned)
+            self._seen = 0
+            self._troubles.note(str(partition), _STANDS % (partition, was, first, end))
+            return []
+        named = (self._options.group, partition)
+        start = max(first, start)
+        if was > end:
+            say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
+            self._membership.replace(owned, start)
+            return []
+        say(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
+        taken = owned.take(owned.count, LONG_SPAN).records if owned.count else ()
+        owned.move(start)
+        return [Fetched(claim, taken, start)]

@@ -1,0 +1,275 @@
+"""The claims of one membership of a group, from assignment to revoke or loss.
+
+1. A claim begins once its stored position is known, and is read from there. Until then nothing is
+   read from its partition.
+2. Assignments and revokes affect only the partitions that they name. Other claims continue, and may
+   be committed while one is revoked.
+3. The positions of a commit are selected in the same stretch in which it is sent: claims that have
+   ended are left out, as are positions below an earlier one. A broker would accept both.
+4. A moving start point (the end) is stored before its claim begins: records that arrive later are
+   delivered even after a crash before the first commit. A partition that was created while the
+   source was open begins at its first record instead.
+5. A revoke waits for the host and commits. A loss commits nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import count
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+
+from ..._core.clock import LOOP_CLOCK
+from ..._core.say import say
+from ..._core.source import Position
+from ..._core.told import for_log, named
+from ..groups.beginnings import Beginnings
+from .client.errors import is_rebalanced, told_by, trouble_of
+from .owned import ArrivingClaim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from confluent_kafka import KafkaError
+
+    from ..._core.source import ClaimHost, SourceClaim, TopicPartition
+    from ..._core.troubles import Troubles
+    from ..groups.history import History
+    from ..groups.starts import StartPoint
+    from .client.member import GroupMember
+    from .client.options import GroupOptions
+
+logger = logging.getLogger("sluicegate.kafka")
+
+RETRY_FROM, RETRY_TO = 0.1, 5.0
+"""The shortest and the longest delay in seconds between attempts to read stored positions."""
+
+_NO_POSITION = "no position is stored for %s, and start='committed' requires one"
+_LAST_FAILED = (
+    "%s: the commit of a revoke failed (%s); its uncommitted messages run again elsewhere"
+)
+
+_numbers = count(1)
+
+
+class GroupClaims:
+    """The claims of a member, and their commits. Listens to its member."""
+
+    def __init__(
+        self,
+        host: ClaimHost,
+        options: GroupOptions,
+        start: StartPoint,
+        troubles: Troubles,
+        history: History,
+    ) -> None:
+        self._host = host
+        self._options = options
+        self._start = start
+        self._troubles = troubles
+        self._history = history
+        self._held: dict[TopicPartition, ArrivingClaim] = {}
+        self._expected: dict[TopicPartition, int] = {}
+        """The partitions owned by this member, each with the number of its assignment."""
+        self._stored: dict[SourceClaim, int] = {}
+        """The last offset that was sent for each claim."""
+        self._loading: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._member: GroupMember | None = None
+        self._beginnings: Beginnings | None = None
+        self.changes = 0
+        """The number of beginnings and ends of claims."""
+
+    def join(self, member: GroupMember) -> None:
+        """Listen to this member."""
+        self._member = member
+        self._beginnings = Beginnings(
+            member, self._start, self._history, group=self._options.group, logger=logger
+        )
+
+    def owned(self, claim: SourceClaim) -> ArrivingClaim | None:
+        """Return the state of an open claim; `None` once it has ended."""
+        found = self._held.get(claim.partition)
+        return found if found is not None and found.claim is claim else None
+
+    @property
+    def room_bytes(self) -> int:
+        """The bytes of values that the consumer has room for."""
+        return self._host.room_bytes
+
+    @property
+    def held(self) -> Mapping[TopicPartition, ArrivingClaim]:
+        """The open claims."""
+        return self._held
+
+    # -- assignments -------------------------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Begin to read the positions of these partitions; their claims begin afterwards.
+
+        No claim begins after `close`: a rebalance may complete while the client leaves.
+        """
+        if self._is_closed:
+            return
+        self._troubles.note("group", None)
+        number = next(_numbers)
+        self._expected |= dict.fromkeys(partitions, number)
+        task = asyncio.get_running_loop().create_task(self._load(sorted(partitions), number))
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
+
+    async def _load(self, partitions: Sequence[TopicPartition], number: int) -> None:
+        delay = RETRY_FROM
+        missing = list(partitions)
+        part = f"positions {number}"
+        if not missing and not self._held:
+            self._host.assigned({})  # a member without partitions is ready
+        try:
+            while missing := [each for each in missing if self._expected.get(each) == number]:
+                try:
+                    starts = await self._starts(missing)
+                except (KafkaException, TimeoutError) as error:
+                    trouble = trouble_of(error, self._options)
+                else:
+                    self._begin(starts, number)
+                    missing = [each for each in missing if each not in starts]
+                    trouble = _NO_POSITION % named(missing)
+                if missing:
+                    self._troubles.note(part, trouble)
+                    await LOOP_CLOCK.sleep(delay)
+                    delay = min(RETRY_TO, delay * 2)
+        finally:
+            self._troubles.note(part, None)
+
+    async def _starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
+        assert self._member is not None
+        assert self._beginnings is not None
+        stored = await self._member.committed(partitions)
+        return await self._beginnings.of(partitions, stored, self._send_starts)
+
+    async def _send_starts(
+        self, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        return await self._send(
+            lambda: {each: at for each, at in positions.items() if each in self._expected}
+        )
+
+    def _begin(self, starts: Mapping[TopicPartition, Position], number: int) -> None:
+        """Begin claims at these positions, for the partitions that still have this assignment."""
+        begun = {each: at for each, at in starts.items() if self._expected.get(each) == number}
+        for partition in begun:
+            self._troubles.note(str(partition), None)  # a trouble of the previous claim
+        if begun:
+            self._claim(begun)
+
+    def _claim(self, starts: Mapping[TopicPartition, Position]) -> None:
+        self.changes += 1
+        for claim in self._host.assigned(starts):
+            self._held[claim.partition] = ArrivingClaim(claim, starts[claim.partition].offset)
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Release these partitions, and commit them. Never raises."""
+        for each in partitions:
+            self._expected.pop(each, None)
+        claims = [self._held[each].claim for each in partitions if each in self._held]
+        try:
+            if claims:
+                await self._give_up(claims)
+        except Exception as error:
+            say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
+        finally:
+            self._end([claim for claim in claims if self.owned(claim) is not None])
+
+    async def _give_up(self, claims: Collection[SourceClaim]) -> None:
+        positions = await self._host.revoked(claims, self._options.revoke_within)
+        async with asyncio.timeout(self._options.commit_timeout):
+            await self._send(lambda: self._committable(positions))
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """End the claims of these partitions without a commit."""
+        for each in partitions:
+            self._expected.pop(each, None)
+        claims = [self._held[each].claim for each in partitions if each in self._held]
+        if claims:
+            self._history.lose(LOOP_CLOCK.now())
+        self._end(claims)
+
+    def _end(self, claims: Sequence[SourceClaim]) -> None:
+        for claim in claims:
+            del self._held[claim.partition]
+            self._stored.pop(claim, None)
+        self.changes += 1
+        if claims:
+            self._host.ended(claims)
+
+    def close(self) -> None:
+        """End all claims without a commit, and begin no more."""
+        self._is_closed = True
+        self._expected.clear()
+        for task in self._loading:
+            task.cancel()
+        self._end([each.claim for each in self._held.values()])
+
+    def replace(self, owned: ArrivingClaim, start: int) -> None:
+        """Replace a claim whose log has changed by another one that begins at `start`."""
+        self._end([owned.claim])
+        self._claim({owned.claim.partition: Position(start)})
+
+    def failed(self, error: KafkaError, topic: str | None) -> None:
+        """Record an error of the group."""
+        self._troubles.note("group", trouble_of(error, self._options, topic))
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions in one attempt; return the claims whose positions are known to be stored.
+
+        Stores nothing after a revoke or a loss. Raises the error of librdkafka, and `TimeoutError`
+        if there is no answer in time.
+        """
+        seconds = self._options.commit_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                stored = await self._send(lambda: self._committable(positions))
+        except TimeoutError:
+            raise TimeoutError(f"the commit was not answered in {seconds:g} s") from None
+        return [
+            claim
+            for claim in positions
+            if claim.partition in stored and self.owned(claim) is not None
+        ]
+
+    def _committable(
+        self, positions: Mapping[SourceClaim, Position]
+    ) -> dict[TopicPartition, Position]:
+        """Return the positions of open claims, without those that would go back."""
+        found: dict[TopicPartition, Position] = {}
+        for claim, at in positions.items():
+            if self.owned(claim) is not None and at.offset >= self._stored.get(claim, 0):
+                self._stored[claim] = at.offset
+                found[claim.partition] = at
+        return found
+
+    async def _send(
+        self, positions: Callable[[], Mapping[TopicPartition, Position]]
+    ) -> Collection[TopicPartition]:
+        """Store positions, or nothing if the group was rebalanced before it received them."""
+        assert self._member is not None
+        sent: dict[TopicPartition, Position] = {}
+
+        def sending() -> Mapping[TopicPartition, Position]:
+            sent.update(positions())
+            return sent
+
+        try:
+            stored = await self._member.commit(sending)
+        except KafkaException as error:
+            if is_rebalanced(told_by(error)):
+                return ()
+            raise
+        self._history.store({each: sent[each] for each in stored})
+        return stored

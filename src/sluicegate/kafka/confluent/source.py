@@ -1,0 +1,164 @@
+"""A source over topics of Kafka through librdkafka, as a member of a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
+from ..._core.opening import only_user
+from ..._core.source import SourceCapabilities, SourceTraits
+from ..groups.starts import StartPoint
+from ..groups.topics import Topics
+from .client.options import GroupOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
+    from ..groups.starts import Start
+    from .client.options import GroupProtocol
+    from .sessions import GroupSessions
+
+
+@known_arguments()
+class ConfluentKafkaSource:
+    """Topics of Kafka, read with librdkafka as a member of a consumer group.
+
+    Only the partitions that move in a rebalance stop; the others continue.
+
+    Args:
+        topics: names of topics.
+        pattern: a regular expression instead, matched from the beginning of the names. librdkafka
+            evaluates it, or with `protocol="consumer"` the broker. The client looks for new topics
+            every `topic.metadata.refresh.interval.ms` (five minutes).
+        bootstrap: `"host:port"`, several separated by commas, or a list.
+        group: the consumer group, in which the positions are stored.
+        protocol: `"cooperative"`: the members assign the partitions (`cooperative-sticky`); or
+            `"consumer"`: the broker does (KIP-848, Kafka 4). All members of a group must use the
+            same protocol.
+        start: the start point of a partition that has no stored position, or whose position is no
+            longer retained: `"earliest"`, `"latest"`, a time (a `datetime` with a time zone), or
+            `"committed"`: the partition is not read, and this is reported. With `"latest"`, a
+            partition that is created while the source is open begins at its first record.
+        instance: a name of this member that stays the same across restarts (static membership): the
+            group waits for its return before it reassigns its partitions.
+        session_timeout: seconds without a heartbeat after which the broker reassigns the
+            partitions; default 45. With `protocol="consumer"` it is a setting of the broker.
+        rebalance_timeout: seconds for this member to release partitions, and the longest time that
+            its loop may be blocked. The consumer's `drain` and the commit after it have to fit into
+            it.
+        commit_timeout: timeout in seconds of one request about positions.
+        stop_timeout: timeout in seconds for leaving the group at the end.
+        client: other options of librdkafka, by name: `{"ssl.ca.location": ..., "security.protocol":
+            ..., "isolation.level": ...}`. `fetch.wait.max.ms` is 100 and `queued.min.messages`
+            2,000 unless set here.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without confluent-kafka. Used by one consumer at a time, on one loop. Nothing is
+    started before it is opened. An unreachable broker, a missing topic or a missing permission is
+    reported in `explain()`, and tried again.
+    """
+
+    capabilities = SourceCapabilities(
+        starts=frozenset({"beginning", "end", "time"}),
+        batches=True,
+        lag="ends",
+        shares="partitions",
+        cooperative=True,
+        metadata=True,
+    )
+
+    def __init__(
+        self,
+        *topics: str,
+        pattern: str | None = None,
+        bootstrap: str | Sequence[str],
+        group: str,
+        protocol: GroupProtocol = "cooperative",
+        start: Start | datetime = "earliest",
+        instance: str | None = None,
+        session_timeout: float | timedelta | None = None,
+        rebalance_timeout: float | timedelta = 60.0,
+        commit_timeout: float | timedelta = 5.0,
+        stop_timeout: float | timedelta = 5.0,
+        client: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._topics = Topics.of(topics, pattern)
+        self._start = StartPoint.of(start)
+        self._options = GroupOptions.of(
+            bootstrap=bootstrap,
+            group=group,
+            protocol=protocol,
+            instance=instance,
+            session_timeout=session_timeout,
+            rebalance_timeout=rebalance_timeout,
+            commit_timeout=commit_timeout,
+            stop_timeout=stop_timeout,
+            client=client,
+        )
+        self.traits = SourceTraits(revoke_within=self._options.revoke_within)
+        self._sessions: GroupSessions | None = None
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._options.group
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
+        """Join the group in the background; at exit, end the claims and leave the group.
+
+        The exit takes at most twice `stop_timeout`. Raises `ConfigError` if the source is already
+        open, or librdkafka rejects its options.
+        """
+        from .sessions import GroupSessions
+
+        with only_user(self):
+            sessions = self._sessions = GroupSessions(
+                self._options, self._topics, self._start, host
+            )
+            task = asyncio.get_running_loop().create_task(sessions.run())
+            try:
+                yield
+            finally:
+                self._sessions = None
+                task.cancel()
+                await asyncio.wait([task])
+                await sessions.close()
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Deliver records of these claims. Never ends, and raises no error of Kafka."""
+        return await self._open().fetch(claims, most)
+
+    async def keep_alive(self) -> None:
+        """Do nothing: the member stays active in its group even without fetches."""
+        self._open()
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions and maps, in one request.
+
+        Raises the error of librdkafka, or `TimeoutError`.
+        """
+        return await self._open().commit(positions)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """Return the offsets after the last records: current ones, or the last known ones."""
+        return await self._open().ends(claims)
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        """Do nothing: Kafka sets no time limit for a record."""
+
+    def _open(self) -> GroupSessions:
+        if self._sessions is None:
+            raise ClosedError(f"{self!r} is not open")
+        return self._sessions
+
+    def __repr__(self) -> str:
+        options = self._options
+        return (
+            f"ConfluentKafkaSource({self._topics}, bootstrap={options.bootstrap!r}, "
+            f"group={options.group!r})"
+        )

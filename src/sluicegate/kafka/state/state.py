@@ -1,0 +1,188 @@
+"""The state of partitions in Kafka, stored in the transactions of their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.errors import ClosedError
+from ..._core.extras import need
+from ..._core.keywords import known_arguments
+from ...flow.state.changes import ChangeLog
+from ...flow.state.codec import check_decodes, checked_codec
+from ...flow.state.positioned import PositionedState
+from ...flow.state.store import KeptStore
+from ..client.producer_options import MAX_BATCH_BYTES, ProducerOptions
+from ..sink.records import TOPIC
+from ..sink.sink import KafkaSink
+from ..source.source import KafkaSource
+from .record import KafkaRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from ..._core.source import TopicPartition, TransactionalSource
+    from ...flow.state.changes import Stored
+    from ...flow.state.codec import StateCodec
+    from ...flow.state.keeper import StateKeeper
+
+
+@known_arguments()
+class KafkaState(PositionedState):
+    """The state of a consumer's partitions in a compacted topic of Kafka; see
+    `Consumer.run_events`.
+
+    It is in memory while it is used. Its changes, the records forwarded by handlers, and the
+    position after them commit in one transaction of Kafka. After any crash, the state is therefore
+    that of the events before the position, and readers of committed records see each forwarded
+    record once.
+
+    Args:
+        topic: the name of the state topic, one for each consumed topic and each group. Created if
+            it does not exist, with as many partitions as the consumed topic. Its records are the
+            entries: a key, and an encoded value or a tombstone.
+        bootstrap: `"host:port"`, several separated by commas, or a list; the cluster of the
+            consumed topic.
+        codec: the encoding of values; default: JSON.
+        max_pending: the most turns whose changes wait for their position. At this limit, no later
+            event of the partition begins until they are stored.
+        max_pending_bytes: the same in bytes of keys, encoded values and forwarded records.
+        replication_factor: replication factor of a created topic; default: 3, or the number of
+            brokers if there are fewer.
+        topic_config: more settings of a created topic, by Kafka's names.
+        compression: as for `KafkaSink`, as are `request_timeout`, `close_timeout`,
+            `transaction_timeout`, and the options of aiokafka's client.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. The constructor
+    does not connect. Opening suspends; it raises `ConfigError` for a refused login, for a topic
+    that is not compacted, and for a topic without permission to describe it; and `UnavailableError`
+    if no broker answers.
+    """
+
+    _run_time = ("_kept",)
+    _fitting = "KafkaSource, on the same cluster"
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        bootstrap: str | Sequence[str],
+        codec: StateCodec | None = None,
+        max_pending: int = 10_000,
+        max_pending_bytes: int = 16 << 20,
+        replication_factor: int | None = None,
+        topic_config: Mapping[str, str] | None = None,
+        compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
+        request_timeout: float | timedelta = 10.0,
+        close_timeout: float | timedelta = 5.0,
+        transaction_timeout: float | timedelta = 60.0,
+        **client: Any,
+    ) -> None:
+        super().__init__()
+        need("aiokafka", "kafka", "KafkaState")
+        from .topic import StateTopic
+
+        self._codec = checked_codec(codec)
+        self._most = checks.count("max_pending", max_pending)
+        self._most_bytes = checks.count("max_pending_bytes", max_pending_bytes)
+        self._sink = KafkaSink(
+            attrgetter("topic"),
+            bootstrap=bootstrap,
+            key=attrgetter("key"),
+            value=attrgetter("value"),
+            headers=attrgetter("headers"),
+            partition=attrgetter("partition"),
+            compression=compression,
+            request_timeout=request_timeout,
+            close_timeout=close_timeout,
+            transaction_timeout=transaction_timeout,
+            **client,
+        )
+        checks.text("topic", topic)
+        if not TOPIC.fullmatch(topic):
+            rule = "must be 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"
+            raise bad("topic", topic, rule)
+        options = ProducerOptions.of(
+            bootstrap=bootstrap,
+            compression=compression,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            idempotent=True,
+            request_timeout=request_timeout,
+            close_timeout=close_timeout,
+            transaction_timeout=transaction_timeout,
+            client=client,
+        )
+        self._topic = StateTopic(
+            topic,
+            options,
+            checks.optional_count("replication_factor", replication_factor),
+            _checked_config(topic_config),
+        )
+
+    @property
+    def creation(self) -> str:
+        """The command that creates the topic, for a topic of N partitions."""
+        return self._topic.creation
+
+    def _keeper(self, source: TransactionalSource) -> StateKeeper:
+        if not self.is_open:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        if not isinstance(source, KafkaSource):
+            raise bad("source", source, f"must be a {self._fitting}")
+        from .keeper import KafkaKeeper
+
+        as_text = self._codec.column != "bytea"
+        return KafkaKeeper(source.group, self._topic, self._sink, as_text=as_text)
+
+    def _made(
+        self, partition: TopicPartition, entries: dict[str, Stored], offset: int
+    ) -> KeptStore:
+        check_decodes(self._codec, entries)
+        log = ChangeLog(self._most, self._most_bytes, at=offset)
+        return KafkaStore(partition, entries, log, self._codec, self._topic.check_value)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        await self._topic.examine()
+        await stack.enter_async_context(self._sink)
+
+    def __repr__(self) -> str:
+        return f"KafkaState(topic={self._topic.name!r})"
+
+
+class KafkaStore(KeptStore):
+    """The state of one partition, which can forward records."""
+
+    def forward(self, record: object) -> None:
+        """Send a record with the changes of this turn.
+
+        Raises `ConfigError` for anything but a `KafkaRecord`, and outside a turn.
+        """
+        if not isinstance(record, KafkaRecord):
+            raise bad(
+                "record", record, "must be a KafkaRecord: it is sent in the state's transaction"
+            )
+        self.add_forwarded(record)
+
+
+def _checked_config(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Check the settings of a topic. Raises `ConfigError`."""
+    rule = "must be a mapping of strings to strings, with Kafka's names of settings"
+    if given is None:
+        return {}
+    if not isinstance(cast("object", given), Mapping):
+        raise bad("topic_config", given, rule)
+    from .topic import COMPACT
+
+    for name, value in given.items():
+        if not isinstance(cast("object", name), str) or not isinstance(cast("object", value), str):
+            raise bad("topic_config", {name: value}, rule)
+        if name == "cleanup.policy" and value != COMPACT:
+            raise bad(
+                "topic_config", {name: value}, "must keep the last value of each key: compact"
+            )
+    return dict(given)

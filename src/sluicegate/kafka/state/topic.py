@@ -1,0 +1,221 @@
+"""The compacted topic of a state: its settings, creation and contents.
+
+1. Partition n of the topic contains the changes of partition n of the source's topic. The topic
+   therefore serves one topic of one consumer group.
+2. Each transaction ends with a mark; see `state/mark.py`. Its key names the group and the source's
+   topic, so that compaction keeps the marks of each, and a topic of several states is detected.
+3. A topic that deletes by age or size would lose entries silently, and is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..._core.checks import bad
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import UnavailableError
+from ..._core.source import TopicPartition
+from ...flow.state.mark import mismatch
+from ...flow.state.store import check_size
+from ..client.admin import TopicAdmin, TopicRefused
+from ..client.log_reader import committed_pages
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+
+    from ..._core.source import Position
+    from ...flow.state.changes import Stored
+    from ...flow.state.mark import StateMark
+    from ..client.producer_options import ProducerOptions
+    from .content import StateContent
+
+MARKS = b"\0"
+"""The first byte of the key of a mark. No key of a state contains a NUL."""
+COMPACT = "compact"
+OVERHEAD = 512
+"""The most bytes of a record and its batch in addition to key and value."""
+REPLICAS = 3
+"""Replicas of a created topic, if there are as many brokers."""
+_PATIENCE = 3
+"""Time limit for a created topic to be found, in request timeouts."""
+_LOOK_AGAIN = 0.05
+"""Delay in seconds before another look at a created topic."""
+_START_OVER = "Restore the topic, or, to start over, delete both this topic and the group's offsets"
+
+
+def mark_key(group: str, topic: str) -> bytes:
+    """Return the key of the marks of a group and a source's topic."""
+    return MARKS + f"sluicegate {group} {topic}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundState:
+    """The contents of a partition of the topic, and the group's position."""
+
+    mark: StateMark | None
+    """The last mark, or one of another group or topic."""
+    content: StateContent
+    position: Position | None
+
+
+class StateTopic:
+    """The topic on its brokers."""
+
+    def __init__(
+        self,
+        name: str,
+        options: ProducerOptions,
+        replication_factor: int | None,
+        settings: Mapping[str, str],
+    ) -> None:
+        self.name = name
+        self._options = options
+        self._replication_factor = replication_factor
+        self._settings = {**settings, "cleanup.policy": COMPACT}
+        self._partitions = 0
+        self._needed = 0
+        """The number of partitions of the source's topic."""
+        self._largest = 0
+        """The most bytes of a record, if known."""
+
+    @property
+    def creation(self) -> str:
+        """The command that creates the topic with N partitions."""
+        settings = " ".join(f"--config {name}={value}" for name, value in self._settings.items())
+        return f"kafka-topics.sh --create --topic {self.name} --partitions N {settings}"
+
+    def check_value(self, key: str, stored: Stored) -> None:
+        """Raise `ConfigError` for a value that does not fit into a record of the topic."""
+        check_size(key, stored, self._largest - 4 * len(key))
+
+    async def examine(self) -> None:
+        """Check the topic, if it exists.
+
+        Raises `ConfigError` if it would lose entries or may not be described, and
+        `UnavailableError`.
+        """
+        async with TopicAdmin.of(self._options) as admin:
+            await self._examine(admin)
+
+    async def examine_used(self) -> None:
+        """Check the topic of a state in use, after a failed transaction.
+
+        Raises like `examine`, and `UnavailableError` if the topic was deleted.
+        """
+        async with TopicAdmin.of(self._options) as admin:
+            if not await self._examine(admin):
+                told = f"the topic {self.name!r} of the state was deleted"
+                raise UnavailableError(f"{told}, so nothing can be stored. {_START_OVER}")
+
+    async def _examine(self, admin: TopicAdmin) -> bool:
+        try:
+            settings = await admin.settings(self.name)
+        except TopicRefused as error:
+            rule = "may not be described: allow the user DESCRIBE_CONFIGS, DESCRIBE, READ and WRITE on it"
+            raise bad("topic", self.name, rule) from error
+        if settings is None:
+            return False
+        policy = settings.get("cleanup.policy")
+        if policy != COMPACT:
+            rule = (
+                f"is a topic with cleanup.policy={policy}, which deletes entries of the state; set it to "
+                f"{COMPACT}: kafka-configs.sh --alter --topic {self.name} --add-config cleanup.policy={COMPACT}"
+            )
+            raise bad("topic", self.name, rule)
+        self._largest = int(settings["max.message.bytes"]) - OVERHEAD
+        return True
+
+    async def prepare(self, partitions: Collection[TopicPartition]) -> None:
+        """Create the topic if it does not exist, with as many partitions as the source's topic.
+
+        Raises `ConfigError` for partitions of several topics, and for a topic that cannot be
+        created; and `UnavailableError`.
+        """
+        topics = {each.topic for each in partitions}
+        if len(topics) > 1:
+            rule = f"can hold the state of one topic, but the source has {sorted(topics)}; use a state for each"
+            raise bad("topic", self.name, rule)
+        needed = max(each.partition for each in partitions) + 1
+        if needed <= self._partitions:
+            return
+        (source,) = topics
+        async with TopicAdmin.of(self._options) as admin:
+            self._needed = max(needed, await admin.partitions(source))
+            if await self._examine(admin):
+                self._partitions = await admin.partitions(self.name)
+            else:
+                await self._create(admin, self._needed)
+                self._partitions = self._needed
+
+    async def check_place(self, partition: TopicPartition) -> None:
+        """Raise `ConfigError` if the topic has too few partitions for the state of this one.
+
+        Its other partitions are not affected. Raises like `prepare`.
+        """
+        await self.prepare([partition])
+        if partition.partition >= self._partitions:
+            rule = (
+                f"has {self._partitions} partitions, but {partition.topic} has {self._needed}; add some: "
+                f"kafka-topics.sh --alter --topic {self.name} --partitions {self._needed}. The state of "
+                "a key stays in its partition: a key whose records now go to another one has none there"
+            )
+            raise bad("topic", self.name, rule)
+
+    async def _create(self, admin: TopicAdmin, partitions: int) -> None:
+        try:
+            replicas = self._replication_factor or min(REPLICAS, await admin.brokers())
+            await admin.create(self.name, partitions, replicas, self._settings)
+        except TopicRefused as error:
+            command = self.creation.replace("partitions N", f"partitions {partitions}")
+            rule = f"does not exist, and cannot be created ({error}); create it by: {command}"
+            raise bad("topic", self.name, rule) from error
+        give_up_at = LOOP_CLOCK.now() + _PATIENCE * self._options.request_timeout
+        while not await self._examine(admin):  # brokers know it later than the controller
+            if LOOP_CLOCK.now() >= give_up_at:
+                raise UnavailableError(f"the topic {self.name!r} was created, but is not found")
+            await LOOP_CLOCK.sleep(_LOOK_AGAIN)
+
+    def pages(self, partition: int) -> AsyncGenerator[Sequence[Any]]:
+        """Yield all committed records of a partition, one page at a time."""
+        return committed_pages(self._options, TopicPartition(self.name, partition))
+
+    def check(self, found: FoundState, group: str, partition: TopicPartition) -> None:
+        """Raise `ConfigError` unless this is the state of the group's position in a partition."""
+        mark, position = found.mark, found.position
+        at = "no position" if position is None else f"the position {position.offset}"
+        differs = mismatch(mark, position)
+        if mark is None and found.content.entries:
+            rule = "has records that were not written by a state; use a topic only for the state"
+        elif mark is None:
+            if differs is None:
+                return
+            rule = (
+                f"has no state of {partition}, but the group {group!r} has {at} there, which was stored "
+                "with one: this is another topic, or it was recreated. Use the previous topic, or, to "
+                "start over, delete the group's offsets"
+            )
+        elif (mark.group, mark.topic) != (group, partition.topic):
+            rule = (
+                f"has the state of the topic {mark.topic!r} for the group {mark.group!r}, but this is "
+                f"{partition.topic!r} for {group!r}; use a separate topic for each"
+            )
+        elif differs == "moved":
+            rule = (
+                f"has the state of {partition} at {mark.position}, but the group {group!r} has {at}: it "
+                f"was moved without the state. Set the group's offset of {partition} to {mark.position}, "
+                "or, to start over, delete both this topic and the group's offsets"
+            )
+        elif differs == "behind":
+            rule = (
+                f"has lost the end of the state of {partition}: its last transaction has number "
+                f"{mark.number}, but the position {mark.position} was stored by another one. {_START_OVER}"
+            )
+        elif mark.content != str(found.content):
+            rule = (
+                f"has a changed state of {partition}: {found.content}, but its last transaction has left "
+                f"{mark.content}. Records were deleted, or lost, or written by another program. {_START_OVER}"
+            )
+        else:
+            return
+        raise bad("topic", self.name, rule)

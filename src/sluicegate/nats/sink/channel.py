@@ -1,0 +1,300 @@
+"""The connection of an open sink, and its messages in flight.
+
+1. All replies go to one inbox; the last token of a reply's subject is the message's number. Numbers
+   are never reused, so a late reply to an abandoned message is ignored.
+2. A lost connection ends the wait for every message in flight. nats-py reconnects by itself; if it
+   has stopped trying, the next write opens another connection.
+3. The server reports a missing permission with the message's subject, in lower case. The error
+   applies to every message to that subject, or is an unknown outcome if subjects differ only in
+   case.
+4. A user that may not subscribe to the inbox receives no replies. This is detected when opening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nats.errors import NoRespondersError
+
+from ..._core.causes import caused
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import (
+    ConfigError,
+    RefusedError,
+    SinkError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from ..._core.say import say
+from ..client.answers import NOT_ENABLED
+from ..client.connection import ConnectionNews, close, connect
+from ..client.errors import is_login, trouble_of
+from .ack import Refusal, answer_of, has_line
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from ..client.errors import Denied
+    from ..client.insides import PatientClient
+    from ..client.options import NatsOptions
+    from .ack import Answer
+
+logger = logging.getLogger("sluicegate.nats")
+
+ASKS_WITHIN = 1.0
+"""Timeout in seconds of queries that clarify a reply."""
+_INFO = "$JS.API.INFO"
+_GET = "$JS.API.STREAM.MSG.GET."
+_ASKED = (_INFO.lower(), _GET.lower())
+"""The queries for which a user needs no permission."""
+
+
+class AckWaiter(Protocol):
+    """A write that waits for replies."""
+
+    def answered(self, index: int, answer: Answer | SinkError) -> None:
+        """Take the reply to the message of an item."""
+        ...
+
+    def lost(self, error: UnknownOutcomeError) -> None:
+        """Take the error of a lost connection: no more replies arrive."""
+        ...
+
+
+class Unanswered:
+    """The messages without a reply, by number."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._of: dict[int, tuple[AckWaiter, int, str]] = {}
+
+    def add(self, waiter: AckWaiter, index: int, subject: str) -> int:
+        """Register a message about to be sent; return its number."""
+        self._next += 1
+        self._of[self._next] = waiter, index, subject
+        return self._next
+
+    def forget(self, numbers: set[int]) -> None:
+        """Stop waiting for these messages."""
+        for number in numbers:
+            self._of.pop(number, None)
+
+    def take(self, number: int, answer: Answer | SinkError) -> None:
+        """Pass on a reply; ignore it if the message is unknown."""
+        found = self._of.pop(number, None)
+        if found is not None:
+            found[0].answered(found[1], answer)
+
+    def denied(self, denied: Denied, place: str) -> bool:
+        """Fail the messages to a denied subject; return whether there are any."""
+        found = [
+            (number, subject)
+            for number, (_, _, subject) in self._of.items()
+            if subject.lower() == denied.subject
+        ]
+        subjects = sorted({subject for _, subject in found})
+        answer: SinkError
+        if len(subjects) == 1:
+            answer = RefusedError(
+                f"{place} does not allow the sink to publish to {subjects[0]!r}",
+                repair=f"allow the user to publish to {subjects[0]!r}",
+            )
+        else:
+            told = " or ".join(map(repr, subjects))
+            answer = UnknownOutcomeError(f"{place} does not allow the sink to publish to {told}")
+        for number, _ in found:
+            waiter, index, _ = self._of.pop(number)
+            waiter.answered(index, answer)
+        return bool(found)
+
+    def lost(self, error: UnknownOutcomeError) -> None:
+        """End the wait for every message."""
+        waiters = {waiter: None for waiter, _, _ in self._of.values()}
+        self._of.clear()
+        for waiter in waiters:
+            waiter.lost(error)
+
+
+class PublishChannel:
+    """The connection of an open sink. Used in one event loop."""
+
+    def __init__(self, options: NatsOptions, name: str, *, replies: bool) -> None:
+        self.waiting = Unanswered()
+        self._options = options
+        self._name = name
+        self._replies = replies
+        self._client: PatientClient | None = None
+        self._inbox = ""
+        self._opening = asyncio.Lock()
+        self._denied: RefusedError | None = None
+        self._trouble: Exception | None = None
+        self._pings: set[asyncio.Future[Any]] = set()
+
+    @property
+    def inbox(self) -> str:
+        """The prefix of a reply's subject, before the message's number."""
+        return self._inbox
+
+    async def open(self) -> None:
+        """Connect and, for replies, subscribe to the inbox. Suspends; raises the sink's errors."""
+        news = ConnectionNews(
+            lost=self._lost, back=self._back, denied=self._deny, trouble=self._troubled
+        )
+        client = await connect(self._options, news)
+        try:
+            if self._replies:
+                self._denied = None
+                self._inbox = f"{client.new_inbox()}."
+                await client.listen(f"{self._inbox}*", self._reply)
+                self._client = client
+                await self.flush(self._options.connect_timeout)
+                if self._denied is not None:
+                    raise self._denied
+        except BaseException:
+            self._client = None
+            await close(client)
+            raise
+        self._client = client
+
+    async def close(self) -> None:
+        """Close the connection; suspends for a bounded time."""
+        client, self._client = self._client, None
+        if client is not None:
+            await close(client)
+
+    def terminate(self) -> None:
+        """Close the socket at once."""
+        if self._client is not None:
+            self._client.cut()
+
+    async def ready(self) -> PatientClient:
+        """The connection, or a new one if the old one is closed for good, in which case it
+        suspends.
+
+        Raises `UnavailableError` while disconnected.
+        """
+        if (client := self._client) is not None and client.is_connected:
+            if self._denied is not None:
+                raise self._denied
+            return client
+        async with self._opening:
+            client = self._client
+            if client is None or client.is_closed:
+                self._client = None
+                if client is not None:
+                    await close(client)
+                try:
+                    await self.open()
+                except ConfigError as error:
+                    raise RefusedError(
+                        str(error), repair="correct the cause that the message names"
+                    ) from error
+                client = self._client
+        if client is None or not client.is_connected:
+            raise self._unavailable()
+        return client
+
+    def _unavailable(self) -> UnavailableError:
+        trouble, place = self._trouble, self._options.place
+        if trouble is None:
+            return UnavailableError(f"the connection to {place} is lost and not yet restored")
+        told = trouble_of(trouble, self._options)
+        if is_login(trouble):
+            repair = "check the user and its password, token or credentials"
+            return caused(RefusedError(told, repair=repair), trouble)
+        return caused(UnavailableError(told), trouble)
+
+    async def flush(self, within: float) -> None:
+        """Suspend until the server has received everything sent before.
+
+        Raises `UnknownOutcomeError` if the connection is lost, or after `within` seconds.
+        """
+        client = self._client
+        if client is None:
+            raise self._unavailable()
+        ping = await client.ping()
+        self._pings.add(ping)
+        try:
+            await asyncio.wait([ping], timeout=within)
+        finally:
+            self._pings.discard(ping)
+        if not ping.done() or ping.cancelled():
+            raise UnknownOutcomeError(f"{self._options.place} has not replied to a ping")
+
+    async def jetstream_is_enabled(self) -> bool | None:
+        """Whether JetStream is enabled for the account; `None` if unknown.
+
+        Suspends for at most `ASKS_WITHIN`.
+        """
+        client = self._client
+        if client is None:
+            return None
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ASKS_WITHIN):
+                reply = await client.request(_INFO, timeout=ASKS_WITHIN)
+        except NoRespondersError:
+            return False
+        except Exception:  # no permission, no answer, no connection
+            return None
+        answer = answer_of(reply.data, reply.headers)
+        return not (isinstance(answer, Refusal) and answer.err_code in NOT_ENABLED)
+
+    async def has_message(self, stream: str, sequence: int, line: str) -> bool:
+        """Whether the stream's message with this sequence has this header line; `False` also if
+        unknown.
+
+        Suspends for at most `ASKS_WITHIN`.
+        """
+        client = self._client
+        if client is None:
+            return False
+        asked = f'{{"seq":{sequence}}}'.encode()
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ASKS_WITHIN):
+                reply = await client.request(f"{_GET}{stream}", asked, timeout=ASKS_WITHIN)
+        except Exception:  # no permission, no answer, no connection
+            return False
+        return has_line(reply.data, line)
+
+    # -- events -------------------------------------------------------------------------------------
+
+    async def _reply(self, message: Msg) -> None:
+        number = message.subject[len(self._inbox) :]
+        self.waiting.take(int(number), answer_of(message.data, message.headers))
+
+    def _lost(self) -> None:
+        self._denied = None
+        self.waiting.lost(
+            UnknownOutcomeError(
+                f"the connection to {self._options.place} was lost before the reply"
+            )
+        )
+        for ping in self._pings:
+            ping.cancel()
+
+    def _back(self) -> None:
+        self._trouble = None
+
+    def _troubled(self, error: Exception) -> None:
+        self._trouble = error
+
+    def _deny(self, denied: Denied) -> None:
+        place, inbox = self._options.place, self._inbox.lower()
+        if denied.what == "subscribe" and denied.subject.startswith(inbox):
+            self._denied = RefusedError(
+                f"{place} does not allow the sink to subscribe to its inbox, so no reply would "
+                "arrive",
+                repair=f"allow the user to subscribe to '{self._inbox.partition('.')[0]}.>', or give "
+                "the sink an inbox_prefix= that is allowed",
+            )
+        elif denied.of_reply and denied.subject.startswith(inbox):
+            number = int(denied.subject[len(inbox) :])
+            error = RefusedError(
+                f"{place} does not allow replies to the sink's inbox", repair=denied.repair
+            )
+            self.waiting.take(number, error)
+        elif not self.waiting.denied(denied, place) and not denied.subject.startswith(_ASKED):
+            told = f"{place} does not allow the sink to {denied.what} to {denied.subject!r}"
+            say(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)

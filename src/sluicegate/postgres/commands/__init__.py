@@ -1,0 +1,1 @@
+"""The commands `sluicegate pg`, `sluicegate queue` and `sluicegate stream`."""

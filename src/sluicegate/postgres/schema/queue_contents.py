@@ -1,0 +1,117 @@
+"""Checks of queue contents: the sequences, and jobs that no claim finds.
+
+1. A partly restored dump may contain rows without the sequences. Then places are assigned twice.
+   (Lease numbers are not, since they begin with the time.)
+2. A key with jobs has a lane that is read from before the first job, or a bell that causes this.
+   Inserts without the trigger leave jobs with neither. The trigger does not fire in a session with
+   `session_replication_role = replica`, since a logical replica receives lanes and bells as rows.
+3. At most 1,000 keys of a queue are checked by name, and the keys of its 1,000 oldest jobs.
+"""
+
+# ruff: noqa: S608  # names in statements are quoted
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..client.names import literal
+from .problems import SchemaProblem
+
+if TYPE_CHECKING:
+    from .opened import AnyConnection, LogSchema
+
+QUEUES = ("queue", "job", "lane", "bell", "finished_job", "job_place")
+"""The tables that the role must be able to read."""
+_HIGHEST = {
+    "job_place": """SELECT max(p.place) FROM {schema}.queue q CROSS JOIN LATERAL (
+      (SELECT j.place FROM {schema}.job j WHERE j.queue = q.name ORDER BY j.place DESC LIMIT 1)
+      UNION ALL
+      (SELECT f.place FROM {schema}.finished_job f WHERE f.queue = q.name
+       ORDER BY f.place DESC LIMIT 1)) p""",
+}
+_DANGERS = {
+    "job_place": "new jobs would overtake earlier ones, or be refused",
+}
+_LAST = """
+SELECT (SELECT last_value - (NOT is_called)::int FROM {schema}.{sequence}) AS last,
+  coalesce(({highest}), 0) AS stored
+"""
+WITHOUT_LANE = """
+SELECT q.name, count(*) AS keys, min(k.key) AS key
+FROM {schema}.queue q
+CROSS JOIN LATERAL (
+  WITH RECURSIVE by_name AS (
+    (SELECT j.key, j.place FROM {schema}.job j
+     WHERE j.queue = q.name AND j.key IS NOT NULL AND j.due IS NULL AND NOT q.ordering_required
+     ORDER BY j.queue, j.key, j.place LIMIT 1)
+    UNION ALL
+    SELECT n.key, n.place FROM by_name b CROSS JOIN LATERAL (
+      SELECT j.key, j.place FROM {schema}.job j
+      WHERE j.queue = q.name AND j.key > b.key AND j.due IS NULL
+      ORDER BY j.queue, j.key, j.place LIMIT 1) n
+  )
+  (SELECT b.key, b.place FROM by_name b LIMIT $1)
+  UNION
+  SELECT l.key, min(l.place) FROM (
+    SELECT CASE WHEN q.ordering_required THEN '' ELSE j.key END AS key, j.place, j.due
+    FROM {schema}.job j WHERE j.queue = q.name ORDER BY j.queue, j.place LIMIT $1) l
+  WHERE l.key IS NOT NULL AND l.due IS NULL GROUP BY l.key
+) k
+LEFT JOIN {schema}.lane l ON l.queue = q.name AND l.key = k.key
+WHERE (l.key IS NULL OR l.after >= k.place AND (l.low <= k.place) IS NOT TRUE)
+  AND NOT EXISTS (
+    SELECT FROM {schema}.bell b
+    WHERE b.queue = q.name AND b.key = k.key AND (l.key IS NULL OR b.low <= k.place))
+  AND ($2::text IS NULL OR q.name = $2)
+GROUP BY q.name ORDER BY q.name
+"""
+"""The number of such keys, by queue, of all queues or of one, and the first of them. $1 limits the keys
+that are checked by name, and the jobs that are checked by age.
+"""
+LOST_JOBS = (
+    "jobs of %d keys or more have neither a lane nor a bell, so no claim finds them, as after inserts "
+    "without the trigger (session_replication_role=replica); `sluicegate pg check` shows the repair"
+)
+LOOKED_AT = 1000
+
+
+async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
+    """Return the problems of queues. Needs the right to read `QUEUES`."""
+    problems: list[SchemaProblem] = []
+    for sequence, query in _HIGHEST.items():
+        highest = query.format(schema=schema.sql)
+        statement = _LAST.format(schema=schema.sql, sequence=sequence, highest=highest)
+        row = await con.fetchrow(statement)
+        assert row is not None  # always one row
+        if row["last"] < row["stored"]:
+            problems.append(_behind(schema, sequence, row["last"], row["stored"]))
+    rows = await con.fetch(WITHOUT_LANE.format(schema=schema.sql), LOOKED_AT, None)
+    return [*problems, *(_without_lane(schema, *row) for row in rows)]
+
+
+def _behind(schema: LogSchema, sequence: str, last: int, stored: int) -> SchemaProblem:
+    text = (
+        f"the sequence {sequence} is at {last}, but {stored} is in use already: "
+        f"{_DANGERS[sequence]}"
+    )
+    highest = _HIGHEST[sequence].format(schema=schema.sql)
+    repair = (
+        "BEGIN",
+        f"LOCK TABLE {schema.sql}.job, {schema.sql}.lane IN EXCLUSIVE MODE",
+        (
+            f"SELECT setval('{schema.sql}.{sequence}', greatest(last_value, ({highest}))) "
+            f"FROM {schema.sql}.{sequence}"
+        ),
+        "COMMIT",
+    )
+    return SchemaProblem("sequence-behind", text, repair)
+
+
+def _without_lane(schema: LogSchema, queue: str, keys: int, key: str) -> SchemaProblem:
+    text = (
+        f"the queue {queue!r} has jobs that no claim finds, of {keys} keys or more, such as "
+        f"{key!r}: they have neither a lane nor a bell, as after inserts without the trigger "
+        "(session_replication_role=replica)"
+    )
+    repair = f"SELECT {schema.sql}.ring_again({literal(queue)})"
+    return SchemaProblem("jobs-without-lane", text, (repair,))

@@ -1,0 +1,186 @@
+"""An open table: its pool, its current plan, and its writes and transactions."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..._core.checks import bad
+from ..._core.errors import ConfigError
+from ..._core.positions import PositionUnit
+from ..._core.told import for_log
+from ..._core.transaction import Unit
+from ..client.refusals import for_opening
+from .batches import TableWriter
+from .plan.rights import asked
+from .plan.table import read_table
+from .transactions.attempt import attempted
+from .transactions.position_owner import PositionOwner, PositionTransaction
+from .transactions.transaction import PostgresTransaction
+from .writing.encodable import by_codecs, json_by_codecs
+from .writing.scope import ALONE, SWITCHING, Block, StatementLost
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from typing import Self
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ..._core.batch import Batch
+    from ..._core.result import WriteResult
+    from ..client.connections import Connections
+    from .plan.plan import TablePlan
+    from .settings import Settings
+    from .writing.scope import Scope
+
+logger = logging.getLogger("sluicegate.postgres")
+
+
+class OpenTable:
+    """Writes to one table, and to its stages, on pooled connections."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connections: Connections,
+        plan: TablePlan,
+        *,
+        known_as: str | None = None,
+        pruned: dict[str, int] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.connections = connections
+        self.plan = plan
+        self._writer = TableWriter(settings.target, settings.access, settings.row)
+        self._known_as = known_as
+        """The target's qualified name, if this table is a stage of it."""
+        self._pruned: dict[str, int] = {} if pruned is None else pruned
+        """The last version of each application after which the ledger was pruned."""
+        table = plan.table
+        self.positions = PositionOwner(
+            settings.positions, connections, table.qualified, table.schema
+        )
+
+    @classmethod
+    async def open(cls, settings: Settings, connections: Connections) -> Self:
+        """Read the table. Raises `ConfigError` if the table or a column does not fit, or the role
+        lacks a privilege that every write needs.
+        """
+        target, access = settings.target, settings.access
+        reads_text = access.keeps_codecs
+        try:
+            async with connections.opening() as con:
+                async with connections.statements.block(con):
+                    table = await read_table(con, target.table, target.schema, target.columns)
+                    plan = await by_codecs(con, target.plan(table, reads_text=reads_text))
+                    await _check_rights(con, plan, access.place)
+                plan = plan if reads_text else await json_by_codecs(con, plan)
+                target.strategy.check(plan)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise for_opening(error, access.place)  # noqa: B904  # the cause is set
+        return cls(settings, connections, plan)
+
+    def at(self, name: str) -> OpenTable:
+        """Another table with the same columns: a stage of this one."""
+        return OpenTable(
+            self.settings,
+            self.connections,
+            replace(self.plan, table=replace(self.plan.table, name=name)),
+            known_as=self.plan.table.qualified,
+            pruned=self._pruned,
+        )
+
+    async def store(self, batch: Batch[Any]) -> WriteResult | None:
+        """Write every item of `batch` as a row, atomically."""
+        losses = 0
+        while True:
+            plan = self.plan
+            given = self._writer.rows_of(batch, plan)
+            async with self.connections.lent(keep=True) as con:
+                try:
+                    answer, written_by = await self._writer.run(
+                        con, plan, batch, given, maybe=batch.maybe_applied, scope=self._scope()
+                    )
+                except StatementLost:
+                    losses += 1
+                    await self.connections.lost_statement(con, again=losses > 1)
+                    continue
+            if written_by is not plan and self.plan is plan:
+                self.plan = written_by
+            return answer
+
+    def _scope(self) -> Scope:
+        statements = self.connections.statements
+        if not statements.are_prepared:
+            return Block(statements.begin)
+        return SWITCHING if self.connections.may_switch else ALONE
+
+    @asynccontextmanager
+    async def transaction(
+        self, unit: Unit | PositionUnit | None
+    ) -> AsyncGenerator[PostgresTransaction]:
+        """A transaction on its own connection; see `PostgresSink.transaction`."""
+        async with attempted(
+            self.connections,
+            lambda con: self._transaction(con, unit),
+            close_timeout=self.settings.close_timeout,
+            settled=self._prune,
+        ) as made:
+            yield made
+
+    def _transaction(
+        self, con: PoolConnectionProxy[Any], unit: Unit | PositionUnit | None
+    ) -> PostgresTransaction:
+        kind = PositionTransaction if isinstance(unit, PositionUnit) else PostgresTransaction
+        made = kind(
+            con,
+            self.plan,
+            self._writer,
+            statements=self.connections.statements,
+            ledger=self.settings.ledger,
+            unit=unit,
+            target=self._known_as or self.plan.table.qualified,
+            confirm=self._confirm_letters,
+        )
+        if isinstance(made, PositionTransaction) and isinstance(unit, PositionUnit):
+            made.move_by(self.positions.move_of(unit))
+        return made
+
+    async def _confirm_letters(self, unit: Unit, target: str, count: int) -> None:
+        async with self.connections.asking() as con:
+            await self.settings.ledger.wrote_letters(con, unit, target, count)
+
+    async def _prune(self, made: PostgresTransaction) -> None:
+        """Prune the ledger, once per version; a failure has no further effect."""
+        ledger, con, unit = self.settings.ledger, made.connection, made.unit
+        if not isinstance(unit, Unit) or made.is_replay:
+            return
+        if self._pruned.get(unit.application, -1) >= unit.version:
+            return
+        self._pruned[unit.application] = unit.version
+        try:
+            async with self.connections.statements.block(con):
+                await ledger.prune(con, unit.application, made.target)
+        except Exception as error:
+            logger.warning(
+                "old versions of %r could not be removed from the ledger %s: %s",
+                unit.application,
+                ledger.qualified,
+                for_log(error),
+            )
+
+
+async def _check_rights(con: PoolConnectionProxy[Any], plan: TablePlan, place: str) -> None:
+    """Raise `ConfigError` if the role lacks a privilege that every write needs."""
+    found = await con.fetchrow(asked(plan, again=False, sifts=False))
+    assert found is not None  # always one row
+    if missing := found["missing"]:
+        role = found["role"]
+        rule = (
+            f"role {role} lacks a privilege; grant {', '.join(missing)} at {place} to role {role}"
+        )
+        raise bad("table", plan.table.qualified, rule)

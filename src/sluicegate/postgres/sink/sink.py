@@ -1,0 +1,338 @@
+"""The sink for a PostgreSQL table."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..._core import checks
+from ..._core.errors import ClosedError, ErrorClass
+from ..._core.keywords import known_arguments
+from ..._core.values.column_names import column_names, optional_names
+from ..client.access import Access, need_asyncpg
+from ..client.answers import ANSWER_TIMEOUT
+from ..client.connections import Connections
+from ..client.errors import classify_postgres
+from .open_table import OpenTable
+from .plan.strategy import WriteStrategy
+from .plan.target import Target
+from .settings import Settings, names_its_table
+from .staging.stages import Stages
+from .transactions.ledger import UnitLedger
+from .transactions.position_owner import PositionsInTable
+from .transactions.positions import PositionTable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from asyncpg import Pool
+
+    from ..._core.batch import Batch
+    from ..._core.positions import PositionUnit
+    from ..._core.result import WriteResult
+    from ..._core.sink import Capabilities
+    from ..._core.staging import Begun, Epoch, OpenStage, Stage
+    from ..._core.transaction import Committed, Counts, Transaction, Unit
+    from ..._core.values.row_maker import RowFunction
+    from ..client.access import PoolFactory, PostgresAccess
+    from .transactions.position_owner import PositionOwner
+
+
+@known_arguments()
+class PostgresSink(PositionsInTable):
+    """Writes items as rows of one PostgreSQL table. Each write is atomic, except for refused rows.
+
+    An item is a tuple or list with a value per column, a mapping by column name, a dataclass or
+    other object with such attributes, or anything that `row` turns into a row. An item that cannot
+    become a row, or that the server refuses, fails alone with `PermanentError`, whose cause is the
+    error; the other items are delivered. However many rows are bad, a write takes at most 3
+    attempts, one staging and one sifting. With keys it takes one more sifting for each key whose
+    rows are left out after a failed one, if other rows conflicted with them.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
+        table: the table's name, taken literally.
+        columns: the columns in which a row's values are stored. A json or jsonb column accepts any
+            object that is representable in JSON, such as a dictionary. Text is already JSON text,
+            `None` is NULL, and a codec of the connection (`set_type_codec`) takes precedence.
+        schema: the table's schema; default: found by the server's search path.
+        on_conflict: `"error"`: a row whose unique key exists is refused. `"ignore"`: the existing
+            row stays, and the item is delivered. `"update"`: the existing row is replaced; of
+            several rows with the same key in a batch, the last one takes effect.
+        conflict_columns: the unique key that determines conflicts; default: any for `"ignore"`, and
+            for `"update"` the primary key, or the first unique key within `columns`.
+        update_columns: the columns that `"update"` replaces, besides the version; default: every
+            other column.
+        version_column: with `"update"`, replace only rows with a lower version, or with none, so
+            that an old row never overwrites a newer one. A row without a version is refused.
+        row: a function from an item to its row.
+        returning: columns of the stored row, such as a generated number, for the item's receipt:
+            its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by
+            a later row of its batch, has none. With `"ignore"`, one key then determines conflicts,
+            as with `"update"`; an item whose key contains NULL may have none.
+        statement: `"auto"`: the fastest statement for the number of rows, by the thresholds.
+            `"values"`: one `INSERT` with a parameter per value; a batch with more than 32,767
+            values is written as with `"insert"`. `"insert"`: one `INSERT` per row, in a pipeline.
+            `"unnest"`: one `INSERT` from an array per column; not for arrays, composites, ranges and
+            geometric types. `"copy"`: `COPY`, into a staging table if conflicts are handled. Each of
+            them is one transaction. Repairs after bad rows or unknown outcomes choose their own
+            statement.
+        copy_threshold: the number of rows from which they are sent by `COPY`; default 150. If
+            conflicts are handled, rows are returned, or a codec in text format prevents `COPY`,
+            they are sent by one `INSERT` from arrays instead. Fewer rows are one `INSERT` with a
+            parameter per value. Each number of rows has its own prepared statement; with more than
+            32 different numbers, the others are written one by one in a pipeline, or as above from
+            50 rows on.
+        staging_threshold: the number of rows from which `COPY` into a staging table replaces the
+            `INSERT` from arrays; default 10,000.
+        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
+            instead of `dsn`. A pool cannot be pickled, a function can.
+        close_pool: whether closing the sink closes that pool; default: only if a function returned
+            it. A pool that stays open is shared: the sink closes only connections that are lent to
+            it.
+        pool_size: number of connections, and therefore of concurrent writes; default 10. With
+            `pool`, the number of its connections that may be used at once; it must have as many. A
+            batcher with more workers is refused.
+        close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
+            before it is terminated. Default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
+        statement_timeout: time limit of one statement on the server, in seconds; default: the
+            server's. Exceeding it is transient.
+        prepared_statements: `"auto"`: statements are prepared, unless the connections come from a
+            pooler such as PgBouncer, which is tested on each new connection and logged once.
+            `True`: always; only for a pooler in session mode, or one that supports prepared
+            statements. `False`: never; statements then run in transaction blocks, which costs a
+            small batch two round trips.
+        ledger: the table in which `transaction` records committed units, taken literally; created
+            if it is missing, altered if an earlier release created it.
+        ledger_schema: the ledger's schema; default: `schema`. Without either, the ledger is found
+            by the search path, and created in the table's schema.
+        positions: the table in which `flow.transaction` keeps the positions of its source, taken
+            literally, in the schema of the ledger; created if it is missing.
+        ledger_versions: number of versions of an application that the ledger keeps for each table;
+            default 100. An older version is refused.
+        stages: the kind of tables into which Spark's `delivery="atomic"` writes first. `"logged"`
+            tables (the default) survive a crash of the server; `"unlogged"` tables bypass its log,
+            and a crash empties them: the write then restarts by itself.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
+    not suspend and connects to nothing. Opening suspends; it connects and reads the table. It
+    raises `ConfigError` for a wrong table, column, user, password, database or certificate, naming
+    the existing ones, and `UnavailableError` if no server responds.
+
+    The table is read again before a row is blamed for an error, so an open sink writes to a table
+    that was altered or recreated in the meantime.
+    """
+
+    _run_time = ("_table",)
+
+    @names_its_table
+    def __init__(
+        self,
+        dsn: str | PostgresAccess | None = None,
+        *,
+        table: str,
+        columns: Sequence[str],
+        schema: str | None = None,
+        on_conflict: Literal["error", "ignore", "update"] = "error",
+        conflict_columns: Sequence[str] | None = None,
+        update_columns: Sequence[str] | None = None,
+        version_column: str | None = None,
+        row: RowFunction | None = None,
+        returning: Sequence[str] | None = None,
+        statement: Literal["auto", "values", "insert", "unnest", "copy"] = "auto",
+        copy_threshold: int | None = None,
+        staging_threshold: int | None = None,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
+        pool_size: int | None = None,
+        close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Literal["auto"] | bool = "auto",
+        ledger: str = "sluicegate_ledger",
+        ledger_schema: str | None = None,
+        ledger_versions: int = 100,
+        positions: str = "sluicegate_positions",
+        stages: Literal["logged", "unlogged"] = "logged",
+    ) -> None:
+        settings = Settings(
+            target=Target(
+                table=table,
+                schema=schema,
+                columns=column_names("columns", columns),
+                mode=on_conflict,
+                conflict=optional_names("conflict_columns", conflict_columns),
+                update=optional_names("update_columns", update_columns),
+                version=version_column,
+                returning=optional_names("returning", returning) or (),
+                strategy=WriteStrategy.of(statement, copy_threshold, staging_threshold),
+            ),
+            access=Access.of(
+                dsn,
+                pool=pool,
+                close_pool=close_pool,
+                size=pool_size,
+                timeout=statement_timeout,
+                prepared=prepared_statements,
+                answer_timeout=answer_timeout,
+            ),
+            row=row,
+            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
+            ledger=UnitLedger(
+                table=ledger,
+                schema=schema if ledger_schema is None else ledger_schema,
+                versions=ledger_versions,
+            ),
+            positions=PositionTable(
+                table=positions, schema=schema if ledger_schema is None else ledger_schema
+            ),
+            stages=stages,
+        )
+        need_asyncpg()
+        # first, and by these names, for the error message about pickling
+        self._pool, self._connect_options = settings.access.pool, settings.access.options
+        self._settings = settings
+        self._table: OpenTable | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As many concurrent writes as connections; idempotent unless a conflict is an error. An
+        open sink is then repeatable if the table has a unique key among the columns: rows of an
+        earlier attempt are found by it.
+
+        `key_prefix_safe`: in a batch with keys, no row is written after a refused row of the same
+        key.
+        """
+        known, table = self._settings.capabilities, self._table
+        has_key = table is not None and table.plan.key_places
+        return replace(known, repeatable="item") if has_key else known
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """The class of an error by its SQLSTATE; see `classify_postgres`."""
+        return classify_postgres(error)
+
+    def refused_columns(self, schema: Any) -> Mapping[str, str]:
+        """The columns of a `pyarrow.Schema` that could not be written, and the reasons.
+
+        An open sink compares them with the types of its table. With `row` every column is accepted,
+        since the function decides.
+        """
+        if self._settings.row is not None:
+            return {}
+        from .rows.types import refused_columns  # pyarrow is installed: it made the schema
+
+        table = None if self._table is None else self._table.plan.table
+        return refused_columns(schema, self._settings.target.columns, table)
+
+    @property
+    def replaces_by(self) -> tuple[str, ...] | None:
+        """The conflict columns of an update, as far as known before opening; otherwise `None`."""
+        target = self._settings.target
+        if target.mode != "update" or self._settings.row is not None:
+            return None
+        return target.conflict if self._table is None else self._table.plan.target
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Write every item of `batch` as a row, atomically.
+
+        Suspends for one round trip or, with conflicts or bad rows, for a few.
+
+        Returns the refused items (`PermanentError` each) and the items that an earlier attempt with
+        an unknown outcome had stored (`duplicate`). If conflicts are errors, that is so only if the
+        stored row has the same values; an item of a key with other values fails with
+        `StoredRowDiffers`, or with `KeyRepeated` behind an item of the batch with its key. Raises `ClosedError` while the sink is not
+        open; `RefusedError` if the server refuses every row until an operator repairs the cause (a
+        login, a permission, a table, a column, a full disk), with nothing stored;
+        `UnavailableError` if no connection can be opened or the table is locked; `TransientError`
+        if the connection was lost before the rows could be stored; `UnknownOutcomeError` if it was
+        lost later, or if an earlier attempt is unknown and the table has no unique key to find its
+        rows; and the server's own error for any other failure that is not caused by an item.
+        Cancellation cancels the statement. If the server had already received the last row, it may
+        have stored the batch. The connection is reset in the background, within `close_timeout`, or
+        terminated.
+        """
+        return await self._opened().store(batch)
+
+    def _opened(self) -> OpenTable:
+        if self._table is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        return self._table
+
+    @asynccontextmanager
+    async def transaction(
+        self, unit: Unit | PositionUnit | None
+    ) -> AsyncGenerator[Transaction[Any]]:
+        """A transaction on its own connection; enter it with `sluicegate.transaction(sink, unit)`,
+        which describes its effects and errors.
+
+        With a unit, the ledger has a row for it under the name of the table; entering suspends
+        while another attempt of the unit is in progress, and the commit waits for the disk
+        regardless of the session's settings. `UnitRefused` is also raised if the unit was committed
+        to an earlier table with this name, or to this table under another name. Bad rows are
+        refused as in `write`; each write is in a savepoint. Deferred constraints are checked
+        immediately, and the isolation level is `READ COMMITTED`. If the response to the COMMIT is
+        lost, the ledger is queried on another connection, within `close_timeout`. A refusal ends
+        the transaction: leaving it raises `RefusedError`.
+        """
+        async with self._opened().transaction(unit) as within:
+            yield within
+
+    @property
+    def _owner(self) -> PositionOwner:
+        return self._opened().positions
+
+    # -- stages: see `sluicegate._core.staging`
+    # ------------------------------------------------------
+
+    @asynccontextmanager
+    async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
+        """A new stage of `epoch`, dropped after an exception or a cancellation.
+
+        Raises `ConfigError` if no table can be created.
+        """
+        async with Stages(self._opened()).stage(epoch) as opened:
+            yield opened
+
+    async def begin(self, epoch: Epoch) -> Begun:
+        """Drop orphaned stages of the epoch; return its earlier commit, or a mark for `publish`.
+
+        Suspends. Raises `ConfigError` if an overwrite would break or lose something that belongs to
+        the table.
+        """
+        return await Stages(self._opened()).begin(epoch)
+
+    async def publish(
+        self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
+    ) -> Committed | None:
+        """Move the stages into the table, or into a new one that replaces it, in one transaction.
+
+        Suspends. Returns the earlier commit of the epoch, if there is one. Raises `StagesLost` if
+        the stages differ from their inventories, and `UniqueViolationError` and any other error of
+        the server; nothing is published then.
+        """
+        return await Stages(self._opened()).publish(epoch, stages, counts, mark)
+
+    async def discard(self, epoch: Epoch) -> None:
+        """Drop the epoch's mark, and those of its stages that are not being written. Suspends."""
+        await Stages(self._opened()).discard(epoch)
+
+    # -- opening and closing -----------------------------------------------------------------------
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        settings = self._settings
+        connections = await Connections.to(settings.access, settings.close_timeout)
+        stack.push_async_callback(connections.close)
+        self._table = await OpenTable.open(settings, connections)
+
+    def _terminate(self) -> None:
+        if self._table is not None:
+            self._table.connections.terminate()
+
+    def __repr__(self) -> str:
+        return repr(self._settings)

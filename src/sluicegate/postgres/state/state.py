@@ -1,0 +1,170 @@
+"""The state of partitions in PostgreSQL, stored in the transaction of their positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
+from ...flow.state.changes import ChangeLog
+from ...flow.state.codec import check_decodes, checked_codec
+from ...flow.state.positioned import PositionedState
+from ...flow.state.store import KeptStore
+from ..client.access import Access, need_asyncpg
+from ..client.answers import ANSWER_TIMEOUT
+from ..client.connections import Connections
+from ..client.refusals import for_opening
+from ..sink.transactions.positions import PositionTable
+from .keeper import PostgresKeeper
+from .table import StateTable
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from asyncpg import Pool
+
+    from ..._core.source import TopicPartition, TransactionalSource
+    from ...flow.state.changes import Stored
+    from ...flow.state.codec import StateCodec
+    from ...flow.state.keeper import StateKeeper
+    from ..client.access import PoolFactory, PostgresAccess
+
+
+class _OpenedState(NamedTuple):
+    connections: Connections
+    home: str
+
+
+@known_arguments()
+class PostgresState(PositionedState):
+    """The state of partitions, for `Consumer.run_events`, in memory while it is used, and stored in
+    a PostgreSQL table in one transaction with the source's position. After a crash it is exactly
+    the result of the events before the position; later events run again.
+
+        async with (
+            PostgresState(dsn, table="order_state") as state,
+            Consumer(state.attach(source), ordering="partition") as consumer,
+        ):
+            await consumer.run_events(handle, state=state)
+
+    As with `PostgresSink`, the positions are stored in a table of positions, and no longer by the
+    source.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown.
+        table: the literal name of the state table; created if it does not exist.
+        schema: the schema of both tables; default: found by the search path.
+        positions: the table of positions; created if it does not exist.
+        codec: the encoding of values; default: JSON.
+        max_pending: the most turns whose changes wait for their position. At this limit, no later
+            event of the partition begins until they are stored.
+        max_pending_bytes: the same in bytes of keys and encoded values.
+        pool: as for `PostgresSink`, as are `close_pool`, `close_timeout`,
+            `statement_timeout` and `prepared_statements`.
+        pool_size: number of connections, which limits the partitions that are stored or restored
+            concurrently; default 10.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
+    not connect. Opening suspends; it raises `ConfigError` for a wrong user, password, database or
+    certificate, for a table with other columns or missing privileges, and for a table that cannot
+    be created; and `UnavailableError` if no server answers.
+    """
+
+    _run_time = ("_opened", "_kept")
+    _fitting = "KafkaSource, PostgresStreamSource or MemorySource"
+
+    def __init__(
+        self,
+        dsn: str | PostgresAccess | None = None,
+        *,
+        table: str,
+        schema: str | None = None,
+        positions: str = "sluicegate_positions",
+        codec: StateCodec | None = None,
+        max_pending: int = 10_000,
+        max_pending_bytes: int = 16 << 20,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
+        pool_size: int | None = None,
+        close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Literal["auto"] | bool = "auto",
+    ) -> None:
+        super().__init__()
+        self._access = Access.of(
+            dsn,
+            pool=pool,
+            close_pool=close_pool,
+            size=pool_size,
+            timeout=statement_timeout,
+            prepared=prepared_statements,
+            answer_timeout=answer_timeout,
+        )
+        self._codec = checked_codec(codec)
+        self._table = StateTable(table=table, schema=schema, column=self._codec.column)
+        self._positions = PositionTable(table=positions, schema=schema, marks_rows=True)
+        self._most = checks.count("max_pending", max_pending)
+        self._most_bytes = checks.count("max_pending_bytes", max_pending_bytes)
+        self._close_timeout = checks.seconds(
+            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
+        )
+        need_asyncpg()
+        # these names are used in the error about pickling
+        self._pool, self._connect_options = self._access.pool, self._access.options
+        self._opened: _OpenedState | None = None
+
+    @property
+    def creation(self) -> tuple[str, str]:
+        """The statements that create the state table and the positions table."""
+        return self._table.creation, self._positions.creation
+
+    def _keeper(self, source: TransactionalSource) -> StateKeeper:
+        opened = self._parts
+        parts = self._table, self._positions, opened.connections, opened.home
+        return PostgresKeeper(source.group, *parts)
+
+    def _made(
+        self, partition: TopicPartition, entries: dict[str, Stored], offset: int
+    ) -> KeptStore:
+        check_decodes(self._codec, entries)
+        log = ChangeLog(self._most, self._most_bytes, at=offset)
+        return KeptStore(partition, entries, log, self._codec, self._table.check_value)
+
+    # -- opening and closing -----------------------------------------------------------------------
+
+    @property
+    def _parts(self) -> _OpenedState:
+        if self._opened is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        return self._opened
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        connections = await Connections.to(self._access, self._close_timeout)
+        stack.push_async_callback(connections.close)
+        try:
+            async with connections.opening() as con, connections.statements.block(con):
+                home = await con.fetchval("SELECT coalesce(current_schema(), 'public')")
+                encoding = await con.fetchval("SHOW server_encoding")
+            if encoding != "UTF8":
+                rule = f"is a database with the encoding {encoding}; the keys of a state need UTF8"
+                raise bad("dsn", self._access.place, rule)
+            async with connections.opening() as con:
+                await self._table.examine(con)
+                await self._table.examine_positions(con, self._positions)
+        except Exception as error:
+            raise for_opening(error, self._access.place)  # noqa: B904  # it has a cause
+        self._opened = _OpenedState(connections, home)
+
+    def _terminate(self) -> None:
+        if self._opened is not None:
+            self._opened.connections.terminate()
+
+    def __repr__(self) -> str:
+        return f"PostgresState({self._access.place}, table={self._table.table!r})"

@@ -1,0 +1,9 @@
+"""Positions and locks of subscriptions in PostgreSQL."""
+
+from ..._core.public import publish_all
+from .advisory import PostgresAdvisoryLocks
+from .subscriptions import PostgresSubscriptions
+
+__all__ = ["PostgresAdvisoryLocks", "PostgresSubscriptions"]
+
+publish_all(__name__, "sluicegate.postgres")

@@ -1,9 +1,0 @@
-"""Files in NDJSON, CSV and Parquet as a source of consumers."""
-
-from ..._core.public import publish_all
-from .errors import UnreadFiles
-from .source import FileSource
-
-__all__ = ["FileSource", "UnreadFiles"]
-
-publish_all(__name__)

@@ -1,8 +1,0 @@
-"""Topics of Apache Kafka as a source of consumers."""
-
-from ..._core.public import publish_all
-from .source import KafkaSource
-
-__all__ = ["KafkaSource"]
-
-publish_all(__name__)

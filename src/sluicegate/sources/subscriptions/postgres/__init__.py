@@ -1,1 +1,0 @@
-"""Subscriptions in PostgreSQL."""

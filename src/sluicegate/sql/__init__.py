@@ -1,0 +1,16 @@
+"""Rows to tables of SQL databases, through SQLAlchemy."""
+
+from typing import TYPE_CHECKING
+
+from .._core.public import later, publish_all
+from .errors import classify_sql
+from .sink import SqlSink
+
+if TYPE_CHECKING:
+    from .sqlite import SQLiteEffects
+else:
+    __getattr__, __dir__ = later(__name__, {"sqlite": ["SQLiteEffects"]})
+
+__all__ = ["SQLiteEffects", "SqlSink", "classify_sql"]
+
+publish_all(__name__, "sluicegate.sql")

@@ -1,0 +1,180 @@
+"""The rows of one write: which of them are written, and how they are grouped.
+
+1. A row that cannot be written is refused in advance; in a batch with keys, later rows of its key
+   are left out.
+2. If rows are replaced, only the row of each key is written that takes effect: the last one; with a
+   version, the first one with the highest version. If only the database can compare their keys or
+   versions, all of them are written, one after another.
+3. Rows of different keys are written in the order of the key (see `order`).
+4. If a row is at fault, all rows are written one after another, so earlier rows count even if the
+   last row of their key is refused.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .._core.errors import KeyStopped, PermanentError, TooLargeError, UnverifiableError
+from .._core.values.key_conflicts import NULL_KEY
+from .rows import SqlAnswer, all_values, are_below, parted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .plan import SqlPlan
+    from .rows import SqlRow
+
+
+class SqlBatch:
+    """The rows of one write and their results."""
+
+    def __init__(self, plan: SqlPlan, rows: Sequence[SqlRow]) -> None:
+        self._plan = plan
+        self.answer = SqlAnswer()
+        self._stopped: dict[object, int] = {}
+        """The index of the first refused row of each key."""
+        self._given, self._values = rows, all_values(rows)
+        self.rows = self._fitting(rows)
+
+    @property
+    def commits_alone(self) -> bool:
+        """Whether one statement, which commits by itself, can write all rows."""
+        plan = self._plan
+        if len(self.latest) > 1 or plan.returned.names:  # reading a returned row may fail
+            return False
+        is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self.rows)
+        return is_plain and 0 < len(self.rows) <= plan.most_rows and self._largest is None
+
+    def alone(self) -> tuple[str, tuple[Any, ...]]:
+        """The statement for all rows, with its parameters."""
+        (rows,) = self.latest
+        values = self._values if rows is self._given else all_values(rows)
+        return self._plan.insert(len(rows)), values
+
+    def refuse(self, row: SqlRow, error: BaseException) -> None:
+        """Fail a row, and later rows of its key."""
+        self.answer.errors[row.index] = error
+        self.answer.details.pop(row.index, None)  # of a refused COMMIT
+        if row.key is not None:
+            self._stopped.setdefault(row.key, row.index)
+
+    def is_stopped(self, row: SqlRow) -> bool:
+        """Whether an earlier row of its key was refused, in which case this row is left out."""
+        if row.key is None or self._stopped.get(row.key, row.index) >= row.index:
+            return False
+        if row.index not in self.answer.errors:
+            self.answer.errors[row.index] = KeyStopped("an earlier item of its key has failed")
+        return True
+
+    def _fitting(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
+        """The rows that can be written; the others are refused."""
+        most, version = self._plan.limits.size, self._plan.version_place
+        if most is not None and are_below(self._values, most // 2):
+            most = None
+        self._largest = most
+        key = self._plan.key_places if self._plan.target.mode != "error" else ()
+        is_maybe = any(row.is_maybe for row in rows)
+        if most is None and version is None and not is_maybe:
+            return rows
+        kept: list[SqlRow] = []
+        for row in rows:
+            if most is not None and row.least_size > most:
+                told = f"a row of more than {most:,} bytes, max_allowed_packet of the server"
+                self.refuse(row, TooLargeError(told))
+            elif version is not None and row.values[version] is None:
+                self.refuse(row, PermanentError("a row without a version cannot replace another"))
+            elif row.is_maybe and None in [row.values[place] for place in key]:
+                self.refuse(row, UnverifiableError(NULL_KEY))
+            elif not self.is_stopped(row):
+                kept.append(row)
+        return kept
+
+    def parts(self, rows: Sequence[SqlRow], *, more: int = 0) -> list[list[SqlRow]]:
+        """The rows, divided into one part per statement; with `more` parameters for each row, a
+        statement that returns nothing.
+        """
+        plan = self._plan
+        most = plan.limits.parameters // (len(plan.quoted) + more) if more else plan.most_rows
+        return parted(rows, max(1, most), self._largest)
+
+    @cached_property
+    def latest(self) -> list[Sequence[SqlRow]]:
+        """The rows that are written if none is at fault, in the order in which they are: those that
+        take effect, in as few groups as the database allows.
+        """
+        return [self._arranged(rows) for rows in self._groups()]
+
+    def _groups(self) -> list[Sequence[SqlRow]]:
+        plan, rows = self._plan, self.rows
+        if plan.target.mode != "update" or len(rows) < 2:
+            return [rows]
+        keys = [self._key_of(row) for row in rows]
+        if len({*keys}) == len(rows):
+            return [rows]
+        places = (
+            plan.key_places
+            if plan.version_place is None
+            else (*plan.key_places, plan.version_place)
+        )
+        if plan.replaces_all and all(self._compares(rows, place) for place in places):
+            return [self._last(keys)]
+        return [rows] if plan.dialect.may_repeat_keys else self.once(rows)
+
+    def _compares(self, rows: Sequence[SqlRow], place: int) -> bool:
+        order = self._plan.orders.get(place)
+        return order is not None and order.compares([row.values[place] for row in rows])
+
+    def _last(self, keys: Sequence[tuple[Any, ...]]) -> Sequence[SqlRow]:
+        at = self._plan.version_place
+        latest: dict[tuple[Any, ...], SqlRow] = {}
+        for key, row in zip(keys, self.rows, strict=True):
+            before = latest.get(key)
+            if before is None or at is None or before.values[at] < row.values[at]:
+                latest[key] = row
+        return [*latest.values()]
+
+    def _arranged(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
+        """The rows in the order of their key, if they can be sorted here."""
+        plan = self._plan
+        if plan.keeps_arrival or not plan.key or len(rows) < 2:
+            return rows
+        columns: list[Sequence[Any]] = []
+        for place in plan.key_places:
+            order = plan.orders.get(place)
+            values = None if order is None else order.sorted_by([row.values[place] for row in rows])
+            if values is None:
+                return rows
+            columns.append(values)
+        keys = columns[0] if len(columns) == 1 else [*zip(*columns, strict=True)]
+        return [rows[place] for place in sorted(range(len(rows)), key=keys.__getitem__)]
+
+    def _key_of(self, row: SqlRow) -> tuple[Any, ...]:
+        return tuple([row.values[place] for place in self._plan.key_places])
+
+    def once(self, rows: Sequence[SqlRow]) -> list[Sequence[SqlRow]]:
+        """All rows in order; if rows are replaced, divided so that each part has a key only once."""
+        if self._plan.target.mode != "update":
+            return [rows]
+        found: list[Sequence[SqlRow]] = []
+        part: list[SqlRow] = []
+        keys: set[tuple[Any, ...]] = set()
+        for row in rows:
+            if row.index in self.answer.errors:
+                continue
+            key = self._key_of(row)
+            if key in keys:
+                found.append(part)
+                part = []
+                keys.clear()
+            keys.add(key)
+            part.append(row)
+        return [*found, part]
+
+    def forget_replaced(self, rows: Sequence[SqlRow]) -> None:
+        """Drop the returned columns of rows that a later row of the same key has replaced."""
+        details = self.answer.details
+        if self._plan.target.mode == "update" and details:
+            last = {self._key_of(row): row.index for row in rows if row.index in details}
+            for index in details.keys() - {*last.values()}:
+                del details[index]

@@ -1,0 +1,316 @@
+"""The differences between databases: limits, upserts, checks when opening.
+
+Each class is stateless.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._core.checks import bad
+from .._core.errors import ConfigError
+from ..postgres.client.names import qualified
+from ..postgres.client.types import TYPES, types_of
+from ..postgres.client.value_checks import check_of
+from .pooled import check_pooler, set_up_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from sqlalchemy import Connection
+
+    from .._core.values.changed_values import Check
+    from .._core.values.row_target import RowTarget
+
+
+TEMPORARY = "sluicegate_compared"
+"""The temporary table of rows to compare."""
+
+
+class SqlLimits(NamedTuple):
+    """The limits of one statement."""
+
+    parameters: int
+    size: int | None
+    """Approximate size in bytes; `None` if no batch would reach the limit."""
+
+
+class SqlDialect:
+    """A database and its SQL."""
+
+    name = ""
+    shown = ""
+    """The database's name in messages."""
+    is_single_writer = False
+    """Whether the database allows one writer at a time."""
+    may_repeat_keys = True
+    """Whether a statement may write a key several times, one after another."""
+    begin = "BEGIN"
+    """The statement that begins a transaction."""
+    insert = "INSERT"
+    """The beginning of an insertion."""
+    at_once: str | None = None
+    """The statement that makes deferred constraints immediate."""
+    drop_temporary = f"DROP TABLE IF EXISTS temp.{TEMPORARY}"
+    """Drop the temporary table of rows to compare, if it exists."""
+
+    explains = True
+    """Whether `EXPLAIN` needs the privileges of the explained statement."""
+    before_explain: tuple[str, ...] = (
+        "SET @sluicegate_wait = @@SESSION.lock_wait_timeout",
+        "SET SESSION lock_wait_timeout = 1",
+    )
+    """Wait for a locked table for a second at most."""
+    after_explain = "SET SESSION lock_wait_timeout = @sluicegate_wait"
+
+    def rights(self, target: RowTarget) -> Sequence[str]:
+        """The privileges of the table that every write needs."""
+        updates = ["UPDATE"] if target.mode == "update" else []
+        reads = ["SELECT"] if target.mode != "error" or target.returning else []
+        return ["INSERT", *updates, *reads]
+
+    def temporary(self, query: str) -> str:
+        """Create the temporary table with the columns of a query, whose first one is a whole
+        number.
+        """
+        return f"CREATE TEMPORARY TABLE {TEMPORARY} AS {query}"
+
+    def limits(self, con: Connection) -> SqlLimits:
+        """Read the limits of this connection."""
+        raise NotImplementedError
+
+    def check_session(self, con: Connection, table: str, schema: str | None) -> None:
+        """Raise `ConfigError` for a table or session that would silently change or lose rows."""
+
+    def check_returning(self, con: Connection, target: RowTarget) -> None:
+        """Raise `ConfigError` if stored rows cannot be returned, or cannot be distinguished from
+        others.
+        """
+        if not con.dialect.insert_returning:
+            told = ".".join(map(str, con.dialect.server_version_info or ()))
+            rule = f"needs INSERT ... RETURNING, which this {self.shown} {told} does not have"
+            raise bad("returning", target.returning, rule)
+
+    def check_conflicts(self, con: Connection, target: RowTarget) -> None:
+        """Raise `ConfigError` for a table in which the database handles no conflicts."""
+
+    def set_up(self, dbapi: Any) -> None:
+        """Set up a new connection of the sink's own engine."""
+
+    def doubt(self, con: Connection) -> str | None:
+        """The reason why the session would silently change values, for a warning."""
+        del con
+        return None
+
+    def is_utc(self, con: Connection) -> bool:
+        """Whether the session's time zone is UTC, if it matters."""
+        del con
+        return True
+
+    def plain_names(self, con: Connection) -> AbstractContextManager[None]:
+        """Print names of types as SQLAlchemy recognises them."""
+        del con
+        return nullcontext()
+
+    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+        """The table's columns and their types, for comparison; a single fast query."""
+        raise NotImplementedError
+
+    def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
+        """JSON columns that SQLAlchemy does not report as such."""
+        del con, table, schema
+        return ()
+
+    def checks(self, con: Connection, table: str, schema: str | None) -> Mapping[str, Check]:
+        """The checks of columns whose types contain others, which SQLAlchemy may not report."""
+        del con, table, schema
+        return {}
+
+    def collations(self, con: Connection, table: str, schema: str | None) -> Mapping[str, str]:
+        """The collations of columns that SQLAlchemy does not report."""
+        del con, table, schema
+        return {}
+
+    def unique_keys(
+        self, con: Connection, table: str, schema: str | None
+    ) -> Sequence[tuple[str, ...]]:
+        """The unique keys of a table besides the primary key, by column names."""
+        from sqlalchemy import inspect
+
+        look = inspect(con)
+        keys = [
+            tuple(each["column_names"])
+            for each in look.get_unique_constraints(table_name=table, schema=schema)
+        ]
+        for index in look.get_indexes(table_name=table, schema=schema):
+            columns = index["column_names"]
+            options: Any = index.get("dialect_options", {})
+            is_partial = any(
+                name.endswith("_where") and value is not None for name, value in options.items()
+            )
+            if index["unique"] and None not in columns and not is_partial:
+                keys.append(tuple(str(each) for each in columns))
+        return keys
+
+    def ignore(self, quoted: Sequence[str], key: Sequence[str] | None) -> str:
+        """The clause that leaves an existing row unchanged."""
+        target = "" if key is None else f" ({', '.join(key)})"
+        del quoted
+        return f" ON CONFLICT{target} DO NOTHING"
+
+    def update(
+        self, table: str, key: Sequence[str], columns: Sequence[str], version: str | None
+    ) -> str:
+        """The clause that replaces an existing row; with a version, only a row with a lower version
+        or with none.
+        """
+        if not columns:
+            return self.ignore(key, key)
+        sets = ", ".join(f"{each} = excluded.{each}" for each in columns)
+        newer = ""
+        if version is not None:
+            newer = f" WHERE {table}.{version} IS NULL OR {table}.{version} < excluded.{version}"
+        return f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {sets}{newer}"
+
+
+class PostgreSql(SqlDialect):
+    """PostgreSQL, with any driver."""
+
+    name = "postgresql"
+    shown = "PostgreSQL"
+    may_repeat_keys = False
+    at_once = "SET CONSTRAINTS ALL IMMEDIATE"
+    drop_temporary = f"DROP TABLE IF EXISTS pg_temp.{TEMPORARY}"
+    before_explain = ("BEGIN", "SET LOCAL lock_timeout = '1s'")
+    """In a transaction: behind a pooler, the session may be another client's next."""
+    after_explain = "ROLLBACK"
+
+    def __init__(self, *, is_examined: bool = True) -> None:
+        self._is_examined = is_examined
+        """Whether a pooler is looked for."""
+
+    def limits(self, con: Connection) -> SqlLimits:
+        """The protocol's limit; some drivers allow half of it."""
+        del con
+        return SqlLimits(32_767, None)
+
+    def set_up(self, dbapi: Any) -> None:
+        """Prepare no statements of psycopg behind a pooler."""
+        if self._is_examined:
+            set_up_driver(dbapi)
+
+    def check_session(self, con: Connection, table: str, schema: str | None) -> None:
+        """Raise `ConfigError` for a pooler that mixes up prepared statements."""
+        del table, schema
+        if self._is_examined:
+            check_pooler(con)
+
+    def check_conflicts(self, con: Connection, target: RowTarget) -> None:
+        """Raise `ConfigError` for a table with rules."""
+        found = con.exec_driver_sql(
+            "SELECT 1 FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class "  # noqa: S608  # a parameter
+            f"WHERE c.oid = {_relation(con)} AND c.relkind <> 'v' AND r.ev_type IN ('2', '3')",
+            (qualified(target.schema, target.table),),
+        )
+        if found.first() is not None:
+            rule = (
+                f"{target.shown!r} has a rule for insertions or updates, with which PostgreSQL "
+                "handles no conflicts; replace it by a trigger"
+            )
+            raise bad("on_conflict", target.mode, rule)
+
+    @contextmanager
+    def plain_names(self, con: Connection) -> Iterator[None]:
+        """Print names of types without quotes, whatever the session's setting."""
+        shown = con.exec_driver_sql("SHOW quote_all_identifiers").scalar()
+        if shown != "on":
+            yield
+            return
+        con.exec_driver_sql("SET quote_all_identifiers = off")
+        try:
+            yield
+        finally:
+            con.exec_driver_sql("SET quote_all_identifiers = on")
+
+    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+        """The columns of the catalog."""
+        found = con.exec_driver_sql(
+            "SELECT attname::text, atttypid::int8, atttypmod, attnotnull, attgenerated::text "  # noqa: S608  # a parameter
+            f"FROM pg_attribute WHERE attrelid = {_relation(con)} "
+            "AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            (qualified(schema, table),),
+        )
+        return [tuple(row) for row in found]
+
+    def checks(self, con: Connection, table: str, schema: str | None) -> Mapping[str, Check]:
+        """By the catalog."""
+        name = qualified(schema, table)
+        rows = con.exec_driver_sql(TYPES.format(table=_relation(con)), (name,)).mappings()
+        types = types_of([dict(row) for row in rows])
+        columns = con.exec_driver_sql(
+            f"SELECT attname::text, atttypid::int8 FROM pg_attribute WHERE attrelid = {_relation(con)} "  # noqa: S608  # a parameter
+            "AND attnum > 0 AND NOT attisdropped",
+            (name,),
+        )
+        found = [(column, check_of(types[kind])) for column, kind in columns if kind in types]
+        return {column: check for column, check in found if check is not None}
+
+
+class Sqlite(SqlDialect):
+    """SQLite, in a file."""
+
+    name = "sqlite"
+    shown = "SQLite"
+    is_single_writer = True
+    explains = False
+    begin = "BEGIN IMMEDIATE"
+    insert = "INSERT OR ABORT"
+    """Overrides `ON CONFLICT IGNORE` and `REPLACE` of constraints, which drop rows without an error."""
+
+    def limits(self, con: Connection) -> SqlLimits:
+        """The limit of the library, from the driver if available."""
+        driver = con.connection.driver_connection
+        ask = getattr(driver, "getlimit", None)
+        parameters = 999 if ask is None else ask(9)  # SQLITE_LIMIT_VARIABLE_NUMBER
+        return SqlLimits(parameters, None)
+
+    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+        """The number of schema changes of the file."""
+        del table
+        name = (
+            "" if schema is None else con.dialect.identifier_preparer.quote_identifier(schema) + "."
+        )
+        return [tuple(row) for row in con.exec_driver_sql(f"PRAGMA {name}schema_version")]
+
+    def unique_keys(
+        self, con: Connection, table: str, schema: str | None
+    ) -> Sequence[tuple[str, ...]]:
+        """The unique keys from the library: SQLAlchemy would parse the table's SQL text."""
+        found = con.exec_driver_sql(
+            "SELECT l.name, i.name FROM pragma_index_list(?1, ?2) l, pragma_index_info(l.name, ?2) i "
+            'WHERE l."unique" AND NOT l.partial ORDER BY l.seq, i.seqno',
+            (table, schema or "main"),
+        )
+        keys: dict[str, list[str | None]] = {}
+        for index, column in found:
+            keys.setdefault(index, []).append(column)
+        return [tuple(map(str, each)) for each in keys.values() if None not in each]
+
+
+def _relation(con: Connection) -> str:
+    """The oid of the table that the first parameter names; NULL if there is none."""
+    return f"to_regclass({placeholder_of(con.dialect.paramstyle)(1)})"
+
+
+def placeholder_of(style: str) -> Callable[[int], str]:
+    """The parameter of a statement by its number. Raises `ConfigError` for an unknown style."""
+    if style in {"numeric_dollar", "numeric"}:
+        sign = "$" if style == "numeric_dollar" else ":"
+        return lambda number: f"{sign}{number}"
+    if style in {"format", "pyformat"}:
+        return lambda _: "%s"
+    if style == "qmark":
+        return lambda _: "?"
+    raise ConfigError(f"the driver has the parameter style {style!r}, which is not supported")

@@ -1,0 +1,314 @@
+"""One write, as plain functions of a connection.
+
+1. All rows are sent at once, in statements with as many rows as the database allows. That is one
+   transaction, or a single statement that commits by itself.
+2. If a row is at fault, the transaction is rolled back, and the rows are written again with
+   savepoints: a refused part is halved until the bad row is alone. The other rows are stored.
+3. If a conflict is an error, a row whose earlier attempt has an unknown outcome is looked up by its
+   key, and compared with the stored row: see `KeyConflicts`.
+4. If the COMMIT itself is refused, for example by a deferred constraint, each row has its own
+   transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._core.causes import caused
+from .._core.classify import classified
+from .._core.errors import (
+    ErrorClass,
+    PermanentError,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+    UnverifiableError,
+)
+from .._core.outcome import Outcome
+from .._core.values.key_conflicts import NULL_KEY, KeyConflicts
+from .errors import classify_sql, for_connecting, is_lost, is_timeout, is_twice
+from .rows import all_values
+from .stored import StoredRow, stored_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from .batch import SqlBatch
+    from .plan import SqlPlan
+    from .rows import SqlRow
+
+_NO_ROW = StoredRow((), is_same=False, details={})
+
+
+class BlamedRow(Exception):  # never raised out of a write
+    """A row may be at fault for an error, or returned rows could not be assigned: the rows are to
+    be written again part by part.
+    """
+
+
+class SqlWriter:
+    """Writes the rows of a batch."""
+
+    def __init__(self, plan: SqlPlan, batch: SqlBatch) -> None:
+        self._plan = plan
+        self._batch = batch
+        self._conflicts = KeyConflicts(plan.table, plan.key or ())
+        self._fresh: list[SqlRow] = []
+        """Rows that this write has stored, and whose keys are not in the conflicts yet."""
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def write(self, con: Connection) -> None:
+        """Write all rows. Raises `BlamedRow`, with nothing stored, if a row may be at fault."""
+        try:
+            self._begin(con)
+            for rows in self._batch.latest:
+                for part in self._batch.parts(self._without_stored(con, rows)):
+                    self._insert(con, part)
+        except Exception as error:
+            _roll_back(con)
+            self._raise(error)
+        self._commit(con)
+
+    def write_alone(self, con: Connection) -> None:
+        """Write all rows with one statement, which commits by itself. Raises the same errors as
+        `write`.
+        """
+        (rows,) = self._batch.latest
+        try:
+            self._insert(con, rows)
+        except Exception as error:
+            if is_lost(error) and not _is_by_rows(error):
+                raise UnknownOutcomeError(f"the connection was lost: {error}") from error
+            self._raise(error)
+
+    def write_carefully(self, con: Connection) -> None:
+        """Write every acceptable row; refused rows are in the answer."""
+        plan = self._plan
+        try:
+            self._begin(con)
+            if plan.dialect.at_once is not None:
+                con.exec_driver_sql(plan.dialect.at_once)
+            rows = self._without_stored(con, self._batch.rows)
+            for once in self._batch.once(rows):
+                for part in self._batch.parts(once):
+                    self._divide(con, part)
+            self._batch.forget_replaced(rows)
+        except Exception as error:
+            _roll_back(con)
+            if is_lost(error):
+                raise _lost(error) from error
+            raise
+        self._commit(con)
+
+    def write_singly(self, con: Connection) -> None:
+        """Write each row in its own transaction. Refused rows are in the answer; so is an error
+        that ends the write, for each remaining row.
+        """
+        try:
+            self._begin(con)
+            rows = self._without_stored(con, self._batch.rows)
+        finally:
+            _roll_back(con)
+        for at, row in enumerate(rows):
+            if self._batch.is_stopped(row):
+                continue
+            is_written = False
+            try:
+                self._begin(con)
+                self._insert(con, [row])
+                is_written = True
+                con.exec_driver_sql("COMMIT")
+                self._fresh.append(row)
+            except Exception as error:
+                _roll_back(con)
+                ended = self._blame_alone(con, row, error) if _is_by_rows(error) else error
+                if ended is not None:
+                    self._leave(rows[at:], ended, in_doubt=is_written and ended is error)
+                    return
+
+    def _blame_alone(self, con: Connection, row: SqlRow, error: Exception) -> Exception | None:
+        """As `_blame`, outside a transaction; return an error that ends the write."""
+        try:
+            self._begin(con)
+            self._blame(con, row, error)
+        except Exception as ended:
+            return ended
+        finally:
+            _roll_back(con)
+        return None
+
+    def _leave(self, rows: Sequence[SqlRow], error: Exception, *, in_doubt: bool) -> None:
+        """Fail the rows at which an error has ended the write; with `in_doubt` the first one may be
+        stored.
+        """
+        for row in rows:
+            if self._batch.is_stopped(row):
+                continue
+            if not is_lost(error):
+                self._batch.answer.errors[row.index] = error
+            elif in_doubt and row is rows[0]:
+                self._batch.answer.errors[row.index] = caused(_lost_with_commit(error), error)
+            else:
+                self._batch.answer.errors[row.index] = caused(_lost(error), error)
+            self._batch.answer.details.pop(row.index, None)
+
+    def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
+        """Run the statement for these rows. Raises `BlamedRow` if the returned rows cannot be
+        assigned.
+        """
+        plan = self._plan
+        result = con.exec_driver_sql(plan.insert(len(rows)), all_values(rows))
+        if plan.returned.names:
+            details = plan.returned.matched(con, rows, result)
+            if details is None:
+                raise BlamedRow
+            self._batch.answer.details.update(details)
+
+    def _divide(self, con: Connection, rows: Sequence[SqlRow]) -> None:
+        rows = [row for row in rows if not self._batch.is_stopped(row)]
+        if not rows:
+            return
+        con.exec_driver_sql("SAVEPOINT sluicegate")
+        try:
+            self._insert(con, rows)
+        except Exception as error:
+            if not _is_by_rows(error):
+                raise
+            con.exec_driver_sql("ROLLBACK TO SAVEPOINT sluicegate")
+            if len(rows) == 1:
+                self._blame(con, rows[0], error)
+                return
+            half = len(rows) // 2
+            self._divide(con, rows[:half])
+            self._divide(con, rows[half:])
+        else:
+            con.exec_driver_sql("RELEASE SAVEPOINT sluicegate")
+            self._fresh += rows
+
+    def _blame(self, con: Connection, row: SqlRow, error: BaseException) -> None:
+        if row.is_maybe and is_twice(error):
+            self._verify_refused(con, row, error)
+            return
+        made = PermanentError(f"the database refuses the row ({_told(error)})")
+        summary = f"the database refuses the row ({type(error).__name__})"  # without its values
+        self._batch.refuse(row, caused(made, error, summary=summary))
+
+    def _without_stored(self, con: Connection, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
+        """Leave out rows whose earlier attempt has an unknown outcome and whose key is taken.
+
+        Raises `UnverifiableError` if there is no key to find them.
+        """
+        plan = self._plan
+        maybe = [row for row in rows if row.is_maybe] if plan.target.mode == "error" else []
+        if not maybe:
+            return rows
+        self._check_key()
+        found = stored_rows(con, plan, self._batch, maybe)
+        kept: list[SqlRow] = []
+        for row in rows:
+            if (stored := found.get(row.index)) is not None:
+                self._settle_conflict(row, stored)  # perhaps behind a failed row of its key
+            elif self._batch.is_stopped(row):
+                continue
+            elif row.is_maybe and None in [row.values[at] for at in plan.key_places]:
+                self._batch.refuse(row, UnverifiableError(NULL_KEY))
+            else:
+                kept.append(row)
+        return kept
+
+    def _verify_refused(self, con: Connection, row: SqlRow, error: BaseException) -> None:
+        """Settle a row that an earlier attempt may have stored, and whose key is taken now."""
+        self._check_key()
+        fresh = self._fresh if self._plan.target.mode == "error" else []
+        rows, self._fresh = [*fresh, row], []
+        found = stored_rows(con, self._plan, self._batch, rows)
+        for each in rows[:-1]:
+            if (stored := found.get(each.index)) is not None:
+                self._conflicts.note_stored(stored.key)
+        self._settle_conflict(row, found.get(row.index, _NO_ROW), error)
+
+    def _settle_conflict(
+        self, row: SqlRow, stored: StoredRow, cause: BaseException | None = None
+    ) -> None:
+        plan = self._plan
+        conflicts = self._conflicts
+        if plan.target.mode != "error":  # a conflict with another row than that of its key
+            conflicts = KeyConflicts(plan.table, plan.key or ())
+        error = conflicts.verdict(stored.key or None, is_same=stored.is_same)
+        if error is not None:
+            if not self._batch.is_stopped(row):
+                self._batch.refuse(row, error if cause is None else caused(error, cause))
+            return
+        self._batch.answer.outcomes[row.index] = Outcome.DUPLICATE
+        if plan.returned.names:
+            self._batch.answer.details[row.index] = stored.details
+
+    def _check_key(self) -> None:
+        plan = self._plan
+        if plan.key is None:
+            raise UnverifiableError(
+                f"an earlier attempt may have stored these rows, and {plan.table} has no unique "
+                f"key among the columns {', '.join(plan.target.columns)}, so that sending them "
+                "again could store them twice; add a unique index over columns that this sink "
+                "writes"
+            )
+
+    # -- transactions ------------------------------------------------------------------------------
+
+    def _begin(self, con: Connection) -> None:
+        try:
+            con.exec_driver_sql(self._plan.dialect.begin)
+        except Exception as error:
+            raise for_connecting(error)  # noqa: B904  # it has its cause
+
+    def _commit(self, con: Connection) -> None:
+        try:
+            con.exec_driver_sql("COMMIT")
+        except Exception as error:
+            if is_lost(error):
+                con.invalidate()  # without a response it may still be in the transaction
+                raise _lost_with_commit(error) from error
+            _roll_back(con)
+            self._raise(error)
+
+    def _raise(self, error: Exception) -> None:
+        """Raise `BlamedRow` for an error that a row may have caused, and others unchanged."""
+        if _is_by_rows(error):
+            raise BlamedRow from error
+        if is_lost(error):
+            raise _lost(error) from error
+        raise error
+
+
+def _is_by_rows(error: Exception) -> bool:
+    """Whether the rows of the statement may be at fault."""
+    if isinstance(error, BlamedRow):
+        return True
+    return not is_lost(error) and classified(error, classify_sql) is ErrorClass.PERMANENT
+
+
+def _lost(error: Exception) -> TransientError:
+    """An outage that one row may cause; a timeout is transient, since the server is available."""
+    text = f"the connection was lost before anything was stored: {error}"
+    if is_timeout(error):
+        return TransientError(text)
+    return UnavailableError(text, perhaps_of_item=True)
+
+
+def _lost_with_commit(error: Exception) -> UnknownOutcomeError:
+    return UnknownOutcomeError(f"the connection was lost during the COMMIT: {error}")
+
+
+def _roll_back(con: Connection) -> None:
+    try:
+        con.exec_driver_sql("ROLLBACK")
+    except Exception:  # the connection is gone, or the database has rolled back by itself
+        con.invalidate()
+
+
+def _told(error: BaseException) -> str:
+    original = getattr(error, "orig", None)
+    return str(error if original is None else original)

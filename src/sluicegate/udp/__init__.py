@@ -1,0 +1,8 @@
+"""Metrics over UDP, to statsd, DogStatsD, Telegraf and InfluxDB."""
+
+from .._core.public import publish_all
+from .sink import UdpSink
+
+__all__ = ["UdpSink"]
+
+publish_all(__name__, "sluicegate.udp")

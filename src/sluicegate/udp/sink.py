@@ -1,0 +1,159 @@
+"""The sink for metrics over UDP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal
+
+from .._core import checks
+from .._core.batch import RowBatch
+from .._core.errors import ClosedError, PermanentError, SinkError
+from .._core.keywords import known_arguments
+from .._core.opening import Openable
+from .._core.order.stopped import stopped_behind
+from .._core.outcome import Outcome
+from .._core.result import WriteResult
+from .._core.sink import Capabilities
+from .._core.values.encoding import encoded_items
+from .channel import UdpChannel
+from .line_protocol import line
+from .packing import packed, too_large
+from .statsd import statsd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from .._core.batch import Batch
+    from .._core.values.encoding import Encode
+
+ETHERNET = 1432
+LARGEST = 65_507
+"""Maximum payload of an IPv4 datagram, in bytes."""
+_ENCODINGS = {"statsd": statsd, "line": line}
+
+
+@known_arguments()
+class UdpSink(Openable):
+    """Sends items as metrics over UDP, at most once: many records per datagram, none of them split.
+
+    An item is `delivered` once the kernel of this machine has accepted its datagram. Its arrival
+    cannot be confirmed.
+
+    Args:
+        host: the receiver's name or address, IPv4 or IPv6. A name is looked up when opening, every
+            60 seconds, and after a failure.
+        port: the receiver's port.
+        encode: the form of a record. `"statsd"` (default): an item has `name`, `value`, `type`
+            (`c`, `g`, `ms`, `h`, `s` or `d`), and optionally `sample_rate` and `tags`, as DogStatsD
+            accepts them. `"line"`: InfluxDB's line protocol; an item has `measurement`, `fields`,
+            and optionally `tags` and `timestamp`. Or a function from an item to bytes or text
+            without a newline. Items are mappings, or objects with such attributes.
+        max_datagram: the maximum size of a datagram, in bytes; default 1,432, the recommendation of
+            statsd's documentation for Ethernet, which avoids fragmentation. It recommends 8,932 for
+            jumbo frames, and 512 for the internet.
+        timeout: limit for looking up the name, and for a full send buffer, in seconds; default 5.
+
+    Raises `ConfigError` for a bad argument. Constructing does not suspend and opens no socket.
+    Opening suspends; it looks up the name, and raises `UnavailableError` if that fails.
+    """
+
+    _run_time = ("_channel", "_turn")
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        encode: Literal["statsd", "line"] | Encode = "statsd",
+        max_datagram: int = ETHERNET,
+        timeout: float | timedelta = 5.0,
+    ) -> None:
+        self._host = checks.text("host", host)
+        self._port = checks.count("port", port)
+        if self._port >= 1 << 16:
+            raise checks.bad("port", port, "must be at most 65535")
+        self._encode: Callable[[Any], bytes | str]
+        if callable(encode):
+            rule = 'must be "statsd", "line", or a function from an item to bytes or text'
+            self._encode = checks.function("encode", encode, rule)
+        else:
+            self._encode = _ENCODINGS[checks.choice("encode", encode, _ENCODINGS)]
+        self._limit = checks.count("max_datagram", max_datagram)
+        if self._limit > LARGEST:
+            raise checks.bad("max_datagram", max_datagram, f"must be at most {LARGEST:,}")
+        self._timeout = checks.seconds("timeout", timeout, usual=checks.LONG_TIMEOUT)
+        self._channel: UdpChannel | None = None
+        self._turn: asyncio.Lock | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """`key_prefix_safe`: datagrams are sent in order, and none after a failed one; in a batch
+        with keys, nothing is sent after a failed item of the same key. Writes take turns.
+        """
+        return Capabilities(key_prefix_safe=True)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        channel = UdpChannel(self._host, self._port, timeout=self._timeout)
+        stack.callback(channel.close)
+        await channel.open()
+        self._channel, self._turn = channel, asyncio.Lock()
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Send every item of `batch`, in order; suspends until its turn, while the send buffer is
+        full, and after a failure to probe the receiver.
+
+        An item fails with `PermanentError` (it is not a metric), `TooLargeError` (its record is
+        larger than `max_datagram`), `UnavailableError` (the host reports that nothing listens at
+        the port; the name cannot be looked up; no route), `RefusedError` (the kernel does not allow
+        the datagram) or `KeyStopped` (after a failed item of its key). Such an item was not sent,
+        or is known to be refused. Raises `ClosedError` while the sink is not open. Items that a
+        cancelled write has sent are delivered.
+        """
+        channel, turn = self._channel, self._turn
+        if channel is None or turn is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
+        made = encoded_items(self._encode, items, lines=True)
+        errors = made.errors
+        for index, record in zip(made.indices, made.records, strict=True):
+            found = too_large(record, self._limit) if record else PermanentError("an empty record")
+            if found is not None:
+                errors[index] = found
+        errors |= stopped_behind(batch.keys, errors)
+        chosen = [
+            (index, record)
+            for index, record in zip(made.indices, made.records, strict=True)
+            if index not in errors
+        ]
+        async with turn:
+            await self._send(channel, batch, chosen, errors)
+        if not errors:
+            return None
+        if len(errors) == len(batch) and len({*map(id, errors.values())}) == 1:
+            raise next(iter(errors.values()))
+        return WriteResult.failed(batch, errors)
+
+    async def _send(
+        self,
+        channel: UdpChannel,
+        batch: Batch[Any],
+        chosen: Sequence[tuple[int, bytes]],
+        errors: dict[int, BaseException],
+    ) -> None:
+        """Send the datagrams until one fails, and record the error for the remaining items."""
+        sent: list[int] = []
+        indices = [index for index, _ in chosen]
+        try:
+            for datagram in packed(indices, [record for _, record in chosen], self._limit):
+                await channel.send(datagram.data)
+                sent += datagram.indices
+        except SinkError as error:
+            errors |= dict.fromkeys(indices[len(sent) :], error)
+        except BaseException:
+            batch.settle(sent, Outcome.DELIVERED)
+            raise
+
+    def __repr__(self) -> str:
+        return f"UdpSink({self._host!r}, {self._port})"

@@ -1,0 +1,298 @@
+"""The objects of `ObjectSink`: complete, with names that a retry reuses."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from tests.http.http_help import Reply, Server, reply, serving
+from tests.objects.object_help import items_in, losing_answers, written
+from tests.s3_server import SECRET
+
+import sluicegate
+from sluicegate import (
+    Batcher,
+    ConfigError,
+    Limits,
+    PermanentError,
+    RefusedError,
+    Retry,
+    RowBatch,
+    stack,
+)
+from sluicegate._core.send import send
+from sluicegate.objects import ObjectSink, StoredObject
+
+if TYPE_CHECKING:
+    from tests.http.http_help import Request, Step
+    from tests.objects.object_help import Bucket, Folder
+    from tests.s3_server import S3Server
+
+    from sluicegate._core.clock import LoopClock
+
+
+def forwarding(to: S3Server) -> Step:
+    """Forward a request."""
+
+    async def step(request: Request) -> Reply:
+        kept = ("authorization", "content-type", "content-length", "x-amz-content-sha256")
+        headers = {name: value for name, value in request.headers.items() if name in kept}
+        async with httpx.AsyncClient() as client:
+            answer = await client.request(
+                request.method,
+                f"{to.url}{request.path}?{request.query}",
+                content=request.raw,
+                headers=headers,
+            )
+        told = {
+            name: value
+            for name, value in answer.headers.items()
+            if name in {"etag", "content-type"}
+        }
+        return Reply(answer.status_code, answer.content, told)
+
+    return step
+
+
+async def test_a_batch_is_an_object_and_a_receipt_names_it(
+    real_clock: LoopClock, bucket: Bucket
+) -> None:
+    sink = ObjectSink(bucket.url, config=bucket.config, compression="zstd", prefix="events")
+    async with Batcher(sink, limits=Limits(max_items=3)) as batcher:
+        receipts = [await batcher.submit({"n": n}) for n in range(3)]
+        await asyncio.gather(*receipts)
+    ((path, _),) = bucket.objects().items()
+    assert path.startswith("events-")
+    assert path.endswith(".ndjson.zst")
+    place = receipts[0].detail
+    assert isinstance(place, StoredObject)
+    assert place.path == path
+    assert items_in(bucket.objects()) == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+async def test_partitions_are_folders_of_hive(real_clock: LoopClock, folder: Folder) -> None:
+    sink = ObjectSink(
+        folder.url, partition_by={"day": lambda item: item["at"].date(), "shop": "shop"}
+    )
+    at = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    shops: list[Any] = ["a/b=c", None, 7, True, 1.5, "", ["x"]]
+    async with sink:
+        errors = await written(sink, [{"at": at, "shop": shop} for shop in shops])
+    assert sorted(errors) == [4, 5, 6]
+    assert all(type(error) is PermanentError for error in errors.values())
+    found = sorted(path.rpartition("/")[0] for path in folder.objects())
+    assert found == [
+        "day=2026-01-31/shop=7",
+        "day=2026-01-31/shop=__HIVE_DEFAULT_PARTITION__",
+        "day=2026-01-31/shop=a%2Fb%3Dc",
+        "day=2026-01-31/shop=true",
+    ]
+
+
+async def test_a_part_that_is_written_again_replaces_itself(
+    real_clock: LoopClock, s3: S3Server, bucket: Bucket
+) -> None:
+    """batcher/B28: the responses for two of three objects are lost; the retry writes only these,
+    without the bad item.
+    """
+    async with losing_answers(s3.port, count=2) as url:
+        sink = stack(
+            ObjectSink(bucket.url, config=s3.config(url), partition_by=["part"]),
+            Retry(attempts=3),
+        )
+        items = [{"part": n % 3, "n": n} for n in range(9)]
+        async with Batcher(sink, limits=Limits(max_items=10)) as batcher:
+            receipts = [await batcher.submit(each) for each in items]
+            bad = await batcher.submit({"part": 1, "n": float("inf")})
+            outcomes = [await each for each in receipts]
+            with pytest.raises(sluicegate.ItemFailed):
+                await bad
+    assert {each.value for each in outcomes} == {"delivered"}
+    assert sorted(items_in(bucket.objects()), key=lambda item: item["n"]) == items
+    assert len(bucket.objects()) == 3
+
+
+async def test_equal_batches_are_objects_each(real_clock: LoopClock, folder: Folder) -> None:
+    """Neither replaces the other."""
+    async with ObjectSink(folder.url) as sink:
+        for _ in range(3):
+            assert await written(sink, [{"same": True}]) == {}
+    assert len(folder.objects()) == 3
+
+
+async def test_one_id_with_other_items_replaces_nothing(
+    real_clock: LoopClock, folder: Folder
+) -> None:
+    """For example after a topic was recreated and its records have the offsets of earlier ones."""
+    lineage = RowBatch([1]).lineage
+    async with ObjectSink(folder.url) as sink:
+        for item in ("earlier", "later"):
+            assert await send(sink, RowBatch([item], lineage=lineage)) == {}
+    assert sorted(items_in(folder.objects())) == ["earlier", "later"]
+
+
+async def test_a_manifest_lists_a_write(real_clock: LoopClock, bucket: Bucket) -> None:
+    sink = ObjectSink(bucket.url, config=bucket.config, partition_by=["k"], manifest=True)
+    async with sink:
+        assert await written(sink, [{"k": 1}, {"k": 2}, {"k": 1}]) == {}
+    objects = bucket.objects()
+    (name,) = (path for path in objects if path.startswith("_manifests/"))
+    listed = json.loads(objects.pop(name))["objects"]
+    assert {each["path"]: each["items"] for each in listed} == {
+        path: content.count(b"\n") for path, content in objects.items()
+    }
+    assert {each["bytes"] for each in listed} == {len(content) for content in objects.values()}
+
+
+async def test_a_write_again_replaces_its_own_manifest(
+    real_clock: LoopClock, folder: Folder
+) -> None:
+    """Although the objects have other tags in every upload, for example in a folder."""
+    lineage = RowBatch([1]).lineage
+    async with ObjectSink(folder.url, manifest=True) as sink:
+        for _ in range(2):
+            assert await send(sink, RowBatch([{"k": 1}], lineage=lineage)) == {}
+    (name,) = (path for path in folder.objects() if path.startswith("_manifests/"))
+    (listed,) = json.loads(folder.objects()[name])["objects"]
+    assert set(folder.objects()) == {name, listed["path"]}
+
+
+async def test_without_its_manifest_a_write_is_not_delivered(
+    real_clock: LoopClock, s3: S3Server, bucket: Bucket
+) -> None:
+    server = Server()
+    server.steps.extend([forwarding(s3), reply(403, b"<Error><Code>AccessDenied</Code></Error>")])
+    async with (
+        serving(server),
+        ObjectSink(bucket.url, config=s3.config(server.url), manifest=True) as sink,
+    ):
+        errors = await written(sink, [1, 2])
+    assert [type(error) for error in errors.values()] == [RefusedError] * 2
+
+
+async def test_large_objects_go_in_parts_which_a_failure_leaves_none_of(
+    real_clock: LoopClock, s3: S3Server, bucket: Bucket
+) -> None:
+    """Objects appear whole or not at all; no hidden part remains."""
+    server = Server()
+
+    async def failing(request: Request) -> Any:
+        step = reply(500) if "partNumber=2" in request.query else forwarding(s3)
+        return await step(request)
+
+    server.default = failing
+    items = ["x" * 1_000_000] * 20
+    async with serving(server), ObjectSink(bucket.url, config=s3.config(server.url)) as sink:
+        errors = await written(sink, items)
+        assert len(errors) == 20
+        assert {type(each) for each in errors.values()} == {sluicegate.TransientError}
+        assert bucket.objects() == {}
+        assert bucket.uploads() == []
+        server.default = forwarding(s3)
+        assert await written(sink, items) == {}
+    assert items_in(bucket.objects()) == items
+    assert bucket.uploads() == []
+
+
+async def test_a_cancelled_upload_in_parts_leaves_none(
+    real_clock: LoopClock, s3: S3Server, bucket: Bucket
+) -> None:
+    server = Server()
+    begun = asyncio.Event()
+
+    async def slow(request: Request) -> Any:
+        if "partNumber" in request.query:
+            begun.set()
+        return await forwarding(s3)(request)
+
+    server.default = slow
+    async with serving(server), ObjectSink(bucket.url, config=s3.config(server.url)) as sink:
+        write = asyncio.ensure_future(written(sink, ["x" * 1_000_000] * 20))
+        await begun.wait()
+        write.cancel()
+        await asyncio.wait([write])
+        assert write.cancelled()
+    assert bucket.uploads() == []
+
+
+async def test_what_is_on_disk_is_on_the_disk(
+    real_clock: LoopClock, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file and all of its parent folders are synced before a write is reported as delivered."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(number: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{number}").readlink()))
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    async with ObjectSink(folder.url, partition_by=["a", "b"]) as sink:
+        assert await written(sink, [{"a": 1, "b": 2}]) == {}
+    (path,) = folder.objects()
+    assert synced == [
+        str(folder.path / path),
+        str(folder.path / "a=1/b=2"),
+        str(folder.path / "a=1"),
+        str(folder.path),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ({"url": "ftp://x"}, "url"),
+        ({"url": "s3://key:secret@bucket"}, "url"),
+        ({"url": "s3://bucket?x=1"}, "url"),
+        ({"url": "file:///"}, "url"),
+        ({"url": "s3:///x"}, "url"),
+        ({"url": 7}, "url"),
+        ({"url": "file:///tmp", "config": {"region": "x"}}, "config"),
+        ({"url": dict, "client_options": {"a": "b"}}, "client_options"),
+        ({"compression": "lzma"}, "compression"),
+        ({"partition_by": "day"}, "partition_by"),
+        ({"partition_by": {}}, "partition_by"),
+        ({"partition_by": {"day": 7}}, "partition_by"),
+        ({"prefix": "a/b"}, "prefix"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"timeout": 0}, "timeout"),
+        ({"encode": 3}, "encode"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], names: str) -> None:
+    given: dict[str, Any] = {"url": "s3://bucket", **arguments}
+    with pytest.raises(ConfigError, match=names) as caught:
+        ObjectSink(**given)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_folder_that_is_not_there_is_told_at_opening(
+    real_clock: LoopClock, tmp_path: Path
+) -> None:
+    sink = ObjectSink((tmp_path / "none").as_uri())
+    with pytest.raises(RefusedError, match="create the folder"):
+        async with sink:
+            pass
+
+
+async def test_options_that_do_not_exist_are_told_at_opening_without_secrets(
+    real_clock: LoopClock,
+) -> None:
+    sink = ObjectSink("s3://bucket", config={"no_such_option": SECRET, "region": "x"})
+    with pytest.raises(ConfigError, match="no_such_option") as caught:
+        async with sink:
+            pass
+    assert SECRET not in str(caught.value)
+
+
+def test_it_is_pickled_and_shows_no_secret(s3: S3Server) -> None:
+    sink = pickle.loads(pickle.dumps(ObjectSink("s3://bucket/a", config=s3.config())))
+    assert repr(sink) == "ObjectSink('s3://bucket/a')"
+    assert SECRET not in f"{vars(sink)}"

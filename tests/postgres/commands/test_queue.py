@@ -1,0 +1,300 @@
+"""`sluicegate queue`: queues are created, viewed and operated, and claims follow the changes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.postgres.queues.jobs_help import claim, handled, insert
+from tests.postgres.queues.operated_help import fail
+from tests.postgres.streams.log_pool import lent
+
+from sluicegate.cli import main
+from sluicegate.postgres.commands.queue import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from tests.postgres.streams.log_help import Log
+
+    from sluicegate.testing import EmbeddedPostgres
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+SECRET = "hush-hush"
+
+
+class Queue:
+    """The command on a schema, run in this process, and its output."""
+
+    def __init__(self, log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+        self.log = log
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def __call__(self, command: str, *arguments: str, code: int = 0) -> None:
+        found = main(["queue", command, self.log.dsn, *arguments, "--schema", self.log.schema])
+        self.out, self.err = self._capsys.readouterr()
+        assert found == code, self.err
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    def run(self, use: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        async def run() -> Any:
+            async with self.log.connected() as con:
+                return await use(con)
+
+        return asyncio.run(run())
+
+    def insert(self, *jobs: tuple[str | None, Any]) -> None:
+        self.run(lambda con: insert(con, self.log, "mails", *jobs))
+
+    def claim(self) -> list[Any]:
+        return list(self.run(lambda con: claim(con, self.log, "mails")))
+
+    def handled(self) -> list[Any]:
+        return list(self.run(lambda con: handled(con, self.log, "mails")))
+
+    def fail(self, times: int = 1) -> str:
+        return str(self.run(lambda con: fail(con, self.log, "mails", times)))
+
+    def execute(self, sql: str) -> None:
+        self.run(lambda con: con.execute(sql.replace("{schema}", self.log.sql)))
+
+
+@pytest.fixture
+def queue(
+    embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Queue]:
+    with lent(embedded_postgres.dsn) as log:
+        yield Queue(log, capsys)
+
+
+def test_queues_are_made_changed_and_listed(queue: Queue) -> None:
+    """Again with equal settings; different ones are an error."""
+    queue("list")
+    assert "has no queue; `sluicegate queue create` makes one" in queue.err
+    arguments = ("mails", "--sticky", "--max-depth", "100", "--keep-done", "12h")
+    queue("create", *arguments)
+    assert queue.err == "created the queue mails\n"
+    queue("create", *arguments)
+    assert queue.err == "the queue mails exists already, with these settings\n"
+    queue("create", "mails", code=2)
+    assert "sticky=False: the queue mails exists with sticky=True" in queue.err
+    queue("alter", "mails", "--max-depth", "none", "--key-rate", "0.5", "--no-sticky")
+    queue("alter", "mails", "--keep-dead", "90s")
+    queue("list")
+    told = queue.lines[1].split(maxsplit=1)
+    assert told == ["mails", "poison=park_key, key_rate=0.5, keep_done=12h, keep_dead=90s"]
+    queue("list", "--json")
+    settings = json.loads(queue.out)["mails"]["settings"]
+    assert (settings["keep_done"], settings["max_depth"]) == (43200, None)
+
+
+def test_a_contradiction_is_refused(queue: Queue) -> None:
+    """Q-T9."""
+    queue("create", "line", "--ordering-required", "--poison", "skip", code=2)
+    assert "later jobs would pass a job that cannot be handled" in queue.err
+    queue("list", "--json")
+    assert json.loads(queue.out) == {}
+
+
+def test_lag_and_lanes(queue: Queue) -> None:
+    queue("create", "mails", "--max-attempts", "1", "--poison", "block")
+    queue.insert(("a", 1), ("a", 2), ("b", 3), (None, 4))
+    queue("lag")
+    head, row = queue.lines
+    assert head.split()[:5] == ["queue", "jobs", "ready", "new", "delayed"]
+    assert row.split()[:5] == ["mails", "4", "1", "2", "0"]
+    assert queue.fail() == "blocked"
+    queue.execute(
+        "UPDATE {schema}.job SET state = 1, lease = NULL, reason = 'bad' WHERE key IS NULL"
+    )
+    queue("lanes", "mails")
+    assert any(line.split()[:3] == ["a", "blocked", "2"] for line in queue.lines)
+    assert any(line.split()[:2] == ["b", "leased"] for line in queue.lines)
+    assert queue.lines[-3:-1] == [
+        "jobs without a key:",
+        "place  state    seconds  attempts  reason",
+    ]
+    queue("lanes", "mails", "--state", "blocked", "--json")
+    found = json.loads(queue.out)
+    assert [lane["key"] for lane in found["lanes"]] == ["a"]
+    assert [job["reason"] for job in found["jobs"]] == ["bad"]
+    queue("unblock", "mails", "--place", str(found["jobs"][0]["place"]))
+    assert queue.err == "1 jobs are ready again\n"
+    queue("lag", "mails", "--json", "--count-to", "2")
+    assert json.loads(queue.out)["mails"]["jobs"] == 2
+
+
+def test_explain(queue: Queue) -> None:
+    """Notes about the queue, its ranges, and a reason for each key."""
+    queue("create", "mails", "--sticky")
+    for slots in ("0-99", "100-32767"):
+        queue("move", "mails", "workers", slots, "A")
+    queue("move", "mails", "workers", "32768-65535", "B")
+    queue.insert(("a", 1))
+    queue.claim()
+    queue("explain", "mails")
+    assert "- no consumer is registered: none was started, or all have left" in queue.lines
+    assert "workers  0-32767      A         not seen" in queue.lines, queue.out
+    assert any(line.startswith("a    ") and "was never seen" in line for line in queue.lines)
+    queue("explain", "mails", "--key", "a", "--json")
+    (lane,) = json.loads(queue.out)["lanes"]
+    assert "was never seen" in lane["why"]
+    queue("explain", "mails", "--key", "b", "--json")
+    found = json.loads(queue.out)
+    assert found["lanes"] == []
+    assert found["why_key_has_no_lane"].startswith("it has no job")
+    assert len(found["ranges"]) == 3
+
+
+def test_keys_are_blocked_parked_and_continued(queue: Queue) -> None:
+    """A skip asks for confirmation, because the job leaves its place permanently."""
+    queue("create", "mails", "--max-attempts", "1", "--poison", "block")
+    queue.insert(("a", 1), ("a", 2))
+    assert queue.fail() == "blocked"
+    queue("unblock", "mails", "a", "--skip", code=2)
+    assert "move the first job of the key a to the dead letters? There is no terminal" in queue.err
+    queue("unblock", "mails", "a", "--skip", "--yes")
+    queue("park", "mails", "a", "--reason", "by hand")
+    assert queue.err == "the key a is parked; `sluicegate queue unpark` continues it\n"
+    assert queue.handled() == []
+    queue("unpark", "mails", "a")
+    assert queue.handled() == [2]
+    queue("unblock", "mails", "a", code=2)
+    assert "is neither blocked nor parked" in queue.err
+    queue("unblock", "mails", "a", "--place", "1", code=2)
+    assert "name either a key, or jobs without a key" in queue.err
+
+
+def test_jobs_are_redriven_purged_and_forgotten(queue: Queue) -> None:
+    queue("create", "mails", "--max-attempts", "1", "--poison", "skip")
+    queue.insert(("a", 1))
+    assert queue.fail() == "dead"
+    queue("redrive", "mails", "--key", "a", "--limit", "5")
+    assert queue.err == "1 jobs were enqueued again\n"
+    queue("purge", "mails", "waiting", code=2)
+    assert "delete the waiting jobs of the queue mails for good?" in queue.err
+    queue("purge", "mails", "waiting", "--yes", "--older-than", "1h")
+    assert queue.err == "0 jobs were deleted\n"
+    queue("purge", "mails", "waiting", "--yes")
+    assert queue.err == "1 jobs were deleted\n"
+    queue("retain", "--keep-ids", "1d")
+    assert queue.err == (
+        "mails: 0 handled jobs, 0 dead letters, 0 ids and 0 clients were deleted\n"
+    )
+
+
+def test_a_pause_and_a_drop(queue: Queue) -> None:
+    queue("create", "mails")
+    queue.insert(("a", 1))
+    queue("pause", "mails")
+    assert queue.claim() == []
+    queue("resume", "mails")
+    queue("drop", "mails", "--yes", code=2)
+    assert "the queue mails has jobs" in queue.err
+    queue("drop", "mails", "--force", code=2)
+    assert "drop the queue mails with 1 jobs and 0 dead letters for good?" in queue.err
+    queue("drop", "mails", "--force", "--yes")
+    queue("lag")
+    assert "has no queue" in queue.err
+
+
+def test_a_no_changes_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    queue("create", "mails")
+    queue.insert(("a", 1))
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    queue("purge", "mails", "waiting", code=2)
+    assert queue.err.endswith("[y/N] nothing was changed\n")
+    assert queue.handled() == [1]
+
+
+def test_slots_are_moved_and_given_back(queue: Queue) -> None:
+    queue("create", "mails", "--sticky")
+    for wrong in (("0-9",), ("0-9", "A", "--automatic")):
+        queue("move", "mails", "g", *wrong, code=2)
+    queue("move", "mails", "g", "7", "A")
+    queue("move", "mails", "g", "--automatic")
+    assert queue.err == "the ranges of the group g follow its live consumers\n"
+    queue("create", "plain")
+    queue("move", "plain", "g", "0-9", "A", code=2)
+    assert "is not sticky" in queue.err
+
+
+def test_a_long_change_says_how_far_it_is(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "SAY_EVERY", 1000)
+    queue("create", "mails")
+    queue.insert(*((f"k{n}", n) for n in range(1001)))
+    queue("purge", "mails", "waiting", "--yes")
+    assert queue.err == "1000 jobs were deleted so far\n1001 jobs were deleted\n"
+
+
+def test_an_interrupted_change_says_how_much_was_done(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(progress: changes._JobProgress, count: int) -> None:
+        progress.count = count
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(changes._JobProgress, "note", interrupt)
+    queue("create", "mails")
+    queue.insert(*((f"k{n}", n) for n in range(2001)))
+    queue("purge", "mails", "waiting", "--yes", code=130)
+    assert queue.err == (
+        "interrupted: at least 1000 jobs were deleted; run the same command again to continue\n"
+    )
+
+
+def test_a_wrong_queue_schema_or_server_is_told_without_secrets(
+    queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (
+        ("lag", "x"),
+        ("lanes", "x"),
+        ("explain", "x"),
+        ("unblock", "x", "k"),
+        ("park", "x", "k"),
+        ("unpark", "x", "k"),
+        ("move", "x", "g", "0-1", "A"),
+        ("redrive", "x"),
+        ("purge", "x", "dead", "--yes"),
+        ("pause", "x"),
+        ("resume", "x"),
+        ("retain", "x"),
+        ("drop", "x", "--yes"),
+        ("alter", "x"),
+    ):
+        queue(*command, code=2)
+        assert "queue='x': is not in the schema" in queue.err
+        name, *rest = command
+        assert main(["queue", name, queue.log.dsn, *rest, "--schema", "nowhere"]) == 2
+        assert "sluicegate pg install DSN --schema nowhere" in capsys.readouterr().err
+        dsn = f"postgresql://postgres:{SECRET}@127.0.0.1:1/postgres"
+        assert main(["queue", name, dsn, *rest]) == 2
+        told = capsys.readouterr().err
+        assert "127.0.0.1:1" in told
+        assert SECRET not in told
+
+
+def test_wrong_slots_and_spans_are_bad_use(queue: Queue) -> None:
+    for wrong in (
+        ("move", "x", "g", "65536", "A"),
+        ("move", "x", "g", "a-b", "A"),
+        ("create", "x", "--keep-done", "soon"),
+        ("create", "x", "--max-depth", "0"),
+        ("create", "x", "--poison", "drop"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            queue(*wrong)
+        assert caught.value.code == 2

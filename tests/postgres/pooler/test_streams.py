@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.postgres.streams.log_help import Log, fresh_name
+
+from sluicegate.postgres import check_streams, install_streams, upgrade_streams
+
+if TYPE_CHECKING:
+    from tests.postgres.pooler.pgbouncer import PgBouncer
+
+    from sluicegate._core.clock import LoopClock
+
+
+async def test_a_log_is_installed_through_a_pooler_which_a_check_notes(
+    bouncer: PgBouncer, real_clock: LoopClock
+) -> None:
+    log = Log(bouncer.dsn, fresh_name())
+    assert await install_streams(log.dsn, schema=log.schema)
+    assert await upgrade_streams(log.dsn, schema=log.schema) == []
+    (note,) = await check_streams(log.dsn, schema=log.schema)
+    assert (note.name, note.is_note) == ("pooler", True)

@@ -1,0 +1,62 @@
+"""The databases of these tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+from tests.sql.mariadb import MariaDbServer, mariadb_server
+from tests.sql.sql_help import SqlTable
+
+from sluicegate.testing.servers.require import there_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DRIVERS = [
+    "sqlite",
+    "asyncpg",
+    "asyncmy",
+    *[pytest.param(each, marks=pytest.mark.long) for each in ("aiosqlite", "psycopg", "pymysql")],
+]
+"""One driver per database; the other drivers run with the long tests."""
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """One server for all tests; without strict mode, like a carelessly operated one.
+
+    Skips unless Debian's packages are available, or `SLUICEGATE_REQUIRE` names `mariadb`.
+    """
+    with there_or_skip("mariadb", mariadb_server("--sql-mode=")) as server:
+        SqlTable(server.url(database="mysql")).run("CREATE DATABASE IF NOT EXISTS test")
+        yield server
+
+
+@pytest.fixture(params=DRIVERS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable:
+    """The table `words`, with each driver."""
+    made = table_of(request, request.param, tmp_path)
+    made.make()
+    return made
+
+
+def table_of(request: pytest.FixtureRequest, driver: str, folder: Path) -> SqlTable:
+    """The table of one driver."""
+    if driver.endswith("sqlite"):
+        file = folder / "rows.db"
+        return SqlTable(
+            f"sqlite+{driver.replace('sqlite', 'pysqlite') if driver == 'sqlite' else driver}:///{file}",
+            f"sqlite:///{file}",
+        )
+    if driver in {"asyncpg", "psycopg"}:
+        url = sa.make_url(request.getfixturevalue("embedded_postgres").dsn)
+        made = [
+            url.set(drivername=f"postgresql+{each}").render_as_string(hide_password=False)
+            for each in (driver, "psycopg")
+        ]
+        return SqlTable(*made)
+    server: MariaDbServer = request.getfixturevalue("mariadb")
+    return SqlTable(server.url(driver), server.url())

@@ -1,0 +1,187 @@
+"""The connections of a `SqlSink`: kept between writes, discarded when lost, closed with the
+sink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import QueuePool
+from tests.sql.conftest import table_of
+from tests.sql.sql_help import SqlTable, names, written
+
+from sluicegate import ConfigError, RowBatch, UnavailableError, send
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.sql import SqlSink
+from sluicegate.sql.connections import SqlConnections
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+
+SESSIONS = {
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'sluicegate%%' ORDER BY pid",
+    "mysql": "SELECT id FROM information_schema.processlist WHERE command <> 'Daemon' AND id <> CONNECTION_ID()"
+    " ORDER BY id",
+}
+END = {"postgresql": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}
+SERVERS = [
+    "asyncpg",
+    "asyncmy",
+    *[pytest.param(e, marks=pytest.mark.long) for e in ("pymysql", "psycopg")],
+]
+
+
+@pytest.fixture(params=SERVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    made: str = request.param
+    return made
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, driver: str, tmp_path: Path) -> SqlTable:
+    """The table of a server."""
+    made = table_of(request, driver, tmp_path)
+    made.make()
+    return made
+
+
+def named(table: SqlTable, driver: str) -> dict[str, Any]:
+    """Options that identify the sessions of a sink."""
+    arguments: dict[str, Any] = {}
+    if driver == "asyncpg":
+        arguments = {"server_settings": {"application_name": "sluicegate"}}
+    elif driver == "psycopg":
+        arguments = {"application_name": "sluicegate"}
+    return {"connect_args": arguments}
+
+
+async def sessions(table: SqlTable) -> list[int]:
+    def look() -> list[int]:
+        with table.engine.connect() as con:
+            return [*con.exec_driver_sql(SESSIONS[table.name]).scalars()]
+
+    return await asyncio.to_thread(look)
+
+
+async def test_a_connection_is_kept_between_writes(table: SqlTable, driver: str) -> None:
+    """Also after a refused row and after a transaction of several statements; no transaction stays
+    open afterwards.
+    """
+    async with table.sink(pool_size=2, engine_options=named(table, driver)) as sink:
+        assert await written(sink, [(1, "a")]) == {}
+        before = await sessions(table)
+        assert len(before) == 1
+        assert names(await written(sink, [(2, "b"), (3, None)])) == {1: "PermanentError"}
+        assert await written(sink, [(number, "w") for number in range(10, 40_010)]) == {}
+        assert await written(sink, [(4, "d")]) == {}
+        assert await sessions(table) == before
+        batches = [[(number, "w")] for number in range(50_000, 50_020)]
+        assert {
+            len(await task)
+            for task in [asyncio.create_task(written(sink, each)) for each in batches]
+        } == {0}
+        assert len(await sessions(table)) == 2
+    assert await sessions(table) == []
+
+
+async def test_a_connection_that_was_ended_is_replaced(table: SqlTable, driver: str) -> None:
+    """The rows of that write are unknown and found by key; the other idle connections are
+    discarded, too.
+    """
+    async with table.sink(pool_size=3, engine_options=named(table, driver)) as sink:
+        await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
+        ended = await sessions(table)
+        for each in ended:
+            await asyncio.to_thread(table.run, END[table.name].format(each))
+        batch = RowBatch([(10, "a"), (11, "b")])
+        assert {*names(await send(sink, batch)).values()} <= {"UnknownOutcomeError"}
+        assert await send(sink, batch) == {}
+        assert await written(sink, [(12, "c")]) == {}
+        assert not {*ended} & {*await sessions(table)}
+    assert sorted(await table.looked())[9:] == [(10, "a"), (11, "b"), (12, "c")]
+
+
+async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable, driver: str) -> None:
+    """It is tested before a write, whose rows would otherwise be unknown, and without a key stay
+    unknown.
+    """
+    table.make("id INT NOT NULL, word VARCHAR(20) NOT NULL")
+    async with table.sink(pool_size=3, engine_options=named(table, driver)) as sink:
+        await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
+        for each in await sessions(table):
+            await asyncio.to_thread(table.run, END[table.name].format(each))
+        await LOOP_CLOCK.sleep(1.1)
+        assert await written(sink, [(9, "w")]) == {}
+    assert sorted(await table.looked()) == [(number, "w") for number in range(10)]
+
+
+async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -> None:
+    """Statements that the driver prepared for the earlier type are discarded."""
+    change = {
+        "postgresql": "ALTER TABLE words ALTER COLUMN word TYPE int USING 0",
+        "mysql": "ALTER TABLE words MODIFY word INT NOT NULL",
+    }
+    async with table.sink() as sink:
+        assert await written(sink, [(1, "7"), (2, "8")]) == {}
+        await asyncio.to_thread(table.run, "DELETE FROM words")
+        await asyncio.to_thread(table.run, change[table.name])
+        for number in range(3, 9, 2):
+            assert await written(sink, [(number, 5), (number + 1, 6)]) == {}
+    assert [word for (word,) in await table.looked("word")] == [5, 6] * 3
+
+
+async def test_options_of_the_pool_hold_for_each_write(table: SqlTable, driver: str) -> None:
+    """The sink does not keep a connection then."""
+    options = {**named(table, driver), "pool_recycle": 0}
+    async with table.sink(engine_options=options) as sink:
+        assert await written(sink, [(1, "a")]) == {}
+        (ended,) = await sessions(table)
+        await asyncio.to_thread(table.run, END[table.name].format(ended))
+        assert await written(sink, [(2, "b")]) == {}
+    assert await table.looked() == [(1, "a"), (2, "b")]
+
+
+async def test_a_limit_of_the_driver_leaves_a_write_unknown(table: SqlTable, driver: str) -> None:
+    """Its statement may have been stored, so the sink does not send it again."""
+    if driver != "asyncpg":
+        pytest.skip("the drivers of MySQL close the connection")
+    options = {"connect_args": {"command_timeout": 0.3}}
+    async with table.sink(engine_options=options) as sink:
+        assert await written(sink, [(1, "a")]) == {}
+        with table.engine.connect() as con:
+            con.exec_driver_sql("LOCK TABLE words")
+            writing = asyncio.create_task(written(sink, [(2, "b")]))
+            await LOOP_CLOCK.sleep(0.45)
+            con.rollback()
+        assert names(await writing) == {0: "UnknownOutcomeError"}
+        assert await written(sink, [(3, "c")]) == {}
+
+
+def test_the_isolation_level_is_the_sinks() -> None:
+    with pytest.raises(ConfigError, match=r"isolation_level.*is set by Sluicegate"):
+        SqlSink(
+            "sqlite:///a.db",
+            table="t",
+            columns=["id"],
+            engine_options={"isolation_level": "SERIALIZABLE"},
+        )
+
+
+def test_a_connection_whose_mode_cannot_be_set_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example if the server dies in between. The garbage collector has nothing to clean up."""
+    engine = create_engine("sqlite://", poolclass=QueuePool)
+    connections = SqlConnections(engine, keeps=True, now=lambda: 0.0)
+
+    def fail(*_: object) -> None:
+        raise ConnectionError("lost")
+
+    monkeypatch.setattr(engine.dialect, "set_isolation_level", fail)
+    with pytest.raises(UnavailableError, match="lost") as caught:
+        connections.call(lambda con: con)
+    assert caught.tb is not None  # its frames keep references
+    assert engine.pool.status().count("Current Checked out connections: 0") == 1

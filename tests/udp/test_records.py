@@ -1,0 +1,204 @@
+"""Records of statsd and of line protocol, and how they are packed into datagrams."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import re
+from decimal import Decimal
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicegate.udp.line_protocol import line
+from sluicegate.udp.packing import packed
+from sluicegate.udp.statsd import statsd
+
+METRICS: list[tuple[Any, str]] = [
+    ({"name": "page.views", "value": 1, "type": "c"}, "page.views:1|c"),
+    ({"name": "fuel", "value": 0.5, "type": "g", "tags": None}, "fuel:0.5|g"),
+    ({"name": "song", "value": 240, "type": "h", "sample_rate": 0.5}, "song:240|h|@0.5"),
+    ({"name": "song", "value": Decimal("2.50"), "type": "ms", "sample_rate": 1}, "song:2.50|ms"),
+    ({"name": "users", "value": "id 7", "type": "s"}, "users:id 7|s"),
+    ({"name": "heap", "value": "+4", "type": "g"}, "heap:+4|g"),
+    ({"name": "heap", "value": -10, "type": "g"}, "heap:-10|g"),
+    (
+        {"name": "u", "value": 1, "type": "d", "sample_rate": 0.1, "tags": {"a": "b", "c": None}},
+        "u:1|d|@0.1|#a:b,c",
+    ),
+    ({"name": "u", "value": 1, "type": "c", "tags": ["env:prod", "new"]}, "u:1|c|#env:prod,new"),
+    (SimpleNamespace(name="n", value=3, type="c"), "n:3|c"),
+]
+
+
+@pytest.mark.parametrize(("item", "record"), METRICS)
+def test_a_metric_of_statsd(item: Any, record: str) -> None:
+    assert statsd(item) == record
+
+
+def each(name: str, *values: Any) -> list[dict[str, Any]]:
+    return [{name: value} for value in values]
+
+
+METRIC_MISTAKES = [
+    *each("name", "a:b", "a|b", "a\nb", "a\rb", "a@b", "", None, 5),
+    *each("type", "x", None, "", [], "C"),
+    *each("value", None, True, "5|c", "x", float("nan"), float("inf"), []),
+    *each("sample_rate", 0, 1.5, -1, "0.5", True, float("nan")),
+    *each("tags", "a:b", {"a,b": 1}, {"a:b": 1}, {"a": "b|c"}, {"a": "b\n"}, {5: "a"}, {"": "a"}),
+    *each("tags", ["a,b"], ["a|b"], [""], [5], 5),
+]
+
+
+@pytest.mark.parametrize("change", METRIC_MISTAKES)
+def test_what_breaks_the_lines_of_statsd_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        statsd({"name": "n", "value": 1, "type": "c", **change})
+
+
+NOON = dt.datetime(2023, 11, 14, 22, 13, 20, 5, dt.UTC)
+POINTS: list[tuple[Any, str]] = [
+    ({"measurement": "m", "fields": {"f": 1}}, "m f=1i"),
+    ({"measurement": "m", "fields": {"f": 1.5, "g": True, "h": None}}, "m f=1.5,g=true"),
+    ({"measurement": "m", "fields": {"f": 'a "b" \\c'}}, r'm f="a \"b\" \\c"'),
+    ({"measurement": "m", "fields": {"f": "a b,c=d"}}, 'm f="a b,c=d"'),
+    ({"measurement": "a,b =c", "fields": {"f": 1}}, r"a\,b\ =c f=1i"),
+    (
+        {
+            "measurement": "m",
+            "tags": {"z": 1, "a b": "c,d=e", "n": None, "e": ""},
+            "fields": {"f": 1},
+        },
+        r"m,a\ b=c\,d\=e,z=1 f=1i",
+    ),
+    ({"measurement": "m", "fields": {"f g": 1}, "timestamp": 5}, r"m f\ g=1i 5"),
+    ({"measurement": "m", "fields": {"f": 1}, "timestamp": NOON}, "m f=1i 1700000000000005000"),
+    ({"measurement": "m", "tags": {"a": r"c:\d"}, "fields": {"f": 1}}, r"m,a=c:\d f=1i"),
+    (SimpleNamespace(measurement="m", fields={"f": Decimal("0.1")}), "m f=0.1"),
+]
+
+
+@pytest.mark.parametrize(("item", "record"), POINTS)
+def test_a_point_of_line_protocol(item: Any, record: str) -> None:
+    assert line(item) == record
+
+
+class Name(str, enum.Enum):  # noqa: UP042  # a StrEnum shows its content
+    """An enumeration whose text is `Name.VIEWS`."""
+
+    VIEWS = "page.views"
+
+
+class Kind(str, enum.Enum):  # noqa: UP042
+    GAUGE = "g"
+
+
+class Level(enum.IntEnum):
+    HIGH = 7
+
+
+class Ratio(float):
+    """Like `numpy.float64`, whose repr is `np.float64(0.5)`."""
+
+    def __repr__(self) -> str:
+        return f"Ratio({float(self)})"
+
+    __str__ = __repr__
+
+
+def test_subclasses_of_text_and_numbers_are_written_by_their_content() -> None:
+    """The receiver would drop `n:Ratio(0.5)|g` silently, and count `Name.VIEWS` separately."""
+    metric: dict[str, Any] = {
+        "name": Name.VIEWS,
+        "type": Kind.GAUGE,
+        "tags": {Name.VIEWS: Name.VIEWS},
+    }
+    half = Ratio(0.5)
+    assert statsd({**metric, "value": half}) == "page.views:0.5|g|#page.views:page.views"
+    metric = {"name": "n", "value": Level.HIGH, "type": "g", "sample_rate": half}
+    assert statsd(metric) == "n:7|g|@0.5"
+    assert statsd({"name": "n", "value": Name.VIEWS, "type": "s"}) == "n:page.views|s"
+    assert statsd({"name": "n", "value": 1, "type": "c", "tags": [Name.VIEWS]}).endswith(
+        "#page.views"
+    )
+    point = {
+        "measurement": Name.VIEWS,
+        "tags": {Name.VIEWS: Name.VIEWS},
+        "fields": {Name.VIEWS: Name.VIEWS, "half": half, "level": Level.HIGH},
+        "timestamp": Level.HIGH,
+    }
+    assert line(point) == (
+        'page.views,page.views=page.views page.views="page.views",half=0.5,level=7i 7'
+    )
+
+
+POINT_MISTAKES = [
+    *each("measurement", "", None, "a\nb", "#a", "a\\", "a\\,b", "a\\ b", 5),
+    *each("fields", {}, None, {"f": None}, [], {"": 1}, {5: 1}),
+    *each("fields", *each("f", [], float("nan"), 1 << 63, "a\nb", b"a", object())),
+    *each("fields", {"a\nb": 1}, {"a\\": 1}, {"a\\=b": 1}),
+    *each("tags", {"a": "b\n"}, {"a": "b\\"}, {"a\\": "b"}, {"": "b"}, ["a"]),
+    *each("timestamp", "5", 1.5, True, 1 << 63, NOON.replace(tzinfo=None)),
+]
+
+
+@pytest.mark.parametrize("change", POINT_MISTAKES)
+def test_what_has_no_form_in_line_protocol_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        line({"measurement": "m", "fields": {"f": 1}, **change})
+
+
+def read(record: str) -> tuple[str, dict[str, str], dict[str, str]]:
+    """Measurement, tags and fields as the receiver parses them: it skips a character after a
+    backslash when it searches for the end of a part.
+    """
+    part = r"(?:\\.|[^\\,= ])*"
+    found = re.fullmatch(
+        rf'((?:\\.|[^\\, ])*)((?:,{part}={part})*) ((?:{part}="(?:\\.|[^\\"])*",?)*)', record
+    )
+    assert found is not None, record
+    pairs = re.findall(rf",({part})=({part})", found[2])
+    fields = re.findall(rf'({part})="((?:\\.|[^\\"])*)",?', found[3])
+    return (
+        re.sub(r"\\([, ])", r"\1", found[1]),
+        {_plain(key): _plain(value) for key, value in pairs},
+        {_plain(key): re.sub(r'\\(["\\])', r"\1", value) for key, value in fields},
+    )
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\\([,= ])", r"\1", text)
+
+
+texts = st.text(alphabet='ab,= \\"#', min_size=1, max_size=6)
+
+
+@given(
+    texts,
+    st.dictionaries(texts, texts, max_size=3),
+    st.dictionaries(texts, texts, min_size=1, max_size=3),
+)
+def test_whatever_is_taken_is_read_again(
+    name: str, tags: dict[str, str], fields: dict[str, str]
+) -> None:
+    """Escaped characters end no part, and no content changes."""
+    try:
+        record = line({"measurement": name, "tags": tags, "fields": fields})
+    except ValueError:
+        return
+    assert read(record) == (name, tags, fields)
+
+
+@given(st.lists(st.integers(1, 30)), st.integers(30, 100))
+def test_records_are_packed_in_order_and_never_split(sizes: list[int], limit: int) -> None:
+    records = [bytes([97 + number % 26]) * size for number, size in enumerate(sizes)]
+    found = packed(range(len(records)), records, limit)
+    assert [record for each in found for record in each.data.split(b"\n")] == (records or [])
+    assert [index for each in found for index in each.indices] == [*range(len(records))]
+    assert all(len(each.data) <= limit for each in found)
+    for one, following in pairwise(found):  # the next record did not fit
+        assert len(one.data) + 1 + len(records[following.indices[0]]) > limit
