@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.test_missing_extras import EXTRAS, with_the_core_alone
 
-from sluicegate.cli import _parser, main
+from sluicegate.cli import _GROUPS, _group, _parser, main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,8 @@ def commands(parser: Parser, *path: str) -> Iterator[tuple[tuple[str, ...], Pars
         yield from commands(each, *path, name)
 
 
-ALL = dict(commands(_parser()))
+PARSER = _parser({name: _group(name) for name in _GROUPS})
+ALL = dict(commands(PARSER))
 GROUPS = [path for path, parser in ALL.items() if parser.commands]
 LEAVES = [path for path, parser in ALL.items() if not parser.commands]
 CLIENTS = {
@@ -71,7 +72,7 @@ def test_the_help_of_every_command_ends_in_an_example_that_it_accepts(
     if path != ("help",):  # its help is that of all commands
         assert words[: len(path) + 1] == ["sluicegate", *path]
     if words[-1] != "--help":
-        options = _parser().parse(words[1:])
+        options = PARSER.parse(words[1:])
         assert not options.parser.commands, "it is complete"
 
 

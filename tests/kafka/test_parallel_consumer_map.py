@@ -14,13 +14,18 @@ import struct
 import sys
 import tracemalloc
 from base64 import b64encode
+from functools import partial
 
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.consumer.offset_map import ForeignMap, decode
+from sluicegate.consumer import offset_map
+from sluicegate.consumer.offset_map import ForeignMap
+from sluicegate.kafka.parallel_consumer_map import confluent_ranges
+
+decode = partial(offset_map.decode, foreign=confluent_ranges)
 
 RUNS = [2, 3, 1, 1, 130, 300]
 """Unfinished 0 and 1, 5, 7 to 136; finished 2 to 4, 6, 137 to 436."""

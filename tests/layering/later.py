@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BY_NAME = {
     "sluicegate._core.public": "the mechanism behind the tables",
+    "sluicegate.cli": "the table of command groups",
     "sluicegate.cli.named": "the user names an object of the program",
     "sluicegate.spark.pipeline.sinks": "the user names a sink's module",
 }

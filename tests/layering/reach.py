@@ -56,13 +56,13 @@ STRANGERS: dict[tuple[str, str], str] = {
     ): "the public twin raises without a loop",
     ("sluicegate._core.runtime.task_groups", "_parent_cancel_requested"): "nothing public tells it",
     ("sluicegate._core.runtime.task_groups", "_parent_task"): "nothing public tells it",
-    ("sluicegate._clients.postgres.connections", "_loop"): "asyncpg does not tell a pool's loop",
+    ("sluicegate.postgres.client.connections", "_loop"): "asyncpg does not tell a pool's loop",
     (
-        "sluicegate.sinks.sql.pooled",
+        "sluicegate.sql.pooled",
         "prepare_threshold",
     ): "an attribute that psycopg documents to set",
     **{
-        ("sluicegate._clients.kafka.insides", name): "aiokafka has no public twin of what it does"
+        ("sluicegate.kafka.client.insides", name): "aiokafka has no public twin of what it does"
         for name in (
             "_DefaultRecordBatchPy",
             "_DefaultRecordPy",
@@ -85,7 +85,10 @@ STRANGERS: dict[tuple[str, str], str] = {
         )
     },
     **{
-        ("sluicegate._clients.confluent.errors", f"_{name}"): "a code of librdkafka's own, public"
+        (
+            "sluicegate.kafka.confluent.client.errors",
+            f"_{name}",
+        ): "a code of librdkafka's own, public"
         for name in (
             "ALL_BROKERS_DOWN",
             "AUTHENTICATION",
@@ -123,15 +126,15 @@ UNDERSCORED = {"_replace": "a named tuple's, documented"}
 # Literal names that are probed although a class of ours has them too: why, and where.
 PROBES = {
     "an error or a value of a client library": {
-        ("sluicegate._clients.postgres.errors", "context"),
-        ("sluicegate._clients.postgres.errors", "message"),
+        ("sluicegate.postgres.client.errors", "context"),
+        ("sluicegate.postgres.client.errors", "message"),
         ("sluicegate._core.arrow_rows", "value"),
         ("sluicegate._core.arrow_rows", "values"),
         ("sluicegate._core.causes", "status"),
         ("sluicegate._core.causes", "status_code"),
         ("sluicegate._core.patience", "retry_after"),
-        ("sluicegate.sinks.http.errors", "status_code"),
-        ("sluicegate.sinks.http.secrets", "auth"),
+        ("sluicegate.http.errors", "status_code"),
+        ("sluicegate.http.secrets", "auth"),
     },
     "an argument of the user's, which is checked": {
         ("sluicegate._core.function_sink", "write"),
@@ -142,10 +145,10 @@ PROBES = {
         ("sluicegate.cli.named", "write"),
         ("sluicegate.retry.retry", "withdraw"),
         ("sluicegate.sinks.combinators.fan_out", "write"),
-        ("sluicegate.sinks.http.client", "aclose"),
-        ("sluicegate.sinks.http.client", "stream"),
-        ("sluicegate.sinks.http.config", "aclose"),
-        ("sluicegate.sinks.http.config", "close"),
+        ("sluicegate.http.client", "aclose"),
+        ("sluicegate.http.client", "stream"),
+        ("sluicegate.http.config", "aclose"),
+        ("sluicegate.http.config", "close"),
         ("sluicegate.testing.conformance.sinks", "capabilities"),
         ("sluicegate.testing.conformance.sinks", "classify"),
     },

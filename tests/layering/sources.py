@@ -24,36 +24,53 @@ Rule: TypeAlias = Callable[[Sources], list[str]]
 Case: TypeAlias = tuple[Rule, dict[str, str]]
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-SHARED = frozenset({"_clients", "letters"})
-LEAVES = frozenset(
+CORE = frozenset({"_core"})
+STAGES = frozenset({"batcher", "retry", "telemetry", "letters", "sinks", "consumer"})
+ENGINE = CORE | STAGES | {"flow"}
+TECHNOLOGIES = frozenset(
     {
-        "batcher",
-        "retry",
-        "sinks",
-        "telemetry",
-        "consumer",
-        "sources",
-        "streams",
-        "queues",
+        "clickhouse",
+        "files",
+        "http",
+        "kafka",
+        "nats",
+        "objects",
         "postgres",
+        "redis",
+        "spark",
+        "sql",
+        "udp",
     }
 )
-JOINERS = frozenset({"flow", "spark"})
-LIBRARY = SHARED | LEAVES | JOINERS | {"_cache", "_core", "_maven"}
+USES = {
+    "clickhouse": frozenset({"http"}),  # it is spoken to over HTTP
+    "sql": frozenset({"postgres"}),  # one table of errors and types, whoever speaks to the server
+}
+LIBRARY = ENGINE | TECHNOLOGIES
 BELOW: Mapping[str, frozenset[str]] = {
     "": LIBRARY,  # the top-level package itself
     "_core": frozenset(),
-    "_cache": frozenset(),
-    "_maven": frozenset({"_cache", "_core"}),
-    **dict.fromkeys(SHARED | LEAVES, frozenset({"_core"})),
-    **dict.fromkeys(("letters", "postgres"), frozenset({"_clients", "_core"})),
-    **dict.fromkeys(("sinks", "consumer", "sources", "streams", "queues"), SHARED | {"_core"}),
-    "flow": SHARED | LEAVES | {"_core"},
-    "spark": SHARED | LEAVES | {"_core", "_maven"},
-    "testing": LIBRARY,
+    **dict.fromkeys(("batcher", "retry", "telemetry", "letters"), CORE),
+    **dict.fromkeys(("sinks", "consumer"), CORE | {"letters"}),
+    "flow": CORE | STAGES,
+    **{name: ENGINE | USES.get(name, frozenset()) for name in TECHNOLOGIES},
+    "testing": ENGINE,
+    "cli": ENGINE | {"testing", "demo"},
     "demo": LIBRARY | {"testing"},
-    "cli": LIBRARY | {"testing", "demo"},
 }
+ROOMS = {"commands": "cli", "server": "testing"}
+"""The modules of a technology, by the last part of their package or name, that may import a part
+above: its commands, and its embedded server.
+"""
+TABLES = frozenset(
+    {
+        f"{PACKAGE}.sinks",  # the shelf: every destination's sink
+        f"{PACKAGE}.testing",  # embedded servers
+        f"{PACKAGE}.cli.dlq",  # the stores of dead letters
+        f"{PACKAGE}.spark.options",  # what the options name
+    }
+)
+"""The packages whose table of later imports may name a technology."""
 
 tree = lru_cache(maxsize=None)(ast.parse)
 """The tree of a module's text, parsed once for all rules."""

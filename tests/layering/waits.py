@@ -30,18 +30,21 @@ _SQL = "`_closed` limits its caller"
 _LETTERS = "`LetterConnection.close` has a limit"
 _ANSWERED = "an `AnsweredConnection`, whose transactions have limits"
 BOUNDED: dict[tuple[str, str], str] = {
-    ("sluicegate._clients.confluent.member", "self._client.close"): _CONFLUENT,
-    ("sluicegate._clients.confluent.member", "self._client.incremental_unassign"): "it is local",
-    ("sluicegate.letters.postgres", "self._connection.close"): _LETTERS,
-    ("sluicegate.letters.preparation", "connection.close"): _LETTERS,
-    ("sluicegate.letters.preparation", "connection.transaction"): _ANSWERED,
-    ("sluicegate.queues.schema_access", "con.transaction"): _ANSWERED,
-    ("sluicegate._clients.postgres.schema.check", "con.transaction"): _ANSWERED,
-    ("sluicegate._clients.postgres.schema.installation", "con.transaction"): _ANSWERED,
-    ("sluicegate.sinks.redis.line", "connection.disconnect"): "with nowait it does not wait",
-    ("sluicegate.sinks.redis.line", "self._pool.release"): "it is local",
-    ("sluicegate.sinks.sql.engine", "self._engine.dispose"): _SQL,
-    ("sluicegate.sources.jetstream.inbox", "subscription.unsubscribe"): (
+    ("sluicegate.kafka.confluent.client.member", "self._client.close"): _CONFLUENT,
+    (
+        "sluicegate.kafka.confluent.client.member",
+        "self._client.incremental_unassign",
+    ): "it is local",
+    ("sluicegate.postgres.letters.store", "self._connection.close"): _LETTERS,
+    ("sluicegate.postgres.letters.preparation", "connection.close"): _LETTERS,
+    ("sluicegate.postgres.letters.preparation", "connection.transaction"): _ANSWERED,
+    ("sluicegate.postgres.queues.operating.schema_access", "con.transaction"): _ANSWERED,
+    ("sluicegate.postgres.schema.check", "con.transaction"): _ANSWERED,
+    ("sluicegate.postgres.schema.installation", "con.transaction"): _ANSWERED,
+    ("sluicegate.redis.line", "connection.disconnect"): "with nowait it does not wait",
+    ("sluicegate.redis.line", "self._pool.release"): "it is local",
+    ("sluicegate.sql.engine", "self._engine.dispose"): _SQL,
+    ("sluicegate.nats.jetstream.inbox", "subscription.unsubscribe"): (
         "it is written to a buffer, within `close_timeout` of the session"
     ),
 }

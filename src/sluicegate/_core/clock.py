@@ -100,6 +100,21 @@ class Signal:
                 _wake(waiter)
 
 
+class CountedSignal(Signal):
+    """A signal with a counter, so that a waiter can detect that it fired between two waits."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def fire(self) -> None:
+        """Wake the current waiters, and increment the counter."""
+        self.count += 1
+        super().fire()
+
+
 async def wait_until(clock: Clock, until: float, *signals: Signal) -> None:
     """Suspend until `until` (may be infinite) or a signal; cancellation leaves nothing behind."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -25,10 +25,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
 
@@ -187,6 +187,12 @@ class ClaimHost(Protocol):
         """Record why the source cannot deliver at present, for operators; `None` if it can."""
 
 
+ReadsMap: TypeAlias = "Callable[[int, str], list[tuple[int, int]]]"
+"""The finished ranges of the text stored with a position, half open and ascending. Raises
+`ValueError` for text that it cannot read.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTraits:
     """Properties of a source that its consumer needs.
@@ -201,6 +207,8 @@ class SourceTraits:
             their keys wait for that; and the beginnings and ends of claims are not reported.
         settles_each: whether the source settles each record separately, with `take_settled`. A
             commit is due as soon as a record is settled, and its positions have no maps.
+        foreign_map: a reader of maps that another program has stored with positions; `None` if
+            there are none.
     """
 
     keep_alive_every: float | None = None
@@ -208,6 +216,7 @@ class SourceTraits:
     extend_every: float | None = None
     short_claims: bool = False
     settles_each: bool = False
+    foreign_map: ReadsMap | None = None
 
 
 StartsAt = Literal["beginning", "end", "time", "offset"]

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .._core.extras import missing
-from ..postgres.commands.pg.arguments import pg_options
-from ..postgres.commands.pg.commands import pg
-from ..postgres.commands.queue.arguments import queue_options
-from ..postgres.commands.queue.commands import queue
-from ..postgres.commands.stream.arguments import stream_options
-from ..postgres.commands.stream.commands import stream
 from .dlq.arguments import dlq_options
 from .dlq.commands import dlq
 from .exits import BAD_USE, INTERRUPTED
-from .parser import DSN, Parser
+from .parser import Parser
 from .tune.arguments import tune_options
 from .tune.tune import tune
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from .group import Group
+
+_GROUPS = {
+    "pg": (
+        "..postgres.commands.pg",
+        "install streams and queues in PostgreSQL, upgrade or check them",
+    ),
+    "stream": (
+        "..postgres.commands.stream",
+        "inspect, pause, reset or delete subscriptions of a stream log; replay messages",
+    ),
+    "queue": (
+        "..postgres.commands.queue",
+        "create and inspect queues; unblock, park, redrive, purge",
+    ),
+    "pipeline": ("..spark.commands", "validate, explain or run a pipeline on Spark"),
+}
+"""The package that declares each group of a technology, and the group's line in the list."""
 _EXTRAS = {
     "dlq": {"asyncpg": "postgres", "zstandard": "files"},
-    "pg": {"asyncpg": "postgres"},
-    "queue": {"asyncpg": "postgres"},
-    "stream": {"asyncpg": "postgres"},
-    "pipeline": {"pyspark": "pipeline", "rich": "pipeline"},
     "tune": {"matplotlib": "tune"},
 }
 """The extra that provides each package, by command."""
@@ -37,23 +46,6 @@ _DLQ = (
     "List the dead letters in a file or a table, show them, replay them through a stack of "
     "sinks, or purge them; create the table."
 )
-_PG_HELP = "install streams and queues in PostgreSQL, upgrade or check them"
-_PG = (
-    "Create the schema of streams and queues in PostgreSQL, grant rights on it to roles, upgrade it, "
-    "or check it for problems."
-)
-_STREAM_HELP = "inspect, pause, reset or delete subscriptions of a stream log; replay messages"
-_STREAM = (
-    "Show the progress of subscriptions of a stream log in PostgreSQL, and why they wait; pause, "
-    "reset or delete them, skip a message, replay messages, delete old ones."
-)
-_QUEUE_HELP = "create and inspect queues; unblock, park, redrive, purge"
-_QUEUE = (
-    "Create and change queues in PostgreSQL; show waiting jobs and why they wait; continue, park "
-    "or skip keys, move slots between consumers, enqueue dead letters again, delete jobs."
-)
-_PIPELINE_HELP = "validate, explain or run a pipeline on Spark"
-_PIPELINE = "Validate a pipeline's file, explain its steps, or run it on Spark."
 _TUNE_HELP = "measure a sink at several batch sizes and recommend limits"
 _TUNE = (
     "Write made-up items to your sink in batches of several sizes, find the knee of its "
@@ -75,28 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else [*arguments]
     if given[:1] == ["help"]:
         given = [*(word for word in given[1:] if word not in {"-h", "--help"}), "--help"]
-    options = _parser().parse(given)
+    groups = {name: _group(name) for name in _GROUPS if name in given}
+    options = _parser(groups).parse(given)
     try:
         if options.command == "dlq":
             return dlq(options)
         if options.command == "tune":
             return tune(options)
-        if options.command == "pg":
-            return pg(options)
-        if options.command == "stream":
-            return stream(options)
-        if options.command == "queue":
-            return queue(options)
-        if options.command == "pipeline":
-            from ..spark.commands.commands import pipeline
-
-            return pipeline(options)
+        if options.command in groups:
+            return groups[options.command].run(options)
         from ..demo.demo import demo
 
         return demo(options)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        extra = _extra(options, package)
+        extra = _extra(options, package, groups)
         if extra is None:  # a module of the user, or a bug in Sluicegate
             raise
         print(missing(package, extra, f"sluicegate {options.command}"), file=sys.stderr)
@@ -105,14 +90,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _extra(options: argparse.Namespace, package: str) -> str | None:
+def _group(name: str) -> Group:
+    group: Group = import_module(_GROUPS[name][0], __name__).GROUP
+    return group
+
+
+def _extra(options: argparse.Namespace, package: str, groups: Mapping[str, Group]) -> str | None:
     """Return the extra that provides the package for this command."""
     if options.command == "demo":
         return "demo-spark" if options.spark else "demo"
-    return _EXTRAS[options.command].get(package)
+    group = groups.get(options.command)
+    return (_EXTRAS[options.command] if group is None else group.extras).get(package)
 
 
-def _parser() -> Parser:
+def _parser(groups: Mapping[str, Group]) -> Parser:
+    """The parser, with the arguments of these groups; of others it knows the name."""
     parser = Parser(
         prog="sluicegate",
         description="Batching with every item accounted for.",
@@ -124,12 +116,11 @@ def _parser() -> Parser:
     _demo_options(add("demo", _DEMO_HELP, "sluicegate demo --rows 20000 --no-kafka", _DEMO))
     dlq_options(add("dlq", _DLQ_HELP, "sluicegate dlq list dead.jsonl", _DLQ), _count())
     tune_options(add("tune", _TUNE_HELP, _TUNE_EXAMPLE, _TUNE), _count())
-    pg_options(add("pg", _PG_HELP, f"sluicegate pg install {DSN}", _PG))
-    stream_options(add("stream", _STREAM_HELP, f"sluicegate stream lag {DSN}", _STREAM), _count)
-    queue_options(add("queue", _QUEUE_HELP, f"sluicegate queue lag {DSN}", _QUEUE), _count)
-    _pipeline_options(
-        add("pipeline", _PIPELINE_HELP, "sluicegate pipeline run sales.toml", _PIPELINE)
-    )
+    for name, (_, text) in _GROUPS.items():
+        if (group := groups.get(name)) is None:
+            add(name, text, f"sluicegate {name} --help")
+        else:
+            group.options(add(name, text, group.example, group.description), _count)
     add("help", "print the help of a command", "sluicegate help queue create").add_argument(
         "words", nargs="*", metavar="COMMAND", help="the command; default: the list of commands"
     )
@@ -203,28 +194,6 @@ def _scene_options(parser: argparse.ArgumentParser) -> None:
         "sluicegate[demo-spark] and Java (default: play it if both are installed)",
     )
     scene.add_argument("--no-spark", action="store_true", help="skip that scene")
-
-
-def _pipeline_options(parser: Parser) -> None:
-    add = parser.accept_commands("action")
-    helps = {
-        "run": "run a pipeline to its end",
-        "validate": "report every error of a pipeline",
-        "explain": "print a pipeline's steps",
-    }
-    for action, text in helps.items():
-        command = add(action, text, f"sluicegate pipeline {action} sales.toml")
-        command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
-        if action == "run":
-            command.add_argument(
-                "--plain",
-                action="store_true",
-                help="print progress as plain lines, also on a terminal",
-            )
-        else:
-            command.add_argument(
-                "--spark", action="store_true", help="start Spark and let it check the plan too"
-            )
 
 
 def _count(*, least: int = 1, most: int | None = None) -> Callable[[str], int]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from .._core.order.lanes import Lanes
-    from .._core.source import SourceRecord, TopicPartition
+    from .._core.source import ReadsMap, SourceRecord, TopicPartition
     from .results import Result
 
 
@@ -124,6 +124,7 @@ class Claim:
         desk: Desk,
         *,
         tells_each: bool = False,
+        foreign_map: ReadsMap | None = None,
     ) -> None:
         self.partition = partition
         self.number = number
@@ -139,12 +140,12 @@ class Claim:
         """Whether the last map was too large and was cut."""
         self.is_closed = self.is_closing = self.is_paused = False
         self.redelivered = 0
-        self.replay = self._replay(start)
+        self.replay = self._replay(start, foreign_map)
         self._state: StateOfClaim | None = None
 
-    def _replay(self, start: Position) -> Replayed:
+    def _replay(self, start: Position, foreign_map: ReadsMap | None) -> Replayed:
         try:
-            return Replayed(offset_map.decode(start.offset, start.metadata))
+            return Replayed(offset_map.decode(start.offset, start.metadata, foreign_map))
         except offset_map.ForeignMap as error:
             return Replayed([], foreign=error)
 

@@ -89,8 +89,15 @@ class Claims:
             if old is not None:
                 raise ValueError(f"{partition} is claimed already: {old!r}")
             lanes = self._schedule.lanes_for(partition)
-            number, tells = next(_numbers), self._traits.settles_each
-            claim = Claim(partition, number, start, lanes, self._desk, tells_each=tells)
+            claim = Claim(
+                partition,
+                next(_numbers),
+                start,
+                lanes,
+                self._desk,
+                tells_each=self._traits.settles_each,
+                foreign_map=self._traits.foreign_map,
+            )
             claim.pause(paused=partition in self._paused)
             self._claims[partition] = claim
             self._turns.append(claim)

@@ -25,11 +25,12 @@ from bisect import bisect_right
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..kafka.parallel_consumer_map import confluent_ranges
 from .foreign_map import ForeignMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from .._core.source import ReadsMap
 
 __all__ = ["LIMIT", "MOST_RANGES", "EncodedMap", "ForeignMap", "decode", "encode", "joined"]
 
@@ -87,16 +88,21 @@ def joined(*parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def decode(position: int, text: str | None) -> list[tuple[int, int]]:
+def decode(
+    position: int, text: str | None, foreign: ReadsMap | None = None
+) -> list[tuple[int, int]]:
     """Return the finished ranges of metadata stored with `position`, half open and ascending.
 
-    Missing metadata is an empty map. Also reads the format of Confluent's parallel consumer. Raises
+    Missing metadata is an empty map. Text of another form is read by `foreign`, if given. Raises
     `ForeignMap` for anything else that is not a complete map of this position.
     """
     if not text:
         return []
     if text[0] not in _PLAIN + _DEFLATED:
-        return confluent_ranges(position, text)
+        if foreign is None:
+            message = f"unknown form {text[0]!r}"
+            raise ForeignMap(message)
+        return foreign(position, text)
     try:
         content = b85decode(text[1:])
     except ValueError as error:

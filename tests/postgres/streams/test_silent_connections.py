@@ -28,7 +28,7 @@ from sluicegate import (
     send,
 )
 from sluicegate import stack as decorated
-from sluicegate._core.clock import wait_until
+from sluicegate._core.clock import CountedSignal, wait_until
 from sluicegate.consumer import PoisonError, dead_letters
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
@@ -148,7 +148,7 @@ async def test_a_silent_connection_that_listens_is_replaced(
 ) -> None:
     """The source then polls at once, and hears again."""
     monkeypatch.setattr(waking, "PROBE_EVERY", 0.05)
-    news, channel = waking.CountedSignal(), "channel of a test"
+    news, channel = CountedSignal(), "channel of a test"
 
     async with (
         asyncio.timeout(10),

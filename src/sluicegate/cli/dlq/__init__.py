@@ -1,1 +1,38 @@
-"""`sluicegate dlq`: inspect, replay and purge dead letters."""
+"""`sluicegate dlq`: inspect, replay and purge dead letters.
+
+The stores of dead letters are those of the technologies, by name.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..._core.public import later
+
+if TYPE_CHECKING:
+    from ...files.letters.store import FileStore
+    from ...objects.client.place import SCHEMES
+    from ...objects.letters.store import ObjectStore
+    from ...postgres.client.names import table_name
+    from ...postgres.letters.preparation import Prepared, prepare
+    from ...postgres.letters.store import PostgresStore
+else:
+    __getattr__, __dir__ = later(
+        __name__,
+        {
+            "..files.letters.store": ["FileStore"],
+            "..objects.client.place": ["SCHEMES"],
+            "..objects.letters.store": ["ObjectStore"],
+            "..postgres.client.names": ["table_name"],
+            "..postgres.letters.preparation": ["Prepared", "prepare"],
+            "..postgres.letters.store": ["PostgresStore"],
+        },
+    )
+
+__all__ = [
+    "SCHEMES",
+    "FileStore",
+    "ObjectStore",
+    "PostgresStore",
+    "Prepared",
+    "prepare",
+    "table_name",
+]

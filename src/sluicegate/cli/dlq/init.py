@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...postgres.letters.preparation import prepare
 from ..exits import OK
+from . import prepare
 from .output import encodable, say
 from .stores import is_dsn, is_url_of_objects, path_of, table_of
 
 if TYPE_CHECKING:
     import argparse
 
-    from ...postgres.letters.preparation import Prepared
+    from . import Prepared
 
 
 async def init(options: argparse.Namespace) -> int:

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING
 from ..._core.addresses import UNSET
 from ..._core.checks import bad
 from ..._core.text import hide
-from ...files.letters.store import FileStore
 from ...letters.store import StoreError
-from ...objects.client.place import SCHEMES
-from ...objects.letters.store import ObjectStore
-from ...postgres.client.names import table_name
-from ...postgres.letters.store import PostgresStore
+from . import SCHEMES, FileStore, ObjectStore, PostgresStore, table_name
 
 if TYPE_CHECKING:
     from ...letters.store import Store

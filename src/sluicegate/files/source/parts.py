@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..._core.clock import Signal
-from ...postgres.client.waking import CountedSignal
+from ..._core.clock import CountedSignal, Signal
 
 if TYPE_CHECKING:
     from pathlib import Path

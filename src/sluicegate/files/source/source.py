@@ -11,9 +11,8 @@ from ..._core.errors import ClosedError, ConfigError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user, opened
 from ..._core.source import SourceCapabilities, SourceTraits
-from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
+from ..._core.subscriptions import KeptWithLog, SubscriptionLocks, SubscriptionState
 from ..._core.troubles import Troubles
-from ...postgres.subscriptions.subscriptions import PostgresSubscriptions
 from ..subscriptions import SQLiteSubscriptions
 from .holding import logger
 from .options import FileOptions
@@ -208,6 +207,6 @@ class FileSource:
 def _check_state(state: object) -> None:
     if not (state is None or isinstance(state, SubscriptionState)):
         raise bad("state", state, "must implement SubscriptionState")
-    if isinstance(state, PostgresSubscriptions):
+    if isinstance(state, KeptWithLog):
         rule = "is only for the log in its schema, whose retention uses it; pass another state"
         raise bad("state", state, rule)

@@ -12,6 +12,7 @@ from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
 from ..groups.starts import StartPoint
 from ..groups.topics import Topics
+from ..parallel_consumer_map import confluent_ranges
 from .client.options import GroupOptions
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ class ConfluentKafkaSource:
             stop_timeout=stop_timeout,
             client=client,
         )
-        self.traits = SourceTraits(revoke_within=self._options.revoke_within)
+        self.traits = SourceTraits(
+            revoke_within=self._options.revoke_within, foreign_map=confluent_ranges
+        )
         self._sessions: GroupSessions | None = None
 
     @property

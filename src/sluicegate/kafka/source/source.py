@@ -14,6 +14,7 @@ from ..._core.source import SourceCapabilities, SourceTraits
 from ..client.options import MemberOptions
 from ..groups.starts import StartPoint
 from ..groups.topics import Topics
+from ..parallel_consumer_map import confluent_ranges
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -105,6 +106,7 @@ class KafkaSource:
         self.traits = SourceTraits(
             keep_alive_every=self._options.max_poll_interval / 3,
             revoke_within=self._options.revoke_within,
+            foreign_map=confluent_ranges,
         )
         self._store: PositionStore | None = None
         self._sessions: Sessions | None = None

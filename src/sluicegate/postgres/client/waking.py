@@ -13,7 +13,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ..._core.clock import Signal
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log
@@ -21,7 +20,7 @@ from .errors import is_gone
 from .statements import is_pooled
 
 if TYPE_CHECKING:
-    from ..._core.clock import Clock
+    from ..._core.clock import Clock, Signal
     from .connections import Connections
 
 logger = logging.getLogger("sluicegate.postgres")
@@ -35,21 +34,6 @@ RETRY_FROM, RETRY_TO = 0.1, 5.0
 
 _POLLS = "%s: the source polls only, since %s"
 _LOST = "%s: listening for notifications failed (%s); the source polls until it succeeds"
-
-
-class CountedSignal(Signal):
-    """A signal with a counter, so that a waiter can detect that it fired between two waits."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def fire(self) -> None:
-        """Wake the current waiters, and increment the counter."""
-        self.count += 1
-        super().fire()
 
 
 class Waker:

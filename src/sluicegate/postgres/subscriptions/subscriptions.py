@@ -182,5 +182,10 @@ class PostgresSubscriptions(Openable):
         """Count the processes that called this for the subscription within the last lease."""
         return await self._opened().members(name)
 
+    @property
+    def log_schema(self) -> str:
+        """The schema of the log."""
+        return self._schema
+
     def __repr__(self) -> str:
         return f"PostgresSubscriptions({self._access.place}, schema={self._schema!r})"

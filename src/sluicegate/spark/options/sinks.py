@@ -15,9 +15,6 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.stacking import stack
 from ..._core.values.tls import TlsFiles
-from ...postgres.client.access import PostgresAccess
-from ...postgres.client.dsn import dsn_of
-from ...postgres.client.names import table_name
 from ...retry import Backoff, Retry
 from ...sinks import (
     DeadLetter,
@@ -29,6 +26,7 @@ from ...sinks import (
     Timeout,
 )
 from ..task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
+from . import PostgresAccess, dsn_of, table_name
 from .table import (
     ELASTICSEARCH,
     FILE,

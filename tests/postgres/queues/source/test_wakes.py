@@ -17,7 +17,7 @@ from sluicegate.testing.conformance.source.host import RecordingHost
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate.postgres.client.waking import CountedSignal
+    from sluicegate._core.clock import CountedSignal
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

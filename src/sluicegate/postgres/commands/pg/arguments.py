@@ -8,6 +8,7 @@ from ....cli.parser import DSN
 from ...schema.opened import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:
+    from ....cli.group import Counts
     from ....cli.parser import Parser
 
 _COMMANDS = {
@@ -31,7 +32,7 @@ _RIGHTS = {
 }
 
 
-def pg_options(parser: Parser) -> None:
+def pg_options(parser: Parser, _: Counts) -> None:
     """Declare the sub-commands and their arguments."""
     add = parser.accept_commands("pg_command")
     for name, text in _COMMANDS.items():

@@ -16,9 +16,9 @@ from ...schema.opened import DEFAULT_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ....cli.group import Counts
     from ....cli.parser import Parser
 
-    Counts = Callable[..., Callable[[str], int]]
     Declare = Callable[[argparse.ArgumentParser, Counts], None]
 
 

@@ -14,10 +14,10 @@ from ...streams.operating.admin import COUNT_TO
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ....cli.group import Counts
     from ....cli.parser import Parser
     from ...streams.operating.admin_arguments import ResetPoint
 
-    Counts = Callable[..., Callable[[str], int]]
 
 _COMMANDS = {
     "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",

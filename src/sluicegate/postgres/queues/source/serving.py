@@ -26,13 +26,12 @@ import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from ...._core.clock import wait_until
+from ...._core.clock import CountedSignal, wait_until
 from ...._core.errors import ConfigError, PositionLost, UnavailableError
 from ...._core.runtime.closing import close_within
 from ...._core.runtime.cuts import end_if_cut
 from ...._core.say import say
 from ...._core.told import for_log, storable, text_of
-from ...client.waking import CountedSignal
 from ...schema.queue_contents import LOST_JOBS
 from ..jobs.leasing import Settlement
 from .claiming import Claimer

@@ -7,6 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ...._core import checks
+from ...._core.clock import CountedSignal
 from ...._core.errors import ClosedError
 from ...._core.keywords import known_arguments
 from ...._core.opening import only_user, opened
@@ -15,7 +16,7 @@ from ...._core.troubles import Troubles
 from ...client.access import Access, need_asyncpg
 from ...client.answers import ANSWER_TIMEOUT
 from ...client.connections import Connections
-from ...client.waking import CountedSignal, Waker
+from ...client.waking import Waker
 from ...schema.opened import check_schema_name
 from ...subscriptions.subscriptions import LEASE, PostgresSubscriptions
 from ..messages.channel import channel_of

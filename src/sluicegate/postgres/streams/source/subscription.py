@@ -29,8 +29,9 @@ from .stored import StoredSlots
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 
+    from ...._core.clock import CountedSignal
     from ...._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim, Unread
-    from ...client.waking import CountedSignal, Waker
+    from ...client.waking import Waker
     from .log_reader import LogReader
     from .parts import StreamParts
 
