@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sluicegate.consumer import Consumer, DrainReport, Message
+from sluicegate import Consumer, Message
+from sluicegate.consumer import DrainReport
 from sluicegate.postgres import PostgresAdvisoryLocks, PostgresStreamSource
 
 if TYPE_CHECKING:

@@ -31,4 +31,4 @@ class OpenTelemetryQueueObserver(MonitorMetricsObserver, QueueObserver):
         super().__init__(lambda: OtelInstruments.of(meter_provider, QUEUES), name=name)
 
 
-publish("sluicegate.telemetry", OpenTelemetryQueueObserver)
+publish("sluicegate.postgres", OpenTelemetryQueueObserver)

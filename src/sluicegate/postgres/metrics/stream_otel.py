@@ -31,4 +31,4 @@ class OpenTelemetryStreamObserver(MonitorMetricsObserver, StreamObserver):
         super().__init__(lambda: OtelInstruments.of(meter_provider, STREAM), name=name)
 
 
-publish("sluicegate.telemetry", OpenTelemetryStreamObserver)
+publish("sluicegate.postgres", OpenTelemetryStreamObserver)
