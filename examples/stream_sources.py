@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer, Message
-from sluicegate.consumer import DrainReport
 from sluicegate.postgres import PostgresAdvisoryLocks, PostgresStreamSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from sluicegate.consumer import DrainReport
 
 
 def where_to_begin(dsn: str) -> list[PostgresStreamSource]:
