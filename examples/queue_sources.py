@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from sluicegate.consumer import DrainReport, Message
+    from sluicegate import Message
+    from sluicegate.consumer import DrainReport
 
 
 # --8<-- [start:service]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sluicegate.consumer import Consumer, DrainReport, Message
+from sluicegate import Consumer, Message
 from sluicegate.postgres import PostgresAdvisoryLocks, PostgresStreamSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from sluicegate.consumer import DrainReport
 
 
 def where_to_begin(dsn: str) -> list[PostgresStreamSource]:

@@ -19,6 +19,7 @@ from sluicegate.objects.letters import store as objects
 from sluicegate.objects.letters import turn as object_turn
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
+    PostgresEffects,
     PostgresParkStore,
     PostgresQueueSource,
     PostgresState,
@@ -48,6 +49,7 @@ OTHERS = (
     KafkaSource,
     KafkaState,
     PostgresAdvisoryLocks,
+    PostgresEffects,
     PostgresParkStore,
     PostgresQueueSource,
     PostgresState,
@@ -136,11 +138,11 @@ def test_every_row_of_the_page_is_true_and_tested() -> None:
 
 
 def test_everything_with_a_limit_is_on_the_page() -> None:
-    """ParquetSink is an ObjectSink here, UdpSink waits for no answer, and SQLite is a file."""
+    """ParquetSink is an ObjectSink here, and UdpSink waits for no answer."""
     shelf = {
         name: getattr(sinks, name)
         for name in sinks.__all__
-        if name.endswith(("Sink", "Effects")) and name not in {"ParquetSink", "SQLiteEffects"}
+        if name.endswith("Sink") and name != "ParquetSink"
     }
     limited = {
         name

@@ -76,7 +76,17 @@ def test_every_name_with_its_file_in_prose_is_in_that_file() -> None:
     assert [each for each in named if each[0] not in names(PACKAGE / each[1])] == []
 
 
-@pytest.mark.parametrize("part", ["batcher", "consumer", "flow", "sources", "_core"])
+SOURCES = (
+    "files/source",
+    "kafka/source",
+    "nats/jetstream",
+    "postgres/queues/source",
+    "postgres/streams/source",
+    "postgres/subscriptions",
+)
+
+
+@pytest.mark.parametrize("part", ["batcher", "consumer", "flow", "_core", *SOURCES])
 def test_the_map_has_every_file(part: str) -> None:
     text = PAGE.read_text()
     files = [

@@ -192,7 +192,7 @@ class Consumer(Operated):
             jobs: the `JobScheduler`s and `ItemBatcher`s that handlers use; each serves this
                 consumer only.
             state: the backend of the state of the partitions; needs `ordering="partition"`.
-                `PostgresState` of `sluicegate.flow` stores the state together with the positions.
+                `PostgresState` and `KafkaState` store it together with the positions.
             interjections: periodic work in the order of each partition.
             forward_to: the `Batcher` that `context.forward` adds items to. It must be open during
                 the whole run. An event whose items are refused fails, and is retried.

@@ -1,1 +1,1 @@
-"""Clients of servers, for sinks, sources and the command line."""
+"""Items, rows and their values, for several technologies: JSON, fields, compression, TLS."""

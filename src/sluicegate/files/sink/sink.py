@@ -72,7 +72,7 @@ class FileSink(Openable):
         >>> import asyncio
         >>> from pathlib import Path
         >>> from sluicegate import Batcher
-        >>> from sluicegate.sinks import FileSink
+        >>> from sluicegate.files import FileSink
         >>> async def main():
         ...     async with Batcher(FileSink("events.jsonl")) as batcher:
         ...         await batcher.add({"id": 1})

@@ -2,7 +2,7 @@
 
 1. Partition n of the topic contains the changes of partition n of the source's topic. The topic
    therefore serves one topic of one consumer group.
-2. Each transaction ends with a mark; see `state/mark.py`. Its key names the group and the source's
+2. Each transaction ends with a mark; see `flow/state/mark.py`. Its key names the group and the source's
    topic, so that compaction keeps the marks of each, and a topic of several states is detected.
 3. A topic that deletes by age or size would lose entries silently, and is refused.
 """

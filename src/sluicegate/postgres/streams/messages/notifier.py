@@ -1,4 +1,4 @@
-"""Notifications of new messages; for the rules see `postgres/notifier.py`."""
+"""Notifications of new messages; for the rules see `postgres/client/notifier.py`."""
 
 from __future__ import annotations
 
