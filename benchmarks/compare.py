@@ -145,7 +145,7 @@ def compare(
         environment: dict[str, str] = {}
         if not WITH_POSTGRES.keys().isdisjoint(names):
             environment = with_server(opened.enter_context(postgres_server()))
-        worker = partial(Worker, program="end_to_end", environment=environment)
+        worker = partial(Worker, program="programs.end_to_end", environment=environment)
         here, there = (opened.enter_context(worker(each)) for each in (SOURCES, sources))
 
         def among_others(name: str) -> Pairs:

@@ -33,8 +33,8 @@ class WorkloadRefusedError(Exception):
 class Worker:
     """A process with the library in `sources`. Use it in a `with` block.
 
-    `program` is the module of `benchmarks.programs` with its workloads, called with `arguments` and
-    these additional variables of the environment.
+    `program` is the module of `benchmarks` with its workloads, called with `arguments` and these
+    additional variables of the environment.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Worker:
         sources: Path,
         *,
         executable: str = sys.executable,
-        program: str = "workload",
+        program: str = "programs.workload",
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class Worker:
         self._complaints = folder / "stderr"
         with self._complaints.open("w") as stderr:
             self._process = subprocess.Popen(
-                [executable, "-m", f"benchmarks.programs.{program}", *arguments],
+                [executable, "-m", f"benchmarks.{program}", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -34,7 +34,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
     with contextlib.ExitStack() as opened:
         workers = {
             f"Python {version}": opened.enter_context(
-                Worker(SOURCES, executable=executable, program="consume")
+                Worker(SOURCES, executable=executable, program="programs.consume")
             )
             for version, executable in interpreters().items()
             if version.startswith(PYTHONS)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sluicegate import Batcher, Limits
 
 from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, Contender, Target
-from ..peers import bulk_server
-from ..peers.httpx_loop import post_lines
+from ..http import bulk_server
+from ..http.httpx_loop import post_lines
 from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from sluicegate import RowBatch, send
 from ..destination import NO_WAIT, Destination, installed, postgres_server
 from ..events import ALONG, EPOCH, EVENTS, QUICK_ROWS, ROWS, contender, our_sink, sizes
 from ..harness import US_PER_ITEM, Case, CaseUnavailableError, Contender, Target, name_of, placed
-from ..peers.postgres import by_sqlalchemy
+from ..postgres import by_sqlalchemy
 from ..stopwatch import Stopwatch
 
 if TYPE_CHECKING:

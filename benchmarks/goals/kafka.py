@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..cases import kafka
+from ..cases.kafka import source
 from ..harness import name_of
 from ..kafka.workloads import BARE, OURS, RECIPE
 from .judging import Goal, GoalTable
@@ -19,7 +19,7 @@ def times(slower: str, faster: str) -> Measure:
     """Compute the processor time of another way relative to `faster`, round by round."""
 
     def measure(found: Found, line: str) -> list[float]:
-        rounds = found[kafka.CASE.name].figures
+        rounds = found[source.CASE.name].figures
         pairs = zip(rounds[name_of(line, slower)], rounds[name_of(line, faster)], strict=True)
         return [more / less for more, less in pairs]
 
@@ -27,12 +27,12 @@ def times(slower: str, faster: str) -> Measure:
 
 
 def _interpreters(found: Found) -> Sequence[tuple[str, str]]:
-    return [(line, line) for line in found[kafka.CASE.name].lines]
+    return [(line, line) for line in found[source.CASE.name].lines]
 
 
 TABLE = GoalTable(
     "kafka",
-    frozenset({kafka.CASE.name}),
+    frozenset({source.CASE.name}),
     (
         Goal(
             "a record, against a task per message and a lock per key",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..cases.kafka_sink import CASE
+from ..cases.kafka.sink import CASE
 from ..harness import name_of
 from ..kafka.producer_workloads import BY_HAND, LINGERING, OURS, SEND
 from .judging import Goal, GoalTable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..cases.kafka_postgres import CASE, COPY, HOT_CASE, INSERT, KEYED, PLAIN, SIZE
+from ..cases.kafka.pipe import CASE, COPY, HOT_CASE, INSERT, KEYED, PLAIN, SIZE
 from ..harness import name_of
 from ..stopwatch import Clock
 from .judging import Goal, GoalTable

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..cases import drivers, postgres
-from ..cases.drivers import BEST_BY_HAND, COPY, OURS, PSYCOPG_COPY
+from ..cases.postgres import drivers, flights
+from ..cases.postgres.drivers import BEST_BY_HAND, COPY, OURS, PSYCOPG_COPY
 from ..harness import name_of
 from .judging import Goal, GoalTable
 from .ratios import as_fast, clocks
@@ -24,14 +24,14 @@ def _rows(size: int, peer: str, goal: float, ambitious: float) -> Goal:
 
 TABLE = GoalTable(
     "postgres",
-    frozenset({drivers.CASE.name, postgres.CASE.name}),
+    frozenset({drivers.CASE.name, flights.CASE.name}),
     (
         *(_rows(size, BEST_BY_HAND, goal, 1.0) for size, goal in SMALL.items()),
         *(_rows(size, COPY, 1.0, 1.4) for size in LARGE),
         *(_rows(size, PSYCOPG_COPY, 0.6, 0.8) for size in LARGE),
         Goal(
             "flights, against the COPY loop by hand",
-            as_fast(postgres.CASE, postgres.OURS, postgres.BY_HAND),
+            as_fast(flights.CASE, flights.OURS, flights.BY_HAND),
             0.95,
             1.05,
             at_least=True,

@@ -8,8 +8,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES
 from benchmarks.cases import consumer as consumer_case
-from benchmarks.cases import kafka as kafka_case
-from benchmarks.cases import kafka_sink as kafka_sink_case
+from benchmarks.cases.kafka import sink, source
 from benchmarks.cases.work import IMPORTS_CASE, WORK_CASE, line_of
 from benchmarks.goals import TABLES, batcher, consumer, kafka, kafka_sink
 from benchmarks.goals.batcher import GOALS, added, faster, interpreters, times
@@ -100,8 +99,8 @@ def test_every_goal_is_about_work_that_is_measured() -> None:
     ("table", "case", "works"),
     [
         pytest.param(consumer.TABLE, consumer_case.CASE, [*consuming.WORKLOADS], id="consumer"),
-        pytest.param(kafka.TABLE, kafka_case.CASE, [*workloads("nowhere:9092")], id="kafka"),
-        pytest.param(kafka_sink.TABLE, kafka_sink_case.CASE, [*WAYS], id="kafka-sink"),
+        pytest.param(kafka.TABLE, source.CASE, [*workloads("nowhere:9092")], id="kafka"),
+        pytest.param(kafka_sink.TABLE, sink.CASE, [*WAYS], id="kafka-sink"),
     ],
 )
 def test_every_goal_of_a_consumer_is_about_work_that_is_measured(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.cases import CASES as LISTED
-from benchmarks.cases.jetstream import CASE
+from benchmarks.cases.nats.jetstream import CASE
 from benchmarks.harness import measure
-from benchmarks.jetstream.streams import connected, fill
-from benchmarks.jetstream.ways import Work, fetch_loop, ours, turn
+from benchmarks.nats.streams import connected, fill
+from benchmarks.nats.ways import Work, fetch_loop, ours, turn
 from benchmarks.stopwatch import Took
 
 if TYPE_CHECKING:
-    from benchmarks.jetstream.ways import Way
+    from benchmarks.nats.ways import Way
 
     from sluicegate.testing import EmbeddedNats
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.cases import CASES as LISTED
-from benchmarks.cases.nats_sink import CASE, WAYS
-from benchmarks.jetstream.publishers import sink, turn
+from benchmarks.cases.nats.sink import CASE, WAYS
+from benchmarks.nats.publishers import sink, turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.jetstream.publishers import Publish
+    from benchmarks.nats.publishers import Publish
     from benchmarks.stopwatch import Took
 
     from sluicegate.testing import EmbeddedNats

@@ -7,12 +7,12 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from benchmarks.cases.kafka_postgres import CASE, HOT_CASE, KEYED, SIZES
+from benchmarks.cases.kafka.pipe import CASE, HOT_CASE, KEYED, SIZES
 from benchmarks.goals import pipe
 from benchmarks.harness import Place, Results, name_of
-from benchmarks.pipes.actions import ACTIONS, account_of, actions, number_of, row_of
-from benchmarks.pipes.runs import Run
-from benchmarks.pipes.slow import SlowDestination
+from benchmarks.kafka.pipes.actions import ACTIONS, account_of, actions, number_of, row_of
+from benchmarks.kafka.pipes.runs import Run
+from benchmarks.kafka.pipes.slow import SlowDestination
 
 from sluicegate import RowBatch
 

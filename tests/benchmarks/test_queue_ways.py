@@ -10,17 +10,23 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from benchmarks.cases import CASES as LISTED
-from benchmarks.cases.queues import BEHIND, CASES, LEASES, MANY
+from benchmarks.cases.postgres.queues import BEHIND, CASES, LEASES, MANY
 from benchmarks.harness import measure, placed
-from benchmarks.queues.lanes import Lanes, LanesWithBells, LanesWithoutBells, consumed, insert
-from benchmarks.queues.unordered import Unordered, UnorderedAsynchronous
-from benchmarks.queues.ways import Jobs, drained, enqueued, fetched, looped
+from benchmarks.postgres.queues.lanes import (
+    Lanes,
+    LanesWithBells,
+    LanesWithoutBells,
+    consumed,
+    insert,
+)
+from benchmarks.postgres.queues.unordered import Unordered, UnorderedAsynchronous
+from benchmarks.postgres.queues.ways import Jobs, drained, enqueued, fetched, looped
 from tests.benchmarks.made import a_case
 
 from benchmarks import tables
 
 if TYPE_CHECKING:
-    from benchmarks.queues.ways import Way
+    from benchmarks.postgres.queues.ways import Way
 
     from sluicegate.testing import EmbeddedPostgres
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...harness import CaseUnavailableError
-from ...peers.spark.psql import Psql
 from ...processes import FamilyStopwatch
+from ...spark.psql import Psql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

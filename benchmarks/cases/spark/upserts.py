@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...harness import NS_PER_ITEM, Case, placed
-from ...peers.spark import jdbc
+from ...spark import jdbc
 from .facts import COLUMNS, KEYED_TABLE, PLAIN_TABLE, TASKS, facts
 
 if TYPE_CHECKING:

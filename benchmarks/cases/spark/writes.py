@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...harness import NS_PER_ITEM, Case, Contender, Target
-from ...peers.spark import jdbc, jvm_copy
+from ...spark import jdbc, jvm_copy
 from .facts import PLAIN_TABLE, TASKS, facts
 
 if TYPE_CHECKING:

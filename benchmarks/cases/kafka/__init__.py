@@ -1,0 +1,15 @@
+"""The cases on Kafka."""
+
+from __future__ import annotations
+
+from . import beside, clients, keys, parts, pipe, sink, source
+
+CASES = (
+    source.CASE,
+    clients.CASE,
+    keys.CASE,
+    *parts.CASES,
+    *beside.CASES,
+    *pipe.CASES,
+    sink.CASE,
+)

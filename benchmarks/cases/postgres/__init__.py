@@ -1,0 +1,14 @@
+"""The cases on PostgreSQL."""
+
+from __future__ import annotations
+
+from . import drivers, flights, queues, statements, streams, subscriptions
+
+CASES = (
+    flights.CASE,
+    drivers.CASE,
+    *statements.CASES,
+    streams.CASE,
+    subscriptions.CASE,
+    *queues.CASES,
+)

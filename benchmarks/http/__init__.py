@@ -1,0 +1,1 @@
+"""A server for bulk requests, and a loop that sends them."""

@@ -1,0 +1,1 @@
+"""Programs of the cases on Kafka, each run in a separate process."""
