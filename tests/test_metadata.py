@@ -68,7 +68,7 @@ def test_without_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert links
     assert [link for link in links if not link.startswith("https://")] == []
     assert "<!--" not in text
-    assert "| PostgreSQL tables | `PostgresSink` | | `postgres` |" in text
+    assert "| PostgreSQL tables | `sluicegate.postgres` | `PostgresSink` | | `postgres` |" in text
     assert "install it from a checkout." in text
     readme = (ROOT / "README.md").read_text()
     code = re.compile(r"^```.*?^```$", re.M | re.S)

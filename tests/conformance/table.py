@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sluicegate.consumer
+from tests.surface import PUBLIC
+
 from sluicegate.consumer import SourceCapabilities
 
 if TYPE_CHECKING:
@@ -56,20 +56,16 @@ SETTLING = """\
 """
 
 
-def modules() -> list[str]:
-    """The public modules with sources."""
-    package = sluicegate.consumer
-    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    return sorted(each.name for each in found if each.ispkg)
-
-
 def sources() -> dict[str, type]:
     """The classes of sources that the package exports, by module and name."""
     return {
         f"{module}.{name}": thing
-        for module in modules()
+        for module in PUBLIC
         for name, thing in _exported(importlib.import_module(module))
-        if isinstance(thing, type) and all(hasattr(thing, call) for call in CALLS)
+        if isinstance(thing, type)
+        and all(hasattr(thing, call) for call in CALLS)
+        and thing.__module__ == module
+        and not getattr(thing, "_is_protocol", False)
     }
 
 

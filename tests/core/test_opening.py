@@ -8,11 +8,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pytest
+from tests.conformance.table import sources
 
 from sluicegate import (
     Batch,
@@ -213,8 +213,7 @@ SOURCES: list[Callable[[], Any]] = [
 
 
 def test_the_sources_of_these_tests_are_all() -> None:
-    folder = Path(__file__).parents[2] / "src" / "sluicegate" / "sources"
-    assert len(SOURCES) == len(list(folder.glob("*/source.py")))
+    assert {type(make()) for make in SOURCES} == {*sources().values()}
 
 
 @pytest.mark.parametrize("make", SOURCES)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.sql.sql_help import SqlTable
 
 pytestmark = pytest.mark.usefixtures("real_clock")
-PAGE = Path(__file__).parents[3] / "docs/how-to/write-to-sql.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/write-to-sql.md"
 TOKYO = timezone(timedelta(hours=9))
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_901)
 NAN, INF = float("nan"), float("inf")

@@ -25,7 +25,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -187,12 +187,6 @@ class ClaimHost(Protocol):
         """Record why the source cannot deliver at present, for operators; `None` if it can."""
 
 
-ReadsMap: TypeAlias = "Callable[[int, str], list[tuple[int, int]]]"
-"""The finished ranges of the text stored with a position, half open and ascending. Raises
-`ValueError` for text that it cannot read.
-"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTraits:
     """Properties of a source that its consumer needs.
@@ -207,8 +201,9 @@ class SourceTraits:
             their keys wait for that; and the beginnings and ends of claims are not reported.
         settles_each: whether the source settles each record separately, with `take_settled`. A
             commit is due as soon as a record is settled, and its positions have no maps.
-        foreign_map: a reader of maps that another program has stored with positions; `None` if
-            there are none.
+        foreign_map: reads what another program has stored with a position: the finished ranges,
+            half open and ascending. It raises `ForeignMap` for text that it cannot read. `None` if
+            there are no such programs.
     """
 
     keep_alive_every: float | None = None
@@ -216,7 +211,7 @@ class SourceTraits:
     extend_every: float | None = None
     short_claims: bool = False
     settles_each: bool = False
-    foreign_map: ReadsMap | None = None
+    foreign_map: Callable[[int, str], list[tuple[int, int]]] | None = None
 
 
 StartsAt = Literal["beginning", "end", "time", "offset"]

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from .._core.order.lanes import Lanes
-    from .._core.source import ReadsMap, SourceRecord, TopicPartition
+    from .._core.source import SourceRecord, TopicPartition
+    from .offset_map import ReadsMap
     from .results import Result
 
 

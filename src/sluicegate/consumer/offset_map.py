@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from .foreign_map import ForeignMap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from .._core.source import ReadsMap
+    ReadsMap = Callable[[int, str], list[tuple[int, int]]]
 
 __all__ = ["LIMIT", "MOST_RANGES", "EncodedMap", "ForeignMap", "decode", "encode", "joined"]
 

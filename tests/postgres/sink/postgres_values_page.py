@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sluicegate.postgres import PostgresSink
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "postgresql-values.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "postgresql-values.md"
 _HEAD = """# Values of PostgreSQL columns
 
 The Python values that [`PostgresSink`](../how-to/write-to-postgresql.md) takes for each type of

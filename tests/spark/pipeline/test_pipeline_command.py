@@ -18,7 +18,7 @@ from sluicegate.cli import main
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "pipelines" / "flights.toml"
 SET = {
     "FLIGHTS": "flights.csv",
