@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import resolve_name
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,7 @@ def later(
         if name in table:
             return import_module(f".{name}", home)  # binds the name
         if name in misplaced:
-            right = f"from {home}.{misplaced[name]} import {name}"
+            right = f"from {resolve_name(f'.{misplaced[name]}', home)} import {name}"
             raise ImportError(f"{name} is not in {home}; write: {right}", name=home)
         if name not in source:
             raise AttributeError(

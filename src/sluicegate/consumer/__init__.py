@@ -94,7 +94,14 @@ if TYPE_CHECKING:
     from .memory import Crashed, MemoryLog, MemorySource, MemorySubscriptions
 else:
     __getattr__, __dir__ = later(
-        __name__, {"memory": ["Crashed", "MemoryLog", "MemorySource", "MemorySubscriptions"]}
+        __name__,
+        {"memory": ["Crashed", "MemoryLog", "MemorySource", "MemorySubscriptions"]},
+        elsewhere={
+            ".files": ["FileSource"],
+            ".kafka": ["ConfluentKafkaSource", "KafkaSource"],
+            ".nats": ["JetStreamSource"],
+            ".postgres": ["PostgresQueueSource", "PostgresStreamSource"],
+        },
     )
 
 __all__ = [
