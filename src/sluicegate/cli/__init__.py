@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else [*arguments]
     if given[:1] == ["help"]:
         given = [*(word for word in given[1:] if word not in {"-h", "--help"}), "--help"]
-    groups = {name: _group(name) for name in _GROUPS if name in given}
+    command = next((word for word in given if not word.startswith("-")), "")
+    groups = {command: _group(command)} if command in _GROUPS else {}
     options = _parser(groups).parse(given)
     try:
         if options.command == "dlq":
