@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from sluicegate.consumer import offset_map
 from sluicegate.consumer.offset_map import ForeignMap
+from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 from sluicegate.kafka.parallel_consumer_map import confluent_ranges
 
 decode = partial(offset_map.decode, foreign=confluent_ranges)
@@ -177,3 +178,9 @@ def test_any_payload_is_read_or_refused(magic: str, payload: bytes, *, compress:
         return
     assert all(9 <= start < end for start, end in ranges)
     assert ranges == sorted(ranges)
+
+
+@pytest.mark.parametrize("kind", [KafkaSource, ConfluentKafkaSource])
+def test_a_source_on_either_client_reads_it(kind: type[KafkaSource | ConfluentKafkaSource]) -> None:
+    source = kind("orders", bootstrap="127.0.0.1:1", group="bills")
+    assert source.traits.foreign_map is confluent_ranges
