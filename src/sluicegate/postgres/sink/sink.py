@@ -109,7 +109,7 @@ class PostgresSink(PositionsInTable):
             statements. `False`: never; statements then run in transaction blocks, which costs a
             small batch two round trips.
         ledger: the table in which `transaction` records committed units, taken literally; created
-            if it is missing, altered if an earlier release created it.
+            if it is missing.
         ledger_schema: the ledger's schema; default: `schema`. Without either, the ledger is found
             by the search path, and created in the table's schema.
         positions: the table in which `flow.transaction` keeps the positions of its source, taken

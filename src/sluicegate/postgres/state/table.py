@@ -28,7 +28,7 @@ from ...flow.state.mark import StateMark
 from ...flow.state.store import check_size
 from ..client.names import qualified
 from ..client.types import identity
-from ..sink.transactions.ledger_shape import make_table
+from ..sink.transactions.creation import make_table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,18 +1,14 @@
-"""The ledger in PostgreSQL: the table to which a unit was written, its contents, and ledgers of an
-earlier format.
-"""
+"""The ledger in PostgreSQL: the table to which a unit was written, and its contents."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
 import pytest
-from tests.postgres.sink.postgres_help import batch_of, role
-from tests.postgres.sink.transactions.postgres_transaction_help import UNIT, Place, place, words
+from tests.postgres.sink.postgres_help import batch_of
+from tests.postgres.sink.transactions.postgres_transaction_help import UNIT, place, words
 
 from sluicegate import (
     ConfigError,
@@ -30,15 +26,6 @@ if TYPE_CHECKING:
     from sluicegate._core.clock import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
-OLD_SHAPE = """CREATE TABLE {ledger} (application text, version bigint, part int, parts int NOT NULL, rule text NOT NULL,
-    rows bigint NOT NULL DEFAULT 0, delivered bigint NOT NULL DEFAULT 0, duplicate bigint NOT NULL DEFAULT 0,
-    dead_lettered bigint NOT NULL DEFAULT 0, failed bigint NOT NULL DEFAULT 0, letters_held bigint NOT NULL DEFAULT 0,
-    begun_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (application, version, part))"""
-OLD_ROW = (
-    "INSERT INTO {ledger} (application, version, part, parts, rule, rows, delivered) "
-    "VALUES ('orders', {version}, {part}, 4, 'id', {rows}, {rows})"
-)
-
 
 async def attempt(
     sink: Any, rows: list[tuple[int, str]], unit: Unit = UNIT, **counted: Any
@@ -49,15 +36,6 @@ async def attempt(
         assert await send(tx, batch) == {}
         tx.record(Counts(rows=len(rows), delivered=len(rows), **counted))
     return dict(batch.delivery.verdicts(range(len(rows))))
-
-
-async def old_ledger(db: Place, *committed: tuple[int, int, int]) -> None:
-    """A ledger as created by the first release, with rows of (version, part, rows)."""
-    await db.con.execute(OLD_SHAPE.format(ledger=db.ledger))
-    for version, part, rows in committed:
-        await db.con.execute(
-            OLD_ROW.format(ledger=db.ledger, version=version, part=part, rows=rows)
-        )
 
 
 async def test_one_unit_is_committed_once_for_each_table(
@@ -248,94 +226,19 @@ async def test_as_many_other_rows_under_a_committed_name_are_an_error(
         assert await db.entries("content_of, content") == [("id int", -(2**63))]
 
 
-async def test_a_ledger_of_the_first_shape_goes_on(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The first of many concurrent attempts alters it. Its rows count as committed for any
-    table.
-    """
-    async with (
-        place(embedded_postgres.dsn) as db,
-        db.sink(pool_size=8) as some,
-        db.sink(pool_size=8) as others,
-    ):
-        await old_ledger(db, (6, 0, 5), (7, 0, 2))
-        units = [replace(UNIT, part=part, types="id int") for part in range(4)]
-        attempts = [
-            attempt((some, others)[n % 2], words(2, n // 4 * 10), units[n // 4]) for n in range(16)
-        ]
-        ended = await asyncio.gather(*attempts)
-        assert ended.count({Outcome.DELIVERED: 2}) == 3
-        assert ended.count({Outcome.DUPLICATE: 2}) == 13
-        assert await db.rows() == words(2, 10) + words(2, 20) + words(2, 30)
-        assert "does not name its table" in caplog.text
-        target = f'"public"."{db.table}"'
-        assert await db.entries("version, part, target") == [
-            (6, 0, ""),
-            (7, 0, ""),
-            (7, 1, target),
-            (7, 2, target),
-            (7, 3, target),
-        ]
-        with pytest.raises(UnitRefused, match="in 4 parts"):
-            await attempt(some, words(1, 90), replace(UNIT, part=1, parts=3))
-        with pytest.raises(NonDeterministicReplay):
-            await attempt(some, words(1, 90), replace(UNIT, version=6, part=0))
-        with pytest.raises(
-            asyncpg.InvalidColumnReferenceError
-        ):  # the end of a worker of the first release
-            await db.con.execute(
-                f"INSERT INTO {db.ledger} (application, version, part, parts, rule) VALUES "
-                "('orders', 7, 1, 4, 'id')"
-                " ON CONFLICT (application, version, part) DO NOTHING"
-            )
-
-
-async def test_what_stood_in_an_old_ledger_is_not_pruned_for_one_table(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
-) -> None:
-    """Another table may follow much later, and still counts as written."""
-    async with place(embedded_postgres.dsn) as db, db.sink(ledger_versions=2) as sink:
-        await old_ledger(db, (1, 1, 1))
-        for version in range(2, 6):
-            await attempt(sink, words(1, version), replace(UNIT, version=version))
-        assert await db.entries("version, target <> ''") == [(1, False), (4, True), (5, True)]
-
-
-async def test_a_role_that_may_not_alter_the_old_ledger_is_told_how(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
-) -> None:
-    async with place(embedded_postgres.dsn) as db, role(db) as writer:
-        await old_ledger(db, (7, 1, 2))
-        await db.con.execute(
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {db.ledger} TO {writer.name}"
-        )
-        async with db.sink(dsn=writer.dsn) as sink:
-            with pytest.raises(ConfigError, match=r"must be owner.*ALTER TABLE") as refused:
-                await attempt(sink, words(2))
-            statement = str(refused.value).partition("ALTER TABLE ")
-            await db.con.execute("ALTER TABLE " + statement[2])
-            assert await attempt(sink, words(2)) == {Outcome.DUPLICATE: 2}
-            assert await attempt(sink, words(2), replace(UNIT, part=2)) == {Outcome.DELIVERED: 2}
-        assert await db.rows() == words(2)
-
-
 async def test_a_table_of_another_shape_is_left_as_it_is(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
-        await old_ledger(db)
-        await db.con.execute(f"ALTER TABLE {db.ledger} ADD COLUMN mine text")
+        await db.con.execute(f"CREATE TABLE {db.ledger} (application text, mine text)")
         with pytest.raises(ConfigError, match="another shape"):
             await attempt(sink, words(2))
-        assert (
-            await db.con.fetchval(
-                "SELECT count(*) FROM pg_attribute WHERE attrelid = $1::text::regclass AND "
-                "attnum > 0",
-                db.ledger,
-            )
-            == 13
+        names = await db.con.fetch(
+            "SELECT attname FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0",
+            db.ledger,
         )
+        assert [row[0] for row in names] == ["application", "mine"]
+        assert await db.rows() == []
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,12 @@
 6. For each application and target the last `versions` versions are kept. An older version is
    refused, since the ledger does not show whether it was committed. Pruning runs outside any
    transaction, since it would block other parts inside one.
-7. A row without a target is from a ledger of the first shape, and matches any target. It is never
-   pruned, since its target is unknown.
 """
 
 # ruff: noqa: S608  # the table's own name is the only text that is put into statements, quoted
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +30,11 @@ from ...._core.errors import UnitRefused
 from ...._core.transaction import Committed, Counts, Unit, check_same_parts
 from ...client.names import qualified
 from ...client.statements import BEGIN as BEGIN_AT_LEVEL
-from .ledger_shape import COUNTS, KEY, put_right
+from .creation import create_missing
 
 if TYPE_CHECKING:
     from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
-
-logger = logging.getLogger("sluicegate.postgres")
 
 BEGIN = f"{BEGIN_AT_LEVEL}; SET CONSTRAINTS ALL IMMEDIATE"
 """Deferred constraints are checked immediately, as at the end of a single write, so errors name a
@@ -51,14 +46,26 @@ ON_DISK = (
 )
 """A committed unit counts as complete, so its commit must be on disk."""
 BEGIN_UNIT = f"{BEGIN}; {ON_DISK}"
-_STORED = (*COUNTS, "content_of", "content")
+_COUNTS = ("rows", "delivered", "duplicate", "dead_lettered", "failed")
+_COLUMNS = {
+    "application": "text",
+    "version": "bigint",
+    "part": "int",
+    "target": "text",
+    "target_oid": "oid NOT NULL",
+    "parts": "int NOT NULL",
+    "rule": "text NOT NULL",
+    "types": "text NOT NULL",
+    **dict.fromkeys((*_COUNTS, "letters_held"), "bigint NOT NULL DEFAULT 0"),
+    "content_of": "text NOT NULL DEFAULT ''",
+    "content": "bigint",
+    "begun_at": "timestamptz NOT NULL DEFAULT now()",
+}
+_KEY = ("application", "version", "part", "target")
+_STORED = (*_COUNTS, "content_of", "content")
 _THIS = "application = $1 AND version = $2 AND part = $3 AND target = $4"
 _OTHERWISE = "parts <> $5 OR rule <> $6 OR (types <> $7 AND types <> '' AND $7 <> '')"
 _OID = "coalesce(pg_catalog.to_regclass($4)::oid, 0)"
-_NO_TARGET = (
-    "unit %s counts as committed because of a row in the ledger %s that does not name its table "
-    "(now %s): an earlier release wrote the row"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +87,12 @@ class UnitLedger:
         """The table's name in statements."""
         return qualified(self.schema, self.table)
 
+    @property
+    def creation(self) -> str:
+        """The statement that creates the table."""
+        columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+        return f"CREATE TABLE IF NOT EXISTS {self.qualified} ({columns}, PRIMARY KEY ({', '.join(_KEY)}))"
+
     async def begin(
         self,
         con: PoolConnectionProxy[Any],
@@ -93,17 +106,14 @@ class UnitLedger:
         committed to `target`.
 
         Suspends while another attempt is in progress. Creates a missing table, in the target's
-        schema `home` unless the ledger has its own, and alters a table of the first shape. Raises
-        `UnitRefused`, and `ConfigError` if the table cannot be created or altered, or is not a
-        ledger.
+        schema `home` unless the ledger has its own. Raises `UnitRefused`, and `ConfigError` if the
+        table cannot be created, or is not a ledger.
         """
-        for _ in range(2):  # a worker of the first release may have created it
-            try:
-                return await self._begin(con, unit, target, limit)
-            except Exception as error:
-                await put_right(
-                    con, self.qualified, replace(self, schema=self.schema or home).qualified, error
-                )
+        try:
+            return await self._begin(con, unit, target, limit)
+        except Exception as error:
+            made = replace(self, schema=self.schema or home)
+            await create_missing(con, error, "ledger", self.qualified, made.creation)
         return await self._begin(con, unit, target, limit)
 
     async def _begin(
@@ -113,32 +123,29 @@ class UnitLedger:
         is_new = await self._insert(con, unit, target)
         known = await con.fetch(
             f"SELECT *, {_OID} AS oid_now FROM {self.qualified}"
-            " WHERE application = $1 AND version = $2 AND target IN ($4, '') AND (part = $3 "
-            f"OR {_OTHERWISE})"
-            " ORDER BY part = $3, target DESC LIMIT 2",
+            f" WHERE application = $1 AND version = $2 AND target = $4 AND (part = $3 OR {_OTHERWISE})"
+            " ORDER BY part = $3 LIMIT 2",
             *_values(unit, target),
         )
         for row in known:
             check_same_parts(unit, _unit(row))
-        for row in known[1:] if is_new else known:
-            self._check_target(unit, target, row)
-            return _committed(row)
+        if known and not is_new:
+            self._check_target(unit, target, known[-1])
+            return _committed(known[-1])
         await self._check_new(con, unit, target)
         return None
 
     async def _insert(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> bool:
         statement = (
-            f"INSERT INTO {self.qualified} ({', '.join(KEY)}, parts, rule, types, target_oid) "
+            f"INSERT INTO {self.qualified} ({', '.join(_KEY)}, parts, rule, types, target_oid) "
             f"VALUES ($1, $2, $3, $4, $5, $6, $7, {_OID})"
-            f" ON CONFLICT ({', '.join(KEY)}) DO NOTHING RETURNING true"
+            f" ON CONFLICT ({', '.join(_KEY)}) DO NOTHING RETURNING true"
         )
         return bool(await con.fetchval(statement, *_values(unit, target)))
 
     def _check_target(self, unit: Unit, target: str, row: Record) -> None:
         """Raise `UnitRefused` if the row belongs to another table that had the target's name."""
-        if not row["target"]:
-            logger.warning(_NO_TARGET, unit.name, self.qualified, target)
-        elif row["target_oid"] not in {row["oid_now"], 0}:
+        if row["target_oid"] not in {row["oid_now"], 0}:
             where = (
                 f"application = {_literal(unit.application)} AND target = "
                 f"{_literal(target)} AND target_oid = {row['target_oid']}"
@@ -157,9 +164,9 @@ class UnitLedger:
         found = await con.fetchrow(
             f"SELECT {_OID} AS oid, (SELECT count(*) FROM (SELECT DISTINCT version FROM "
             f"{self.qualified} WHERE application = $1 AND version > $2"
-            " AND target IN ($4, '') LIMIT $3) AS later) AS later, (SELECT target FROM "
+            " AND target = $4 LIMIT $3) AS later) AS later, (SELECT target FROM "
             f"{self.qualified} WHERE application = $1 AND version = $2"
-            f" AND target NOT IN ($4, '') AND target_oid = nullif({_OID}, 0) LIMIT 1) AS earlier",
+            f" AND target <> $4 AND target_oid = nullif({_OID}, 0) LIMIT 1) AS earlier",
             unit.application,
             unit.version,
             self.versions,
@@ -210,7 +217,7 @@ class UnitLedger:
         )
         others = await con.fetch(
             f"SELECT * FROM {self.qualified} WHERE application = $1 AND version = $2 AND part "
-            f"<> $3 AND target IN ($4, '') AND ({_OTHERWISE})"
+            f"<> $3 AND target = $4 AND ({_OTHERWISE})"
             " LIMIT 1",
             *_values(unit, target),
         )
@@ -248,7 +255,7 @@ class UnitLedger:
         """Delete versions beyond the number to keep."""
         kept = (
             f"SELECT DISTINCT version FROM {self.qualified} WHERE application = $1 AND "
-            "target IN ($2, '') ORDER BY version DESC LIMIT $3"
+            "target = $2 ORDER BY version DESC LIMIT $3"
         )
         await con.execute(
             f"DELETE FROM {self.qualified} WHERE application = $1 AND target = $2 AND version "

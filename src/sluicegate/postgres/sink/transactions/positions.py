@@ -24,10 +24,9 @@ from ...._core import checks
 from ...._core.checks import bad
 from ...._core.errors import PositionLost
 from ...._core.source import Position, TopicPartition
-from ...client.errors import sqlstate
 from ...client.names import literal, qualified
 from ...client.statements import BEGIN
-from .ledger_shape import ANOTHER_TABLE, NO_TABLE, make_table
+from .creation import create_missing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -131,7 +130,8 @@ class PositionTable:
         try:
             return await self._claim(con, group, partitions, target, limit)
         except Exception as error:
-            await self._put_right(con, home, error)
+            made = replace(self, schema=self.schema or home)
+            await create_missing(con, error, "positions", self.qualified, made.creation)
         return await self._claim(con, group, partitions, target, limit)
 
     async def _claim(
@@ -172,17 +172,6 @@ class PositionTable:
             OwnedPosition(group, _partition(row), target, row["epoch"], _position(row))
             for row in found
         ]
-
-    async def _put_right(self, con: PoolConnectionProxy[Any], home: str, error: Exception) -> None:
-        state = sqlstate(error)
-        if state in ANOTHER_TABLE:
-            rule = f"is a table of another shape ({error}); name another table"
-            raise bad("positions", self.qualified, rule) from error
-        if state != NO_TABLE:
-            raise error
-        await con.execute("ROLLBACK")
-        made = replace(self, schema=self.schema or home)
-        await make_table(con, "positions", made.qualified, made.creation)
 
     def _check_target(self, row: Record, target: str) -> None:
         """Raise `ConfigError` if the position belongs to the rows of another table."""
