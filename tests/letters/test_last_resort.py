@@ -10,17 +10,15 @@ import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, keep_in_file, module, record
 from tests.http.http_help import reply, serving
 from tests.letters.test_every_item import ask, cli, dead_letters, outcomes
 
-from sluicegate import ConfigError, DeadLetter, DeadLetterRecord, PermanentError, WriteResult, stack
+from sluicegate import DeadLetter, DeadLetterRecord, PermanentError, WriteResult, stack
 from sluicegate._core.causes import cause_name, code_of
 from sluicegate.files import FileSink
 from sluicegate.http import ElasticsearchSink
-from sluicegate.postgres import PostgresSink
 from sluicegate.postgres.letters.table import COLUMNS, LATER, creation
 
 if TYPE_CHECKING:
@@ -198,45 +196,6 @@ def test_a_form_of_a_later_release_is_not_sent(cli: Cli, tmp_path: Path) -> None
     module(tmp_path, "later", SINK)
     cli("replay", str(tmp_path / "dead"), "--to", "later:sink", code=1)
     assert cli.err.startswith("replayed: 1 repr-only\n")
-
-
-async def test_a_table_of_an_earlier_release_is_refused_at_opening_with_its_repair(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
-) -> None:
-    """No letter is accepted before, so none is lost; the statement makes the table fit."""
-    sink = PostgresSink(
-        embedded_postgres.dsn,
-        table="dead_letters",
-        columns=DeadLetterRecord.COLUMNS,
-        row=DeadLetterRecord.as_row,
-        on_conflict="ignore",
-    )
-    con = await asyncpg.connect(embedded_postgres.dsn)
-    await con.execute(f"DROP TABLE IF EXISTS dead_letters; {creation('dead_letters')}")
-    for name in LATER:
-        await con.execute(f"ALTER TABLE dead_letters DROP COLUMN {name}")
-    with pytest.raises(ConfigError, match="`sluicegate dlq init`, or ALTER TABLE") as found:
-        async with sink:
-            pass
-    await con.execute(str(found.value).partition("`sluicegate dlq init`, or ")[2])
-    await written_by_the_earlier_release(embedded_postgres.dsn)
-    assert await outcomes(stack(refuse, DeadLetter(sink)), [1]) == {"dead_lettered"}
-    kept = await con.fetch("SELECT item, item_form FROM dead_letters ORDER BY number")
-    assert [tuple(row) for row in kept] == [('"earlier"', "plain"), ("1", "plain")]
-    await con.close()
-
-
-async def written_by_the_earlier_release(dsn: str) -> None:
-    """A service that is not yet upgraded continues to write to the upgraded table."""
-    columns = DeadLetterRecord.COLUMNS[: -len(LATER)]
-    sink = PostgresSink(
-        dsn,
-        table="dead_letters",
-        columns=columns,
-        row=lambda letter: letter.as_row()[: len(columns)],
-        on_conflict="ignore",
-    )
-    assert await outcomes(stack(refuse, DeadLetter(sink)), ["earlier"]) == {"dead_lettered"}
 
 
 def test_the_columns_of_a_record_are_those_of_its_table() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..client.names import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _JSON = ("json", "jsonb")
 _WHOLE = ("integer", "bigint")
@@ -90,17 +90,6 @@ COLUMNS = (
 )
 LATER = ("cause_type", "code", "item_form")
 """Columns that a table of an earlier release lacks. Such a table can still be read."""
-_ALWAYS = frozenset({"key", "item", "error_class", "parked_behind"})
-
-
-def upgrade(table: str, columns: Collection[str], missing: Collection[str]) -> str:
-    """Return the statement that adds the `missing` columns of a sink's `columns` to the quoted
-    `table`; empty unless it is a table of dead letters created by an earlier release.
-    """
-    if not (_ALWAYS.issubset(columns) and set(LATER).issuperset(missing)):
-        return ""
-    added = (f"ADD COLUMN {each.definition}" for each in COLUMNS if each.name in missing)
-    return f"ALTER TABLE {table} {', '.join(added)}"
 
 
 def creation(table: str) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ...._core.checks import bad
 from ...client.names import qualified
 from ...client.types import TYPES, PostgresType, identity, types_of
-from ...letters.table import upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -295,11 +294,7 @@ def _check_columns(table: Table, columns: Sequence[str]) -> None:
     names = [column.name for column in table.columns]
     missing = [name for name in columns if name not in names]
     if missing:
-        repair = upgrade(table.qualified, columns, missing)
-        hint = (
-            f"; an earlier release created it: `sluicegate dlq init`, or {repair}" if repair else ""
-        )
-        rule = f"{table.qualified} has no such column; it has {_listed(names)}{hint}"
+        rule = f"{table.qualified} has no such column; it has {_listed(names)}"
         raise bad("columns", missing, rule)
     generated = [name for name in columns if table.column(name).generated]
     if generated:
