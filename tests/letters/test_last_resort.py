@@ -19,7 +19,7 @@ from sluicegate import DeadLetter, DeadLetterRecord, PermanentError, WriteResult
 from sluicegate._core.causes import cause_name, code_of
 from sluicegate.files import FileSink
 from sluicegate.http import ElasticsearchSink
-from sluicegate.postgres.letters.table import COLUMNS, LATER, creation
+from sluicegate.postgres.letters.table import COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,37 +127,6 @@ def test_a_letter_known_only_by_its_repr_holds_back_its_key(cli: Cli, tmp_path: 
     assert cli.keys(store) == [1, 2]
 
 
-def test_a_table_of_an_earlier_release_is_replayed(
-    cli: Cli, tmp_path: Path, embedded_postgres: EmbeddedPostgres
-) -> None:
-    """Its letters have no cause, and a missing form means the plain one."""
-    dsn = embedded_postgres.dsn
-    drops = [f"ALTER TABLE dead_letters DROP COLUMN {name}" for name in LATER]
-    insert = (
-        "INSERT INTO dead_letters (key, item, error_type, error_class, message, attempts, "
-        "first_at, last_at, batcher, batch_id, maybe_delivered) "
-        "SELECT 'key-' || n, '{}', 'E', 'permanent', 'm', 1, now(), now(), '', '', false "
-        "FROM generate_series(1, 2) AS n"
-    )
-    ask(
-        dsn, "DROP TABLE IF EXISTS dead_letters", creation("dead_letters"), *drops, insert,
-        "SELECT 1",
-    )  # fmt: skip
-    module(
-        tmp_path,
-        "replayed",
-        "from sluicegate import PermanentError, WriteResult\n"
-        "async def sink(batch):\n"
-        "    return WriteResult.failed(batch, {1: PermanentError('again')})",
-    )
-    cli("replay", dsn, "--to", "replayed:sink", code=1)
-    assert cli.err.startswith("replayed: 1 delivered, 1 rejected\n")
-    (letter,) = cli.letters(dsn)
-    assert (letter["key"], letter["attempts"], letter["cause_type"]) == ("key-2", 2, "")
-    assert (letter["error_type"], letter["message"]) == ("PermanentError", "again")
-    assert cli("list", dsn, "--code", "23502") == []
-
-
 @pytest.mark.parametrize("kept_in", ["file", "table"])
 def test_a_replay_that_fails_again_replaces_the_cause(
     cli: Cli, tmp_path: Path, embedded_postgres: EmbeddedPostgres, kept_in: str
@@ -180,18 +149,7 @@ def test_a_replay_that_fails_again_replaces_the_cause(
     assert cli.keys(place, "--error-type", "PermanentError") == [1]
 
 
-def test_a_letter_of_an_earlier_release_is_read(cli: Cli, tmp_path: Path) -> None:
-    old = {name: each for name, each in record(1).as_dict().items() if name not in LATER}
-    (tmp_path / "dead").write_text(json.dumps(old) + "\n")
-    (letter,) = cli.letters(str(tmp_path / "dead"))
-    assert (letter["cause_type"], letter["code"], letter["item_form"]) == ("", "", "plain")
-    module(tmp_path, "earlier", SINK)
-    cli("replay", str(tmp_path / "dead"), "--to", "earlier:sink")
-    assert cli.err == "replayed: 1 delivered\n"
-
-
-def test_a_form_of_a_later_release_is_not_sent(cli: Cli, tmp_path: Path) -> None:
-    """Its meaning is unknown here."""
+def test_an_unknown_form_is_not_sent(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "dead").write_text(json.dumps({**record(1).as_json(), "item_form": "new"}) + "\n")
     module(tmp_path, "later", SINK)
     cli("replay", str(tmp_path / "dead"), "--to", "later:sink", code=1)

@@ -37,10 +37,7 @@ class ReplayLane(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A `DeadLetterRecord` read from a store. The item is decoded JSON, with marks as stored.
-
-    Letters of earlier releases have neither `cause_type`, `code` nor `item_form`.
-    """
+    """A `DeadLetterRecord` read from a store. The item is decoded JSON, with marks as stored."""
 
     key: str
     item: Any

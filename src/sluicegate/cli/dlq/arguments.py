@@ -34,8 +34,7 @@ def dlq_options(parser: Parser, count: Callable[[str], int]) -> None:
         "replay": "send letters through a stack of sinks; run it again to continue an "
         "interrupted replay",
         "purge": "remove letters permanently; by default the replayed ones",
-        "init": "create the table for dead letters, or add the columns that an earlier release "
-        "did not create",
+        "init": "create the table for dead letters, or add missing columns",
     }
     for name, text in texts.items():
         command = add(name, text, f"sluicegate dlq {name} {_EXAMPLES[name]}")

@@ -54,7 +54,8 @@ class Prepared:
 async def prepare(
     dsn: str | PostgresAccess, table: str, schema: str | None, *, dry_run: bool = False
 ) -> Prepared:
-    """Create the table of dead letters, or add the columns that an earlier release did not create.
+    """Create the table of dead letters, or add missing columns that are nullable or have a
+    default.
 
     Letters and other columns are kept. Concurrent calls wait for each other, and the changes are
     atomic. Raises `StoreError`, also for a table that is not one of dead letters, which stays

@@ -14,7 +14,7 @@ from ...letters.record import DeadLetterRecord
 from ...letters.store import StoreError, Unreadable
 from ..client.names import qualified, quoted
 from .connection import LetterConnection
-from .table import COLUMNS, LATER
+from .table import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -38,12 +38,9 @@ GROUP BY c.oid HAVING count(*) = $2 ORDER BY 1 LIMIT 10
 """
 """Tables with these columns."""
 _NOTED = ("state", "replay", "outcome")
+_COLUMNS = ", ".join(map(quoted, (*DeadLetterRecord.COLUMNS, *_NOTED, "number")))
 _CHANGED = ("attempts", *ERROR, "last_at")
 """Fields that a replay replaces if it has new values."""
-_NAMES = """
-SELECT attname::text AS name FROM pg_attribute
-WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
-"""
 
 
 class PostgresStore:
@@ -52,16 +49,12 @@ class PostgresStore:
     def __init__(self, dsn: str | PostgresAccess, table: str, schema: str | None) -> None:
         self._table = qualified(schema, table)
         self._connection = LetterConnection(dsn)
-        self._missing: frozenset[str] = frozenset()
-        """Columns that a table created by an earlier release lacks."""
         self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
         await self._connection.open()
         try:
-            found = {row["name"] for row in await self._ask(_NAMES, self._table)}
-            self._missing = frozenset(LATER) - found
-            await self._ask(f"SELECT {self._columns}, number FROM {self._table} LIMIT 0")
+            await self._ask(f"SELECT {_COLUMNS} FROM {self._table} LIMIT 0")
         except StoreError as error:
             why = self._connection.text_of(error.__cause__ or error)
             hint = await self._hint(error.__cause__)
@@ -77,7 +70,7 @@ class PostgresStore:
         """
         code = getattr(error, "sqlstate", None)
         if code == _NO_COLUMN:
-            return "; if an earlier release created it, `sluicegate dlq init` adds the column"
+            return "; `sluicegate dlq init` adds the column, or names the differences"
         if code not in _NO_TABLE:
             return ""
         names = [column.name for column in COLUMNS if not column.is_addable]
@@ -100,11 +93,6 @@ class PostgresStore:
     async def _ask(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
         return await self._connection.ask(self._table, statement, *arguments)
 
-    @property
-    def _columns(self) -> str:
-        names = (*DeadLetterRecord.COLUMNS, *_NOTED)
-        return ", ".join(quoted(name) for name in names if name not in self._missing)
-
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
         """See `Store`. Reads the keys at once and the letters in chunks, without a transaction."""
         self.unreadable.clear()
@@ -116,7 +104,7 @@ class PostgresStore:
         keys = [row["key"] for row in found]
         for start in range(0, len(keys), _BATCH):
             query = (
-                f"SELECT {self._columns}, number FROM {self._table} WHERE key = ANY($1) "
+                f"SELECT {_COLUMNS} FROM {self._table} WHERE key = ANY($1) "
                 "ORDER BY array_position($1, key)"
             )
             for row in await self._ask(query, keys[start : start + _BATCH]):
@@ -141,11 +129,7 @@ class PostgresStore:
     async def end(self, replay: str, endings: Sequence[Ending]) -> None:
         """See `Store`."""
         given = json.dumps([ending.as_dict() for ending in endings])
-        changes = ", ".join(
-            f"{name} = COALESCE(e.{name}, t.{name})"
-            for name in _CHANGED
-            if name not in self._missing
-        )
+        changes = ", ".join(f"{name} = COALESCE(e.{name}, t.{name})" for name in _CHANGED)
         await self._ask(
             f"UPDATE {self._table} t SET state = e.state, outcome = e.outcome, {changes} FROM "
             "json_to_recordset($1::json)"

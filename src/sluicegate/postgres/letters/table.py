@@ -77,19 +77,16 @@ COLUMNS = (
     Column("trace_id", ("text",)),
     Column("maybe_delivered", ("boolean",), "NOT NULL"),
     Column("item_key", ("text",)),
-    Column("parked_behind", ("boolean",), "NOT NULL DEFAULT false"),
+    Column("parked_behind", ("boolean",), "NOT NULL"),
+    Column("cause_type", ("text",), "NOT NULL"),
+    Column("code", ("text",), "NOT NULL"),
+    Column("item_form", ("text",), "NOT NULL"),
     # order of arrival, and notes of replays
     Column("number", ("bigint", "integer"), "GENERATED ALWAYS AS IDENTITY"),
     Column("state", ("text",), "NOT NULL DEFAULT 'pending'"),
     Column("replay", ("text",)),
     Column("outcome", ("text",)),
-    # added when letters began to name their cause and to store items of every type
-    Column("cause_type", ("text",), "NOT NULL DEFAULT ''"),
-    Column("code", ("text",), "NOT NULL DEFAULT ''"),
-    Column("item_form", ("text",), "NOT NULL DEFAULT 'plain'"),
 )
-LATER = ("cause_type", "code", "item_form")
-"""Columns that a table of an earlier release lacks. Such a table can still be read."""
 
 
 def creation(table: str) -> str:
@@ -99,7 +96,7 @@ def creation(table: str) -> str:
 
 
 def additions(found: Sequence[FoundColumn]) -> list[Column]:
-    """Return the columns that an earlier release did not create."""
+    """Return the columns that can be added to a table with the `found` ones."""
     names = {each.name for each in found}
     return [column for column in COLUMNS if column.name not in names and column.is_addable]
 
