@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from sluicegate import Consumer
-from sluicegate.consumer import HandlersByType, MemoryLog, MemorySource, check, decode, skip_seen
-
-if TYPE_CHECKING:
-    from sluicegate import Message
+from sluicegate.consumer import HandlerRegister, MemoryLog, MemorySource, check, decode, skip_seen
 
 
-async def place(message: Message) -> None:
-    print(f"placed {message.value['id']}")
+@dataclass(frozen=True)
+class Placed:
+    id: int
 
 
-async def cancel(message: Message) -> None:
-    print(f"cancelled {message.value['id']}")
+@dataclass(frozen=True)
+class Cancelled:
+    id: int
+
+
+handlers = HandlerRegister(name_of=lambda kind: kind.__name__.lower())
+
+
+@handlers.register
+async def place(event: Placed) -> None:
+    print(f"placed {event.id}")
+
+
+@handlers.register
+async def cancel(event: Cancelled) -> None:
+    print(f"cancelled {event.id}")
 
 
 def has_id(value: Any) -> bool:
@@ -50,7 +63,7 @@ async def main() -> None:
         ],
         poison="skip",
     )
-    report = await consumer.receive(HandlersByType("type", {"placed": place, "cancelled": cancel}))
+    report = await consumer.receive(handlers)
     done = report.counts
     print(f"{done.acked} handled, {done.skipped} skipped, {done.terminated} given up")
 

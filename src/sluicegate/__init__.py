@@ -187,7 +187,7 @@ else:
         elsewhere={
             "clickhouse": ["ClickHouseSink"],
             "consumer": [
-                "HandlersByType",
+                "HandlerRegister",
                 "MemoryLog",
                 "MemoryParkStore",
                 "MemorySource",

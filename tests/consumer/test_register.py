@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 
 async def test_each_handler_takes_the_class_of_its_hint(fake_clock: FakeClock) -> None:
-    """S15, S-T14: dataclasses, models, classes with a type name; async and plain handlers."""
+    """S15, S-T14, consumer/G26: dataclasses, models, classes with a type name; async and plain
+    handlers, in one order per key.
+    """
     handlers, handled = HandlerRegister(), list[Any]()
 
     @handlers.register
@@ -131,6 +133,26 @@ async def test_a_message_without_a_handler_is_poison_alone(
     assert (counts.acked, counts.terminated, counts.naks) == (2, 1, 1)
     assert "NoHandlerError: no handler for the type" in caplog.text
     assert "by the header 'type'; known types: 'Placed'" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [[], 3, None])
+async def test_a_type_that_is_not_text_has_no_handler(fake_clock: FakeClock, kind: Any) -> None:
+    handlers = HandlerRegister(type_of=lambda message: kind)
+    handlers.register(just_place)
+    with pytest.raises(NoHandlerError, match="no handler for the type"):
+        await consume(fake_clock, typed(("Placed", ONE)), handlers, poison="exit")
+
+
+async def test_a_function_of_the_type_that_raises_is_a_failed_try(fake_clock: FakeClock) -> None:
+    def kind(message: Message) -> str:
+        if message.attempt == 1:
+            raise KeyError("later")
+        return "Placed"
+
+    handlers = HandlerRegister(type_of=kind)
+    handlers.register(just_place)
+    ran = await consume(fake_clock, typed(("Placed", ONE)), handlers)
+    assert (ran.report.counts.acked, ran.report.counts.naks) == (1, 1)
 
 
 async def test_it_may_be_skipped_and_is_counted(fake_clock: FakeClock) -> None:

@@ -219,6 +219,8 @@ def test_parameters_that_nothing_provides_are_refused() -> None:
     ("arguments", "told"),
     [
         ({"type_of": ""}, "type_of='': must be text"),
+        ({"type_of": 3}, "type_of=3: must be the name of a header, or a plain function"),
+        ({"type_of": anything}, "and not an async one"),
         ({"name_of": 3}, "name_of=3: must be a plain function of a message class"),
         ({"decode": json.loads}, "decode=.*: must be a function of a message class and a value"),
         ({"call": 3}, "call=3: must be a function of a handler, its argument and the message"),

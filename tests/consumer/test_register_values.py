@@ -99,3 +99,17 @@ async def test_names_types_and_values_may_be_of_another_form(
 
     await consume(fake_clock, [Record("orders", 0, 0, "placed", b"4")], handlers)
     assert handled == [Placed(4)]
+
+
+async def test_a_class_that_is_a_dictionary_gets_the_members(fake_clock: FakeClock) -> None:
+    class Renamed(dict[str, Any]):
+        __type__ = "renamed"
+
+    async def rename(event: Any) -> None:
+        handled.append(event)
+
+    handlers, handled = HandlerRegister(), list[Renamed]()
+    rename.__annotations__["event"] = Renamed
+    handlers.register(rename)
+    await consume(fake_clock, typed(("renamed", {"id": 7, "to": "b"})), handlers)
+    assert handled == [{"id": 7, "to": "b"}]

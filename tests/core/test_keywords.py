@@ -69,10 +69,12 @@ def test_options_reach_the_function_and_absent_ones_have_their_default() -> None
 
 
 def test_an_unknown_keyword_is_refused_by_name() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^sise=1: Plain has no such argument; did you mean size=\?$"
-    ):
+    """With the nearest name, and with all of them: the nearest one may be wrong, or missing."""
+    takes = "Plain has no such argument; it takes items, own, size, name, key"
+    with pytest.raises(ConfigError, match=rf"^sise=1: {takes}; did you mean size\?$"):
         Plain([], sise=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    with pytest.raises(ConfigError, match=rf"^colour=1: {takes}$"):
+        Plain([], colour=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def test_with_a_rest_unknown_keywords_reach_the_function() -> None:

@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "mistakes.md"
 MESSAGES = Path(__file__).with_name("messages.txt")
 PHASES = ("At construction", "As a warning", "At opening", "At run time", "In the log")
 SHOWN = (
-    "Limits: `linger_ms`",
+    "Limits: `max_size`",
     "Milliseconds for a delay",
     "A table that is not there",
     "One item instead of several",

@@ -29,7 +29,6 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.checks import shown
-from sluicegate._core.known_names import _DECORATORS, _ELSEWHERE, _INSTEAD, right_name
 from sluicegate.batcher.item_mistakes import check_item, several
 from sluicegate.files import FileSink, FileSource
 from sluicegate.http import ElasticsearchSink, HttpSink
@@ -237,26 +236,6 @@ def test_an_unknown_argument_is_refused_by_name(name: str) -> None:
         kind(*needed, colour="secret")
     assert "secret" not in str(hid.value)
     assert "args" not in inspect.signature(kind).parameters
-
-
-def test_every_name_of_the_table_is_one_of_ours() -> None:
-    """An outdated entry would suggest a name that does not exist."""
-    ours = {name for kind in PUBLIC if callable(kind) for name in _parameters(kind)}
-    assert {name for name in _ELSEWHERE if name not in ours} == set()
-    assert {each.partition("=")[0] for each in _INSTEAD} <= ours
-    assert {each.partition("(")[0] for each in _DECORATORS} <= set(sluicegate.__all__)
-
-
-def _parameters(kind: Any) -> list[str]:
-    try:
-        return list(inspect.signature(kind).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
-def test_an_own_name_that_is_nearly_right_is_found() -> None:
-    assert right_name("max_item", ["workers", "max_items"]) == "max_items="
-    assert right_name("colour", ["workers", "max_items"]) is None
 
 
 @pytest.mark.parametrize(

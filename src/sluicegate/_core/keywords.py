@@ -1,4 +1,4 @@
-"""Shared keyword options, defined once; and errors for unknown arguments, with suggestions.
+"""Shared keyword options, defined once; and errors for unknown arguments, with the accepted ones.
 
 A TypedDict names the options and their types, and one function holds the defaults. A function that
 declares `**options: Unpack[TheTypedDict]` passes them on. Type checkers see each keyword by name,
@@ -8,6 +8,7 @@ without such options.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import sys
 from functools import wraps
@@ -15,11 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .checks import bad, shown
 from .errors import ConfigError
-from .known_names import decorator_for, right_name
 from .sink import SinkDecorator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 ClassT = TypeVar("ClassT", bound=type)
 FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
@@ -57,7 +57,8 @@ def takes(
                 raise _unnamed(type(self).__name__, args, known, most)
             for name, value in keywords.items() if rest is None else ():
                 if name not in known:
-                    raise unknown_argument(type(self).__name__, name, value, known)
+                    near = nearest(name, known)
+                    raise unknown_argument(type(self).__name__, name, value, known, near)
             return function(self, *args, **keywords)
 
         checked.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature
@@ -67,10 +68,10 @@ def takes(
 
 
 def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
-    """Make a class refuse unknown arguments with a `ConfigError` that suggests the right one.
+    """Make a class refuse unknown arguments with a `ConfigError` that names those it takes.
 
     A decorator also refuses a sink as an argument, unless it `takes_sink`. A class that passes other
-    arguments to a client refuses only those that mean a required argument which is not given.
+    arguments to a client refuses only those that resemble a required argument which is not given.
     """
 
     def decorate(kind: ClassT) -> ClassT:
@@ -91,12 +92,13 @@ def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
                 raise ConfigError(f"{shown(args[0])} {rule}")
             if len(args) > most:
                 raise _unnamed(kind.__name__, args, known, most)
-            wanted = known
-            if has_client:
-                wanted = tuple(each for each in known if each in required - keywords.keys())
+            wanted = required - keywords.keys() if has_client else known
             for name, value in keywords.items():
-                if name not in known and (not has_client or right_name(name, wanted)):
-                    raise unknown_argument(kind.__name__, name, value, wanted)
+                if name in known:
+                    continue
+                near = nearest(name, wanted)
+                if near is not None or not has_client:
+                    raise unknown_argument(kind.__name__, name, value, known, near)
             init(self, *args, **keywords)
 
         kind.__init__ = checked  # type: ignore[misc]  # of this very class
@@ -106,21 +108,18 @@ def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
 
 
 def unknown_argument(
-    owner: str, name: str, value: object, known: Collection[str], instead: str | None = None
+    owner: str, name: str, value: object, known: Sequence[str], near: str | None
 ) -> ConfigError:
-    """Return the error for a keyword that `owner` does not have; `instead` is the suggestion."""
-    right, decorator = right_name(name, known), decorator_for(name)
-    rule = f"{owner} has no such argument; "
-    if instead is not None:
-        rule += instead
-    elif right is not None:
-        rule += f"did you mean {right}{' (in seconds)' if name.endswith('_ms') else ''}?"
-    elif decorator is not None:
-        rule += f"wrap the sink: stack(sink, {decorator})"
-    else:
-        rule += "it takes " + ", ".join(known)
+    """Return the error for a keyword that `owner` does not have; `near` is the suggestion."""
+    takes = f"{owner} has no such argument; it takes {', '.join(known)}"
+    rule = takes if near is None else f"{takes}; did you mean {near}?"
     is_safe = value is None or isinstance(value, (bool, int, float))  # hides passwords
     return bad(name, value, rule) if is_safe else ConfigError(f"{name}=...: {rule}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the one of the `known` names that is nearest to `name`, if one is near."""
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
 def _unnamed(owner: str, args: Sequence[object], known: Sequence[str], most: int) -> ConfigError:

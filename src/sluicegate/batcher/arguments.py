@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
 from .._core import checks
 from .._core.errors import ParkedBehind, PermanentError
 from .._core.function_sink import as_sink
-from .._core.keywords import unknown_argument
-from .._core.known_names import right_name
+from .._core.keywords import nearest, unknown_argument
 from .._core.observer import Observer
 from .._core.order.parking import MOST_PARKED, POLICIES, check_store
 from .._core.sink import RefusesKeys, capabilities_of, dead_letters_in, stretch_limits, walk
@@ -32,15 +31,17 @@ T = TypeVar("T")
 
 
 def refuse_misplaced(owner: type, given: Mapping[str, object]) -> None:
-    """Refuse keywords that `owner` does not have, with the right place or name of the first."""
+    """Refuse keywords that `owner` does not have; the error also names the limits."""
     limits = tuple(inspect.signature(Limits).parameters)
-    known = [name for name in inspect.signature(owner).parameters if name != "misplaced"]
+    own = [name for name in inspect.signature(owner).parameters if name != "misplaced"]
+    known = [f"limits=Limits({', '.join(limits)})" if name == "limits" else name for name in own]
     for name, value in given.items():
         if name in limits:
             raise checks.bad(name, value, f"is one of the limits; pass limits=Limits({name}=...)")
-        limit = None if right_name(name, known) else right_name(name, limits)
-        instead = None if limit is None else f"did you mean limits=Limits({limit}...)?"
-        raise unknown_argument(owner.__name__, name, value, known, instead)
+        near, limit = nearest(name, own), nearest(name, limits)
+        if near is None and limit is not None:
+            near = f"limits=Limits({limit}=...)"
+        raise unknown_argument(owner.__name__, name, value, known, near)
 
 
 def checked_name(name: object) -> str:

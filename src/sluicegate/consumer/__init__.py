@@ -50,7 +50,6 @@ from .._core.subscriptions import (
 )
 from ..letters.parked import MemoryParkStore
 from .batching.batch_options import BatchOptions
-from .by_type import HandlersByType
 from .claim import Attempts
 from .consumer import Consumer
 from .counts import MessageCounts
@@ -138,7 +137,6 @@ __all__ = [
     "HandlerRegister",
     "HandlerTimeout",
     "HandlerWatch",
-    "HandlersByType",
     "Health",
     "InFlight",
     "Lag",

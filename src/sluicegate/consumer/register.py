@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 
 from .._core import checks
 from .._core.checks import accepts, bad, is_async, shown
-from .by_type import typed_by
 from .handlers import InThread, OfOneMessage, as_handler, why_no_function
 from .hints import Envelope, decode_json, signature_of, subclasses_of, type_name
 from .message import Message
@@ -93,7 +92,7 @@ class HandlerRegister(OfOneMessage):
         call: RegisteredCall | None = None,
         unhandled: Unhandled = "poison",
     ) -> None:
-        self._type_of, self._source = typed_by(type_of)
+        self._type_of, self._source = _typed_by(type_of)
         rule = "must be a plain function of a message class"
         self._name_of = checks.optional_function("name_of", name_of, rule) or type_name
         given = "a message class and a value"
@@ -214,6 +213,20 @@ class HandlerRegister(OfOneMessage):
 
     def __repr__(self) -> str:
         return f"HandlerRegister({self._source}, [{', '.join(map(shown, self._known))}])"
+
+
+def _typed_by(
+    type_of: str | Callable[[Message], object],
+) -> tuple[Callable[[Message], object], str]:
+    """Return the function from a message to its type, and the function's name. Raises
+    `ConfigError`.
+    """
+    if not isinstance(type_of, str):
+        rule = "must be the name of a header, or a plain function of a message"
+        function = checks.function("type_of", type_of, rule)
+        return function, getattr(type_of, "__qualname__", "type_of")
+    name = checks.text("type_of", type_of)
+    return lambda message: message.header(name), f"the header {name!r}"
 
 
 def _function(name: str, given: Any, argument: str, *, takes: int) -> Any:

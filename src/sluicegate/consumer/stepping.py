@@ -150,7 +150,7 @@ class WithSteps(OfOneMessage):
 
 
 def with_steps(handler: MessageHandler, *steps: Step) -> Callable[[Message], Awaitable[object]]:
-    """Return a handler with its own steps before it, for example for `HandlersByType`.
+    """Return a handler with its own steps before it, for example to replay dead letters.
 
     Raises `ConfigError` if `handler` is not a handler or a step is not a function of a message.
     """
