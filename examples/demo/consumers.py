@@ -85,9 +85,9 @@ class _Consumer:
 class Consumers:
     """A context with consumers by name; its exit kills those that still run.
 
-    Args: module: the module that each of them runs. It reads a line of JSON with `place` and its
-        name,
-            and prints `ready`.
+    Args:
+        module: the module that each of them runs. It reads a line of JSON with `place` and its
+            name, and prints `ready`.
         place: where they read and write.
     """
 

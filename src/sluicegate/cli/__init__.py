@@ -113,17 +113,11 @@ def _parser(groups: Mapping[str, Group]) -> Parser:
     return parser
 
 
-def _count(*, least: int = 1, most: int | None = None) -> Callable[[str], int]:
-    rule = (
-        f"a whole number of at least {least}"
-        if most is None
-        else f"a whole number from {least} to {most}"
-    )
-
+def _count() -> Callable[[str], int]:
     def count(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
-        if value < least or (most is not None and value > most):
-            message = f"{text!r} must be {rule}"
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
+        if value < 1:
+            message = f"{text!r} must be a whole number of at least 1"
             raise argparse.ArgumentTypeError(message)
         return value
 
