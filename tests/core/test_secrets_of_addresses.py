@@ -258,9 +258,7 @@ async def test_no_command_and_no_function_takes_an_empty_dsn(real_clock: object)
             await check_streams(absent)  # type: ignore[arg-type]  # what a variable may be
 
 
-@pytest.mark.parametrize(
-    "command", ["pg check", "queue lag", "stream lag", "dlq list", "demo --dsn"]
-)
+@pytest.mark.parametrize("command", ["pg check", "queue lag", "stream lag", "dlq list"])
 def test_a_command_with_an_empty_name_says_so(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,8 +55,7 @@ BELOW: Mapping[str, frozenset[str]] = {
     "flow": CORE | STAGES,
     **{name: ENGINE | USES.get(name, frozenset()) for name in TECHNOLOGIES},
     "testing": ENGINE,
-    "cli": ENGINE | {"testing", "demo"},
-    "demo": LIBRARY | {"testing"},
+    "cli": ENGINE | {"testing"},
 }
 ROOMS = {"commands": "cli", "server": "testing"}
 """The modules of a technology, by the last part of their package or name, that may import a part

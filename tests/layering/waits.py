@@ -23,7 +23,7 @@ CLIENTS = frozenset({"client", "con", "connection", "engine", "pool", "producer"
 """The names of variables and attributes for what talks to a server."""
 CLOSING = frozenset({"__aexit__", "abort", "aclose", "close", "disconnect", "leave", "stop"})
 LIMITS = frozenset({"answered", "bounded", "timeout_at"})
-ELSEWHERE = frozenset({"sluicegate.demo", "sluicegate.testing"})
+ELSEWHERE = frozenset({"sluicegate.testing"})
 
 _CONFLUENT = "`ConfluentSession.close` waits for at most `stop_timeout`"
 _SQL = "`_closed` limits its caller"

@@ -52,14 +52,6 @@ _TUNE = (
     "throughput if there is one, and recommend limits."
 )
 _TUNE_EXAMPLE = "sluicegate tune app:sink --items app:make_item --rate 5000 --latency 50ms --yes"
-_DEMO_HELP = "write a year of flights into a PostgreSQL server that is killed half-way"
-_DEMO = (
-    "Write 336,776 real flights, with some spoiled ones among them, through a full stack "
-    "into PostgreSQL; kill the server half-way; "
-    "prove by SQL that every flight is stored exactly once, and every spoiled one is among the "
-    "dead letters and nowhere else. Further scenes show order per aircraft, tenants, a queue in "
-    "PostgreSQL, NATS JetStream, Kafka and Spark."
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,11 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return dlq(options)
         if options.command == "tune":
             return tune(options)
-        if options.command in groups:
-            return groups[options.command].run(options)
-        from ..demo.demo import demo
-
-        return demo(options)
+        return groups[options.command].run(options)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
         extra = _extra(options, package, groups)
@@ -98,8 +86,6 @@ def _group(name: str) -> Group:
 
 def _extra(options: argparse.Namespace, package: str, groups: Mapping[str, Group]) -> str | None:
     """Return the extra that provides the package for this command."""
-    if options.command == "demo":
-        return "demo-spark" if options.spark else "demo"
     group = groups.get(options.command)
     return (_EXTRAS[options.command] if group is None else group.extras).get(package)
 
@@ -114,7 +100,6 @@ def _parser(groups: Mapping[str, Group]) -> Parser:
     version = sys.modules[__name__.partition(".")[0]].__version__  # of the code that runs
     parser.add_argument("--version", action="version", version=f"sluicegate {version}")
     add = parser.accept_commands("command")
-    _demo_options(add("demo", _DEMO_HELP, "sluicegate demo --rows 20000 --no-kafka", _DEMO))
     dlq_options(add("dlq", _DLQ_HELP, "sluicegate dlq list dead.jsonl", _DLQ), _count())
     tune_options(add("tune", _TUNE_HELP, _TUNE_EXAMPLE, _TUNE), _count())
     for name, (_, text) in _GROUPS.items():
@@ -128,86 +113,11 @@ def _parser(groups: Mapping[str, Group]) -> Parser:
     return parser
 
 
-def _demo_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dsn",
-        help="use this database, in a separate schema, instead of an embedded one; it is "
-        "never killed",
-    )
-    parser.add_argument("--rows", type=_count(), help="use only the first ROWS flights")
-    parser.add_argument("--no-chaos", action="store_true", help="do not kill the server")
-    parser.add_argument(
-        "--batch-size",
-        type=_count(),
-        default=500,
-        metavar="ITEMS",
-        help="items per batch (default: 500)",
-    )
-    parser.add_argument(
-        "--workers",
-        type=_count(most=64),
-        default=2,
-        help="concurrent batches in flight, at most 64 (default: 2)",
-    )
-    parser.add_argument(
-        "--producers",
-        type=_count(most=1000),
-        default=4,
-        help="concurrent producer tasks, at most 1000 (default: 4)",
-    )
-    parser.add_argument(
-        "--poison",
-        type=_count(least=0),
-        default=2000,
-        metavar="N",
-        help="spoil a copy of one flight in N; 0 spoils none (default: 2000)",
-    )
-    _scene_options(parser)
-    parser.add_argument(
-        "--plain", action="store_true", help="print progress as plain lines, also on a terminal"
-    )
-
-
-def _scene_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-queue",
-        action="store_true",
-        help="skip the scene on a queue in PostgreSQL, in which three workers are killed",
-    )
-    parser.add_argument(
-        "--no-nats",
-        action="store_true",
-        help="skip the scene on NATS JetStream, in which a consumer is killed",
-    )
-    scene = parser.add_mutually_exclusive_group()
-    scene.add_argument(
-        "--kafka",
-        action="store_true",
-        help="require the scene on Kafka, in which a consumer is killed; it needs Java 17 and "
-        "Maven (default: play it if Kafka can be started)",
-    )
-    scene.add_argument("--no-kafka", action="store_true", help="skip that scene")
-    scene = parser.add_mutually_exclusive_group()
-    scene.add_argument(
-        "--spark",
-        action="store_true",
-        help="require the last scene, a Spark pipeline in which an executor is killed; it needs "
-        "sluicegate[demo-spark] and Java (default: play it if both are installed)",
-    )
-    scene.add_argument("--no-spark", action="store_true", help="skip that scene")
-
-
-def _count(*, least: int = 1, most: int | None = None) -> Callable[[str], int]:
-    rule = (
-        f"a whole number of at least {least}"
-        if most is None
-        else f"a whole number from {least} to {most}"
-    )
-
+def _count() -> Callable[[str], int]:
     def count(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
-        if value < least or (most is not None and value > most):
-            message = f"{text!r} must be {rule}"
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
+        if value < 1:
+            message = f"{text!r} must be a whole number of at least 1"
             raise argparse.ArgumentTypeError(message)
         return value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import argparse
@@ -11,13 +11,8 @@ if TYPE_CHECKING:
 
     from .parser import Parser
 
-
-class Counts(Protocol):
-    """Makes the type of an argument that is a whole number within bounds."""
-
-    def __call__(self, *, least: int = 1, most: int | None = None) -> Callable[[str], int]:
-        """Return the type."""
-        ...
+Counts: TypeAlias = "Callable[[], Callable[[str], int]]"
+"""Makes the type of an argument that is a whole number of at least 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from examples.demo.flights import find_file
 from tests.examples.example import printed_on
 from tests.spark.sql import query
 
 from sluicegate import Batch, PermanentError, WriteResult
-from sluicegate.demo.flights import find_file
 from sluicegate.spark import DeadLettersError, Pipeline, PipelineError
 from sluicegate.spark.pipeline import Destination, Source, Step, Stream, Watermark, Write
 

@@ -1,4 +1,4 @@
-"""`sluicegate demo`: a year of flights through a batcher into a database that is killed half-way.
+"""A year of flights through a batcher into a database that is killed half-way.
 
 1. Every process is started and stopped inside `run`, so that a signal at any time leads to a clean
    shutdown.
@@ -19,14 +19,24 @@ from typing import TYPE_CHECKING, cast
 
 import asyncpg
 
-from .._core.clock import LOOP_CLOCK
-from .._core.errors import ConfigError, DrainTimeout, MissingExtra, SluicegateError
-from .._core.runtime.run import run
-from .._core.stacking import stack
-from ..batcher import Batcher, Limits
-from ..retry import CircuitBreaker, Retry
-from ..sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
-from ..testing import EmbeddedUnavailable
+from sluicegate import (
+    Batcher,
+    CircuitBreaker,
+    ConfigError,
+    DeadLetter,
+    DeadLetterRecord,
+    DrainTimeout,
+    Limits,
+    MissingExtra,
+    Retry,
+    SluicegateError,
+    Timeout,
+    run,
+    stack,
+)
+from sluicegate.postgres import PostgresSink
+from sluicegate.testing import EmbeddedUnavailable
+
 from .database import Database
 from .flights import NAMES, Flight, FlightFile, NoFlights, find_file, spoiled
 from .progress import FlushTimes, Progress, View, make_view, show_periodically
@@ -65,7 +75,7 @@ def demo(options: argparse.Namespace) -> int:
             raise
         notes: list[str] = getattr(raised, "__notes__", [])
         print(
-            f"sluicegate demo: {str(error) or type(error).__name__}",
+            f"demo: {str(error) or type(error).__name__}",
             *notes,
             sep="\n",
             file=sys.stderr,
@@ -150,7 +160,7 @@ class Demo:
             for flight in file:
                 self._flights.append(flight)
                 if file.rows % READ_AT_ONCE == 0:
-                    await LOOP_CLOCK.sleep(0)
+                    await asyncio.sleep(0)
         self._spoil()
         self._expected = Expected(file.rows, file.digest, spoiled=len(self._flights) - file.rows)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import sys
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,14 +16,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .._core.clock import LOOP_CLOCK
-from .._core.observer import Observer
+from sluicegate import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .._core.batch import Batch
-    from ..batcher import Batcher
+    from sluicegate import Batch, Batcher
+
     from .database import Database
 
 EVERY = 0.2
@@ -74,13 +75,13 @@ class Progress:
         self._times = times
         self._database = database
         self._pace = Pace()
-        self._began = LOOP_CLOCK.now()
+        self._began = time.monotonic()
         self.total = total
 
     @property
     def seconds(self) -> float:
         """Seconds since the start."""
-        return LOOP_CLOCK.now() - self._began
+        return time.monotonic() - self._began
 
     @property
     def done(self) -> int:
@@ -192,7 +193,7 @@ class LiveView:
         table = Table.grid(padding=(0, 3))
         for name, figure in progress.figures().items():
             table.add_row(Text(name, style="dim"), Text(figure))
-        self._live.update(Panel(Group(bar, table), title="sluicegate demo"), refresh=True)
+        self._live.update(Panel(Group(bar, table), title="flights"), refresh=True)
 
     def say(self, text: str) -> None:
         """Print a line above the display."""
@@ -215,4 +216,4 @@ async def show_periodically(view: View, progress: Progress) -> None:
     """Show the state periodically until cancelled."""
     while True:
         view.show(progress)
-        await LOOP_CLOCK.sleep(EVERY)
+        await asyncio.sleep(EVERY)

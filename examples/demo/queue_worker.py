@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from .._core.errors import PermanentError
-from .._core.runtime.run import run
-from ..consumer import Consumer
-from ..postgres import PostgresQueueSource
+from sluicegate import Consumer, PermanentError, run
+from sluicegate.postgres import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..consumer.message import Message
+    from sluicegate import Message
 
-MODULE = "sluicegate.demo.queue_worker"
+MODULE = "examples.demo.queue_worker"
 QUEUE = "flights"
 LEASE_SECONDS = 1.0
 """Seconds after which the aircraft of a killed worker pass to other workers."""

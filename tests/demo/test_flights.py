@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from examples.demo.flights import NAMES, FlightFile, NoFlights, find_file
 
-from sluicegate.demo.flights import NAMES, FlightFile, NoFlights, find_file
 from sluicegate.testing import skip_or_fail
 
 HEADER = ",".join(NAMES[1:]).encode() + b"\n"

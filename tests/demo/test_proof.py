@@ -10,9 +10,8 @@ import pytest
 
 pytest.importorskip("asyncpg")
 import asyncpg
-
-from sluicegate.demo.flights import NAMES, Flight, FlightFile
-from sluicegate.demo.proof import Expected, create_table, prove
+from examples.demo.flights import NAMES, Flight, FlightFile
+from examples.demo.proof import Expected, create_table, prove
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,22 +12,23 @@ import os
 import sys
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._core.errors import SluicegateError
-from ..testing.servers.children import reap
-from ..testing.servers.guarded import PACKAGES, GuardedFolder
-from ..testing.servers.processes import kill_all_in
+from sluicegate import SluicegateError
+from sluicegate.testing.servers.children import reap
+from sluicegate.testing.servers.guarded import GuardedFolder
+from sluicegate.testing.servers.processes import kill_all_in
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Mapping
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     from _typeshed import DataclassInstance
 
+CHECKOUT = Path(__file__).parents[2]
 KILL_SECONDS = 30.0
 _LAST = 2000
 """Characters of a consumer's output that are shown if it fails."""
@@ -84,9 +85,9 @@ class _Consumer:
 class Consumers:
     """A context with consumers by name; its exit kills those that still run.
 
-    Args: module: the module that each of them runs. It reads a line of JSON with `place` and its
-        name,
-            and prints `ready`.
+    Args:
+        module: the module that each of them runs. It reads a line of JSON with `place` and its
+            name, and prints `ready`.
         place: where they read and write.
     """
 
@@ -139,7 +140,7 @@ class Consumers:
                 stderr=output,
                 cwd=self._folder.path,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGES), *sys.path])},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *sys.path])},
             )
         started = self._started[name] = _Consumer(process, log)
         settings = {"place": asdict(self._place), "name": name}

@@ -21,17 +21,24 @@ from typing import TYPE_CHECKING
 import asyncpg
 import psutil
 
-from .._core.clock import LOOP_CLOCK
-from .._core.extras import missing
-from ..spark.driver.session import cancel, has_java
-from ..spark.pipeline import Destination, Layer, Pipeline, Source, SparkSettings, Step, Write
+from sluicegate.spark.driver.session import cancel, has_java
+from sluicegate.spark.pipeline import (
+    Destination,
+    Layer,
+    Pipeline,
+    Source,
+    SparkSettings,
+    Step,
+    Write,
+)
+
 from .flights import FlightFile
 from .proof import CONNECT_SECONDS, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..spark.pipeline import PipelineReport
+    from sluicegate.spark import PipelineReport
 
 EXECUTORS = 2
 BUCKETS = 8
@@ -91,7 +98,7 @@ executor.
 def unavailable_reason() -> str | None:
     """The reason why the scene cannot run; `None` if it can."""
     if importlib.util.find_spec("pyspark") is None:
-        return str(missing("pyspark", "demo-spark", "the scene"))
+        return "PySpark is not installed; `make demo-spark` installs it"
     return None if has_java() else "Spark needs Java: no `java` on the PATH, no JAVA_HOME"
 
 
@@ -125,7 +132,7 @@ class SparkScene:
         (folder / "log4j2.properties").write_text(_QUIET, encoding="utf-8")
         schema = ", ".join(f"{name} {_TYPES.get(name, 'INT')}" for name in FlightFile.COLUMNS)
         return Pipeline(
-            name="sluicegate demo",
+            name="demo",
             spark=SparkSettings(
                 master=f"local-cluster[{EXECUTORS},1,1024]",
                 conf={
@@ -182,7 +189,7 @@ class SparkScene:
             "the latest flight of each aircraft, in order"
         )
         killing = asyncio.create_task(self._kill_one())
-        thread = ThreadPoolExecutor(1, thread_name_prefix="sluicegate demo spark")
+        thread = ThreadPoolExecutor(1, thread_name_prefix="demo spark")
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, pipeline.run)
         except asyncio.CancelledError:
@@ -196,10 +203,10 @@ class SparkScene:
         """Kill an executor once the first bucket has been committed."""
         connection = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
         try:
-            while not await connection.fetchval(
+            while not await connection.fetchval(  # noqa: ASYNC110  # Spark's processes write them
                 f"SELECT EXISTS (SELECT FROM {self._schema}.aircraft)"
             ):
-                await LOOP_CLOCK.sleep(LOOK_SECONDS)
+                await asyncio.sleep(LOOK_SECONDS)
             executor = next(filter(_is_executor, psutil.Process().children(recursive=True)), None)
             if executor is not None:
                 self._say("killing an executor with SIGKILL")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from .._core.extras import missing
-from .._core.stacking import stack
-from ..batcher import Batcher, Limits
-from ..nats import partitioned
-from ..retry import Retry
-from ..sinks import NatsSink
-from ..testing import embedded_nats
+from sluicegate import Batcher, Limits, Retry, stack
+from sluicegate.nats import NatsSink, partitioned
+from sluicegate.testing import embedded_nats
+
 from .carried import Carrier
 from .consumer import PARTITIONS
 from .legs import as_value, tailnum_of
@@ -25,13 +21,6 @@ if TYPE_CHECKING:
 FLIGHTS = 30_000
 STREAM = "FLIGHTS"
 SUBJECT = "flights"
-
-
-def unavailable_reason() -> str | None:
-    """The reason why the scene cannot run, as far as it is known without starting NATS."""
-    if importlib.util.find_spec("nats") is None:
-        return str(missing("nats", "demo", "the scene"))
-    return None
 
 
 def _start(opened: ExitStack) -> str:
@@ -51,7 +40,7 @@ async def _create_stream(servers: str) -> None:
         subjects=[source],
         subject_transform=SubjectTransform(src=source, dest=destination),
     )
-    opened: Any = nats.connect(servers)  # pyright: ignore[reportUnknownMemberType]
+    opened: Any = nats.connect(servers)
     async with await opened as client:
         await client.jetstream().add_stream(config)
 

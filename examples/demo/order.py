@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from .._core.stacking import stack
-from ..batcher import Batcher, Limits
-from ..retry import Retry
-from ..sinks import DeadLetter, MemorySink, PostgresSink, Timeout
+from sluicegate import Batcher, DeadLetter, Limits, Retry, Timeout, stack
+from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import MemorySink
+
 from .flights import NAMES
 from .proof import CONNECT_SECONDS, Finding
 

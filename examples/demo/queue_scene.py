@@ -12,17 +12,16 @@ order per aircraft by processes that are killed and whose number changes.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import math
+import time
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import asyncpg
 
-from .._core.clock import LOOP_CLOCK
-from .._core.extras import missing
-from ..postgres import QueueAdmin, install_streams
+from sluicegate.postgres import QueueAdmin, install_streams
+
 from .consumers import Consumers
 from .legs import legs_of
 from .progress import EVERY, Pace
@@ -50,13 +49,6 @@ MAX_ATTEMPTS = 20
 """High enough that no flight becomes a dead letter because its workers were killed."""
 STALLED_SECONDS = 30.0
 """Seconds without progress after which the proof shows what is missing."""
-
-
-def unavailable_reason() -> str | None:
-    """The reason why the scene cannot run."""
-    if importlib.util.find_spec("psutil") is None:
-        return str(missing("psutil", "demo", "the scene"))
-    return None
 
 
 class QueueScene:
@@ -168,14 +160,14 @@ class QueueScene:
             if progress.idle_seconds > STALLED_SECONDS:
                 return
             workers.check()
-            await LOOP_CLOCK.sleep(EVERY)
+            await asyncio.sleep(EVERY)
 
     async def _watch(self, tables: QueueTables) -> None:
         """Show the counts of the tables periodically until cancelled."""
         while True:
             self._progress.update(await tables.count())
             self._view.show(self._progress)
-            await LOOP_CLOCK.sleep(EVERY)
+            await asyncio.sleep(EVERY)
 
 
 class QueueProgress:
@@ -185,29 +177,29 @@ class QueueProgress:
         self.total = total
         self._counts = QueueCounts()
         self._pace = Pace()
-        self._began = self._moved = LOOP_CLOCK.now()
+        self._began = self._moved = time.monotonic()
         self._workers: Consumers | None = None
 
     def begin(self, workers: Consumers) -> None:
         """Start the clock."""
         self._workers = workers
-        self._began = self._moved = LOOP_CLOCK.now()
+        self._began = self._moved = time.monotonic()
 
     def update(self, counts: QueueCounts) -> None:
         """Update the counts of the tables."""
         if counts != self._counts:
-            self._moved = LOOP_CLOCK.now()
+            self._moved = time.monotonic()
         self._counts = counts
 
     @property
     def seconds(self) -> float:
         """Seconds since the start."""
-        return LOOP_CLOCK.now() - self._began
+        return time.monotonic() - self._began
 
     @property
     def idle_seconds(self) -> float:
         """Seconds since the counts last changed."""
-        return LOOP_CLOCK.now() - self._moved
+        return time.monotonic() - self._moved
 
     @property
     def done(self) -> int:

@@ -9,12 +9,11 @@ import re
 import pytest
 
 pytest.importorskip("rich")
+from examples.demo.database import Database
+from examples.demo.progress import FlushTimes, LiveView, Pace, PlainView, Progress, make_view
 from rich.console import Console
 
-from sluicegate._core.batch import Batch
-from sluicegate.batcher import Batcher
-from sluicegate.demo.database import Database
-from sluicegate.demo.progress import FlushTimes, LiveView, Pace, PlainView, Progress, make_view
+from sluicegate import Batch, Batcher
 
 
 def test_the_pace_is_that_of_the_last_second() -> None:
@@ -77,7 +76,7 @@ def test_live_progress_is_a_panel_that_is_drawn_in_place() -> None:
     text = output.getvalue()
     assert text.endswith("\x1b[?25h"), "the cursor is shown again"
     text = re.sub(r"\x1b\[[\d;?]*\w", "", text)
-    assert "sluicegate demo" in text
+    assert "flights" in text
     assert "7 of 7" in text
     assert "[dim]" not in text
     assert "[bold]something[/bold] happened" in text

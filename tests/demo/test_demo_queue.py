@@ -14,21 +14,21 @@ import pytest
 pytest.importorskip("rich")
 pytest.importorskip("asyncpg")
 import asyncpg
-from tests.cli.demo_help import assert_nothing_is_left, signalled, start
+from examples.demo.flights import NoFlights, find_file
+from examples.demo.proof import create_table, replace_schema
+from examples.demo.queue_producer import enqueue, planned, shares_of
+from examples.demo.queue_proof import QueueTables
+from examples.demo.queue_worker import QUEUE, QueuePlace
+from tests.demo.demo_help import assert_nothing_is_left, signalled, start
 
-from sluicegate.cli import main
-from sluicegate.demo.flights import NoFlights, find_file
-from sluicegate.demo.proof import create_table, replace_schema
-from sluicegate.demo.queue_producer import enqueue, planned, shares_of
-from sluicegate.demo.queue_proof import QueueTables
-from sluicegate.demo.queue_worker import QUEUE, QueuePlace
 from sluicegate.postgres import QueueAdmin, install_streams
 from sluicegate.testing import skip_or_fail
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluicegate.demo.proof import Finding
+    from examples.demo.proof import Finding
+
     from sluicegate.testing import EmbeddedPostgres
 
 JOIN, KILL = "one worker becomes 8", "killing 3 workers with SIGKILL"
@@ -98,21 +98,6 @@ def test_no_moment_to_interrupt_leaves_a_worker_behind(
         False,
     ), output
     assert_nothing_is_left(folder)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("flights")
-def test_without_psutil_the_scene_is_left_out_and_says_why(
-    embedded_postgres: EmbeddedPostgres,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(
-        "sluicegate.demo.scenes.queue_scene.unavailable_reason", lambda: "psutil is not installed"
-    )
-    arguments = ["--rows", "50", "--plain", "--no-kafka", "--no-spark"]
-    assert main(["demo", *arguments, "--dsn", embedded_postgres.dsn]) == 0
-    assert "no scene on a queue: psutil is not installed" in capfd.readouterr().out
 
 
 # -- the proof -------------------------------------------------------------------------------------

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
-from .._core.extras import missing
-from .._core.stacking import stack
-from ..batcher import Batcher, Limits
-from ..kafka.sink import KafkaSink
-from ..retry import Retry
-from ..testing import embedded_kafka
+from sluicegate import Batcher, Limits, Retry, stack
+from sluicegate.kafka import KafkaSink
+from sluicegate.testing import embedded_kafka
+
 from .carried import Carrier
 from .legs import as_value, tailnum_of
 
@@ -23,13 +20,6 @@ FLIGHTS = 60_000
 PARTITIONS = 6
 TOPIC = "flights"
 _SETTINGS = {"group.min.session.timeout.ms": "1000"}
-
-
-def unavailable_reason() -> str | None:
-    """The reason why the scene cannot run, as far as it is known without starting Kafka."""
-    if importlib.util.find_spec("aiokafka") is None:
-        return str(missing("aiokafka", "demo", "the scene"))
-    return None
 
 
 def _start(opened: ExitStack) -> str:

@@ -17,12 +17,12 @@ from sluicegate.testing import EmbeddedUnavailable, skip_or_fail
 
 pytest.importorskip("rich")
 pytest.importorskip("asyncpg")
-from tests.cli.demo_help import assert_nothing_is_left, signalled, start
+from examples.demo.__main__ import main
+from examples.demo.database import Database
+from examples.demo.flights import NoFlights, find_file
+from tests.demo.demo_help import assert_nothing_is_left, signalled, start
 
 from sluicegate.batcher import Batcher
-from sluicegate.cli import main
-from sluicegate.demo.database import Database
-from sluicegate.demo.flights import NoFlights, find_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,6 @@ def test_a_server_killed_half_way_costs_no_row(
     assert (
         main(
             [
-                "demo",
                 "--rows",
                 "20000",
                 "--plain",
@@ -89,11 +88,10 @@ def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sluicegate.demo.spark.has_java", lambda: False)
+    monkeypatch.setattr("examples.demo.spark.has_java", lambda: False)
     assert (
         main(
             [
-                "demo",
                 "--rows",
                 "100",
                 "--plain",
@@ -135,7 +133,6 @@ def test_without_chaos_the_server_stays_alive(
     assert (
         main(
             [
-                "demo",
                 "--rows",
                 "1",
                 "--plain",
@@ -167,7 +164,6 @@ def test_a_given_database_is_used_and_left_alive(
         assert (
             main(
                 [
-                    "demo",
                     "--rows",
                     "500",
                     "--plain",
@@ -213,7 +209,7 @@ def test_a_schema_of_its_name_that_is_not_the_demos_stays(
             "--dsn",
             embedded_postgres.dsn,
         ]
-        assert main(["demo", *arguments]) == 2
+        assert main([*arguments]) == 2
         assert (
             "the schema sluicegate_demo exists, and was not created by this demo"
             in capfd.readouterr().err
@@ -236,7 +232,7 @@ def test_a_row_that_is_lost_is_a_failure(
             await add(self, item, **options)
 
     monkeypatch.setattr(Batcher, "add", forgets)
-    assert main(["demo", "--rows", "500", "--plain", "--dsn", embedded_postgres.dsn]) == 1
+    assert main(["--rows", "500", "--plain", "--dsn", embedded_postgres.dsn]) == 1
     output = capfd.readouterr().out
     assert PROVEN not in output
     assert "BAD  rows in the table: 499, expected 500" in output
@@ -258,9 +254,9 @@ def test_a_database_that_is_not_there_is_told_without_its_password(
     dsn: str, code: int, told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A clear message instead of a traceback."""
-    assert main(["demo", "--rows", "10", "--plain", "--dsn", dsn]) == code
+    assert main(["--rows", "10", "--plain", "--dsn", dsn]) == code
     captured = capfd.readouterr()
-    assert captured.err.startswith("sluicegate demo: ")
+    assert captured.err.startswith("demo: ")
     assert told in captured.err
     assert "Traceback" not in captured.err
     assert "sesame" not in captured.out + captured.err
@@ -270,9 +266,9 @@ def test_a_password_that_is_wrong_is_told(
     embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]
 ) -> None:
     dsn = f"postgresql://postgres:sesame@127.0.0.1:{embedded_postgres.port}/postgres"
-    assert main(["demo", "--rows", "10", "--plain", "--dsn", dsn]) == 1
+    assert main(["--rows", "10", "--plain", "--dsn", dsn]) == 1
     captured = capfd.readouterr()
-    assert 'sluicegate demo: password authentication failed for user "postgres"' in captured.err
+    assert 'demo: password authentication failed for user "postgres"' in captured.err
     assert "sesame" not in captured.out + captured.err
 
 
@@ -285,8 +281,39 @@ def test_a_server_that_does_not_come_back_is_told_with_what_was_left(
         raise EmbeddedUnavailable("it would not start")
 
     monkeypatch.setattr(Database, "crash", no_way)
-    assert main(["demo", "--rows", "5000", "--plain"]) == 2
-    assert "sluicegate demo: it would not start" in capfd.readouterr().err
+    assert main(["--rows", "5000", "--plain"]) == 2
+    assert "demo: it would not start" in capfd.readouterr().err
+
+
+def test_a_required_scene_that_cannot_run_ends_the_demo_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("examples.demo.spark.has_java", lambda: False)
+    assert main(["--plain", "--spark"]) == 2
+    assert capfd.readouterr().err.startswith("demo: --spark: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--rows", "0"], "argument --rows: '0' must be a whole number of at least 1"),
+        (["--rows", "-3"], "argument --rows"),
+        (["--rows", "9" * 5000], "argument --rows"),
+        (["--batch-size", "1.5"], "argument --batch-size"),
+        (["--workers", "x"], "argument --workers: 'x' must be a whole number from 1 to 64"),
+        (["--workers", "65"], "argument --workers"),
+        (["--producers", "1001"], "argument --producers"),
+        (["--unheard-of"], "--unheard-of"),
+    ],
+)
+def test_wrong_use_is_told_with_exit_code_2(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is started."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err
 
 
 # -- signals ---------------------------------------------------------------------------------------
@@ -353,7 +380,7 @@ def test_no_moment_to_interrupt_leaves_a_server_behind(
 def test_a_reader_that_goes_away_leaves_no_server_behind(
     embedded_postgres: EmbeddedPostgres, folder: Path
 ) -> None:
-    """`sluicegate demo | head -1`."""
+    """`make demo | head -1`."""
     child = start(folder, "--rows", "30000")
     assert child.stdout is not None
     child.stdout.readline()

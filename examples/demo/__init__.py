@@ -1,0 +1,1 @@
+"""A year of flights through a batcher; `make demo` runs it."""

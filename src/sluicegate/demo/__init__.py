@@ -1,1 +1,0 @@
-"""`sluicegate demo`: a year of flights through a batcher."""
