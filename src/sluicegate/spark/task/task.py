@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
@@ -23,8 +23,7 @@ from ..._core.delivery.delivery import Delivery
 from ..._core.lineage import Lineage, Reason
 from ..._core.outcome import Outcome
 from ..levels.units import marked
-from ..progress.counts import UnitReport
-from ..progress.course import Course
+from ..report import UnitReport
 from ..values.chunks import cut
 from .key_failure import KeyFailurePolicy
 
@@ -164,7 +163,6 @@ class Task:
         self._partition = partition
         self._free = threading.Semaphore(cuts.window)
         self._writing: set[asyncio.Task[Any]] = set()
-        self._course = Course()
         self._order = KeyFailurePolicy(cuts.on_key_failure, cuts.key)
 
     def run(
@@ -176,7 +174,7 @@ class Task:
 
         `on_dead` is called with each row that failed for good, and may raise.
         """
-        began = self._worker.loop.time()
+        began, began_at = self._worker.loop.time(), LOOP_CLOCK.wall_time()
         counts: Counter[str] = Counter()
         flying: list[Future[ChunkResult]] = []
         before: Future[ChunkResult] | None = None
@@ -191,20 +189,18 @@ class Task:
                 flying.append(before)
                 while flying and flying[0].done():
                     add_up(counts, flying.pop(0).result(), on_dead)
-                    self._course.mark(counts["rows"])
             for future in flying:
                 add_up(counts, future.result(), on_dead)
-                self._course.mark(counts["rows"])
         except BaseException:
             self._worker.start(self._cut_all()).result()
             raise
-        course = self._course
-        report = UnitReport(
+        return UnitReport(
             partition=self._partition,
             seconds=self._worker.loop.time() - began,
-            began_at=course.began_at,
+            began_at=began_at,
+            skipped=False,
+            **counts,
         )
-        return replace(report, skipped=False, marks=course.marks(counts["rows"]), **counts)
 
     async def _cut_all(self) -> None:
         """Cancel all writes of a failed task, so that none overlaps with the next attempt."""
