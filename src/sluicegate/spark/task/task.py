@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.delivery.activity import Pacing
 from ..._core.delivery.delivery import Delivery
+from ..._core.delivery.host import PassesReports, Reports
 from ..._core.lineage import Lineage, Reason
 from ..._core.outcome import Outcome
 from ..levels.units import marked
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..._core.clock import Clock
-    from ..._core.condition import Condition
     from ..._core.errors import ErrorClass
     from ..._core.sink import Sink
     from ..values.chunks import Chunk
@@ -71,10 +72,15 @@ class Cuts:
         )
 
 
-class ChunkHost:
-    """The host of one chunk's delivery: counts outcomes and limits backoffs; there are no slots."""
+class ChunkHost(PassesReports[Reports]):
+    """The host of one chunk's delivery: counts outcomes and retries, and limits backoffs.
+
+    Other reports about the destination go nowhere: the task fails with the error itself. There are
+    no slots: the task limits its chunks.
+    """
 
     def __init__(self, patience: float) -> None:
+        super().__init__(None)
         self.outcomes: Counter[Outcome] = Counter()
         self.retries = 0
         self.deadline: float | None = None
@@ -108,30 +114,6 @@ class ChunkHost:
             self._is_used_up,
             LOOP_CLOCK.now() >= self._until,
         )  # one more attempt first
-
-    async def take_slot(self) -> None:
-        """Do nothing: there are no slots."""
-
-    def give_slot(self) -> None:
-        """Do nothing: there are no slots."""
-
-    def force_slot(self) -> None:
-        """Do nothing: there are no slots."""
-
-    def watch(self, activity: object) -> None:
-        """Do nothing: Spark supervises its tasks."""
-
-    def unwatch(self, activity: object) -> None:
-        """Do nothing: Spark supervises its tasks."""
-
-    def throttled(self, until: float) -> None:
-        """Do nothing: there are no producers to slow down."""
-
-    def heard(self, errors: Iterable[BaseException]) -> None:
-        """Do nothing: limits do not adapt."""
-
-    def reported(self, source: object, condition: Condition | None) -> None:
-        """Do nothing: the task fails with the error itself."""
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
         """Count the retry, also one without a pause."""
@@ -232,7 +214,7 @@ async def write_chunk(
     batch = ArrowBatch(
         chunk.rows,
         lineage=lineage,
-        delivery=Delivery(rows, books=host, slots=host),
+        delivery=Delivery(rows, books=host, pacing=Pacing(None, backoffs=host)),
         keys=order.keys(chunk.rows),
     )
     errors, stopped = await order.send(sink, batch, chunk)
