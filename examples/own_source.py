@@ -20,10 +20,10 @@ from sluicegate.consumer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
     from sluicegate import Message
-    from sluicegate.consumer import ClaimHost, SourceClaim, SourceRecord
+    from sluicegate.consumer import ClaimHost, SourceClaim
 
 TABLES = """
 create table events (topic, partition, at integer, key, value, primary key (topic, partition, at));
@@ -93,12 +93,6 @@ class TableSource:
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
         query = "select coalesce(max(at) + 1, 0) from events where (topic, partition) = (?, ?)"
         return {claim: self._base.execute(query, claim.partition).fetchone()[0] for claim in claims}
-
-    async def keep_alive(self) -> None:
-        """Do nothing: there is no group membership."""
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: a record may be held for any time."""
 
 
 async def book(message: Message) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
     from sluicegate import Message
-    from sluicegate.consumer import ClaimHost, SourceClaim, SourceRecord
+    from sluicegate.consumer import ClaimHost, SourceClaim
 
 TROUBLES = (RedisError, TimeoutError)
 JOIN = """
@@ -323,12 +323,6 @@ class RedisStreamsSource:
         held = {claim: self._held[claim].stream for claim in claims if claim in self._held}
         infos = {claim: await self._redis.xinfo_stream(each) for claim, each in held.items()}
         return {claim: offset_of(each["last-generated-id"]) + 1 for claim, each in infos.items()}
-
-    async def keep_alive(self) -> None:
-        """Nothing: a separate task renews the locks."""
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: a record may be held for any time while the lock is kept."""
 
 
 def _record(claim: SourceClaim, offset: int, flat: Sequence[bytes]) -> Record:

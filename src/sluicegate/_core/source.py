@@ -20,6 +20,8 @@
 11. A source decodes each record by itself. One that it cannot decode is delivered in its place, as
     an `UndecodableRecord`; `fetch` does not raise because of it, and the records before and after it
     are delivered as usual. The host treats it as poison, and no handler gets it.
+12. A source with `KeepsAlive` is called while nothing is fetched; one with `ExtendsRecords` is called
+    for the records that are held, and by `Message.in_progress`.
 """
 
 from __future__ import annotations
@@ -192,10 +194,11 @@ class SourceTraits:
     """Properties of a source that its consumer needs.
 
     Args:
-        keep_alive_every: seconds between calls of `keep_alive` while nothing is fetched; `None` if
-            none are needed.
+        keep_alive_every: seconds between calls of `keep_alive` (`KeepsAlive`) while nothing is
+            fetched; `None` if none are needed.
         revoke_within: time limit of a revoke in seconds; a drain must be shorter. `None`: no limit.
-        extend_every: seconds between calls of `extend` for held records; `None` if none are needed.
+        extend_every: seconds between calls of `extend` (`ExtendsRecords`) for held records; `None`
+            if none are needed.
         short_claims: whether a claim is the lease of a few records. Then equal keys of two claims
             are the same key; settled records are committed immediately, since later records of
             their keys wait for that; and the beginnings and ends of claims are not reported.
@@ -237,7 +240,7 @@ class SourceCapabilities:
     settles_each: bool = False
     """Acknowledges each record separately, without a position."""
     extends: bool = False
-    """Limits the time for which a record is held, and can extend it."""
+    """Limits the time for which a record is held, and can extend it (`ExtendsRecords`)."""
     takes_back: bool = False
     """Stores failed records for their backoff, and poison records, itself (`TakesBack`)."""
     transactions: Literal["positions", "records"] | None = None
@@ -277,9 +280,6 @@ class Source(Protocol):
         """
         ...
 
-    async def keep_alive(self) -> None:
-        """Remain a member of the group without fetching."""
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store these positions, in one attempt; return the claims whose positions are stored.
 
@@ -291,8 +291,21 @@ class Source(Protocol):
         """Return the offset after the last record of each claim's partition, as far as known."""
         ...
 
+
+@runtime_checkable
+class KeepsAlive(Protocol):
+    """A source that has to be called while nothing is fetched; see `SourceTraits`."""
+
+    async def keep_alive(self) -> None:
+        """Remain a member of the group without fetching."""
+
+
+@runtime_checkable
+class ExtendsRecords(Protocol):
+    """A source that limits the time for which a record may be held, and can extend it."""
+
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Extend the time for which these records may be held, if the source limits it."""
+        """Extend the time for which these records may be held."""
 
 
 class Unread(NamedTuple):

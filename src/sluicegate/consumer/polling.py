@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from .._core.clock import wait_until
 from .._core.say import say
+from .._core.source import KeepsAlive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -149,5 +150,5 @@ class Poller:
         every = self._source.traits.keep_alive_every
         until = math.inf if every is None else self._clock.now() + every
         await wait_until(self._clock, until, signal)
-        if self._clock.now() >= until:
+        if self._clock.now() >= until and isinstance(self._source, KeepsAlive):
             await self._source.keep_alive()

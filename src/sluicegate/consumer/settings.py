@@ -11,7 +11,7 @@ from .._core.consumer_observer import checked_consumer_observers
 from .._core.function_sink import as_sink
 from .._core.park_store import ParkStore
 from .._core.retry_policy import DoublingBackoff, RetryPolicy, check_backoff, checked_policy
-from .._core.source import Source, TakesBack
+from .._core.source import ExtendsRecords, KeepsAlive, Source, TakesBack
 from .keys import KEYLESS, ORDERINGS, SCOPES
 from .poison import STRATEGIES
 from .stepping import checked_steps
@@ -204,12 +204,22 @@ def _check_source(source: object) -> None:
     if isinstance(source, type):
         rule = "is a class; pass an instance of it"
     elif isinstance(source, Source):
+        _check_traits(source)
         return
     elif callable(source):
         rule = "is a function, not a source; pass a handler to run() or receive()"
     else:
         rule = "must be a source, such as MemorySource(log)"
     raise checks.bad("source", source, rule)
+
+
+def _check_traits(source: Source) -> None:
+    """Raise `ConfigError` for a source that asks for calls of a method that it does not have."""
+    traits = source.traits
+    if traits.keep_alive_every is not None and not isinstance(source, KeepsAlive):
+        raise checks.bad("source", source, "has a keep_alive_every and needs keep_alive()")
+    if traits.extend_every is not None and not isinstance(source, ExtendsRecords):
+        raise checks.bad("source", source, "has an extend_every and needs extend()")
 
 
 def _check_left_to_source(

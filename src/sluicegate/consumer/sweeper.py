@@ -18,6 +18,7 @@ import math
 from typing import TYPE_CHECKING
 
 from .._core.say import say
+from .._core.source import ExtendsRecords
 from .._core.told import for_log
 from .handler_clock import HandlerClock, messages_of
 from .quiet import GRACE, report_deaf
@@ -113,9 +114,10 @@ class Sweeper:
         )
 
     def _extend(self, records: list[SourceRecord]) -> None:
+        source = self._parts.source
         try:
-            if records:
-                self._parts.source.extend(records)
+            if records and isinstance(source, ExtendsRecords):
+                source.extend(records)
         except Exception as error:  # at worst they are delivered again
             told = for_log(error)
             say(logger, logging.WARNING, _NOT_EXTENDED, self._name, len(records), told)

@@ -3,8 +3,7 @@
 from .._core.extras import missing
 from .._core.public import publish, publish_all
 from .pipeline import Pipeline, PipelineError, PipelineReport
-from .progress.counts import DeadLettersError, DeadRow, UnitReport
-from .report import SparkWriteReport, StreamReport
+from .report import DeadLettersError, DeadRow, SparkWriteReport, StreamReport, UnitReport
 
 __all__ = [
     "DeadLettersError",

@@ -1,36 +1,170 @@
-"""Reports of a write and of a stream, as text and as a page."""
+"""The exact counts of a write and of a stream, by task and in total, as values and as text."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, fields
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from .progress.counts import WriteCounts
-from .progress.page import report_html, stream_page, write_page
+from .._core.errors import SluicegateError
 
 if TYPE_CHECKING:
-    import os
-
-    from pyspark.sql.streaming.query import StreamingQuery
+    from collections.abc import Mapping
 
 MOST_LINES = 20
 """Maximum number of units that a report prints."""
 
 
+class DeadLettersError(SluicegateError):
+    """More rows failed for good than the write allows. The message shows the first."""
+
+
 @dataclass(frozen=True, slots=True)
-class SparkWriteReport(WriteCounts):
+class DeadRow:
+    """A row that failed for good."""
+
+    row: dict[str, Any]
+    """The row, as JSON."""
+    error_type: str
+    message: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitReport:
+    """The counts of one task's write."""
+
+    partition: int
+    """The task's partition, or the key's bucket if the write is divided into buckets."""
+    rows: int = 0
+    delivered: int = 0
+    duplicate: int = 0
+    dead_lettered: int = 0
+    failed: int = 0
+    chunks: int = 0
+    retries: int = 0
+    """Number of retries of batches and parts of batches; at `"bucket"` also of the transaction."""
+    seconds: float = 0.0
+    attempt: int = 0
+    """Spark's number of the counted attempt; 0 unless the task ran again."""
+    stopped: int = 0
+    """Number of dead-lettered and failed rows that were skipped after a failed row of their key
+    (`on_key_failure`).
+    """
+    superseded: int = 0
+    """Number of earlier rows of the keys that `latest_only` omitted; not included in `rows`."""
+    began_at: float = field(default=0.0, compare=False)
+    """Start of the unit, in seconds since 1970 by the executor's clock."""
+    skipped: bool = False
+    """Whether an earlier attempt committed the unit, so that nothing was written. The counts are
+    then those of the ledger, with the delivered rows as `duplicate`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWriteReport:
     """The exact counts of a write over all its tasks; shown as a table in terminals and notebooks."""
 
-    def save_html(self, path: str | os.PathLike[str]) -> None:
-        """Write a self-contained page with the figures and pictures of this run to `path`.
+    units: tuple[UnitReport, ...]
+    dead_rows: tuple[DeadRow, ...] = field(default=())
+    """The returned rows (`dead_letters="return"`), or the first of those that failed the write."""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
+    """The settings of the write as text; the sink as its `repr`."""
 
-        Text that looks like a secret is masked. The page shows the first five returned rows of each
-        error type. Raises `MissingExtra` without Jinja2.
+    @property
+    def rows(self) -> int:
+        """Number of rows read."""
+        return sum(unit.rows for unit in self.units)
+
+    @property
+    def delivered(self) -> int:
+        """Number of rows that this write has put into the destination."""
+        return sum(unit.delivered for unit in self.units)
+
+    @property
+    def duplicate(self) -> int:
+        """Number of rows that the destination already had, among them those of skipped units."""
+        return sum(unit.duplicate for unit in self.units)
+
+    @property
+    def dead_letters(self) -> int:
+        """Number of rows that failed for good, whether or not a dead-letter sink has them."""
+        return sum(unit.dead_lettered + unit.failed for unit in self.units)
+
+    @property
+    def failed(self) -> int:
+        """Number of rows that failed for good and that no dead-letter sink has."""
+        return sum(unit.failed for unit in self.units)
+
+    @property
+    def stopped(self) -> int:
+        """Number of dead letters that were skipped after a failed row of their key."""
+        return sum(unit.stopped for unit in self.units)
+
+    @property
+    def superseded(self) -> int:
+        """Number of earlier rows of their keys that `latest_only` omitted; not included in `rows`."""
+        return sum(unit.superseded for unit in self.units)
+
+    @property
+    def retries(self) -> int:
+        """Number of retries inside tasks."""
+        return sum(unit.retries for unit in self.units)
+
+    @property
+    def skipped_units(self) -> int:
+        """Number of units that an earlier attempt had committed."""
+        return sum(unit.skipped for unit in self.units)
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the longest task, in seconds."""
+        return max((unit.seconds for unit in self.units), default=0.0)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds from the start of the first task to the end of the last one. The accuracy is that
+        of the executors' clocks.
         """
-        Path(path).write_text(write_page(self), encoding="utf-8")
+        ends = [unit.began_at + unit.seconds for unit in self.units if unit.began_at]
+        return (
+            max(ends) - min(unit.began_at for unit in self.units if unit.began_at)
+            if ends
+            else self.seconds
+        )
+
+    @property
+    def summary(self) -> str:
+        """The totals in one line."""
+        rate = f", {self.rows / self.elapsed:,.0f} rows/s" if self.elapsed else ""
+        there = f", {self.duplicate:,} duplicate" if self.duplicate else ""
+        text = (
+            f"{self.rows:,} rows: {self.delivered:,} delivered{there}, {self.dead_letters:,} dead "
+            f"letters, {self.retries:,} retries"
+        )
+        behind = f", {self.stopped:,} behind a failed row" if self.stopped else ""
+        earlier = f", {self.superseded:,} superseded" if self.superseded else ""
+        return f"{text}{behind}{earlier}, in {len(self.units)} tasks{rate}"
+
+    def table(self) -> list[tuple[str, ...]]:
+        """A heading and one line for each unit, as text."""
+        names = [f.name for f in fields(UnitReport) if f.name != "began_at"]
+        units = sorted(self.units, key=lambda unit: unit.partition)
+        return [
+            tuple(names),
+            *(tuple(_shown(getattr(unit, name)) for name in names) for unit in units),
+        ]
+
+    def raise_for_dead_letters(self) -> None:
+        """Raise `DeadLettersError` if a row failed for good and no dead-letter sink has it."""
+        if self.failed:
+            first = (
+                f"; the first: {self.dead_rows[0].error_type}: {self.dead_rows[0].message}"
+                if self.dead_rows
+                else ""
+            )
+            message = f"{self.failed} of {self.rows} rows failed for good{first}"
+            raise DeadLettersError(message)
 
     def __str__(self) -> str:
         """Return one line, and a table of at most `MOST_LINES` units."""
@@ -49,10 +183,8 @@ class SparkWriteReport(WriteCounts):
         return "\n".join([self.summary, *shown, *more])
 
     def _repr_html_(self) -> str:
-        """Return HTML for notebooks: the outcomes as a bar, the units as a table, and first
-        failures.
-        """
-        return report_html(self)
+        """Return the same text for a notebook."""
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 @dataclass(slots=True)
@@ -83,14 +215,11 @@ class StreamReport:
             tuple(unit for report in reports for unit in report.units), dead, settings
         )
 
-    def save_html(self, path: str | os.PathLike[str], query: StreamingQuery | None = None) -> None:
-        """Write a page with one row for each micro-batch to `path`, with the progress of `query`."""
-        progress: list[Any] = [] if query is None else [*query.recentProgress]
-        known = [each if isinstance(each, Mapping) else json.loads(each.json) for each in progress]
-        page = stream_page(self.total, self.count, self.batches, known)
-        Path(path).write_text(page, encoding="utf-8")
-
     def __str__(self) -> str:
         return (
             f"{self.count:,} micro-batches; of the last {len(self.batches):,}: {self.total.summary}"
         )
+
+
+def _shown(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else format(value, ",")

@@ -18,7 +18,7 @@ from sluicegate.files.source.places import FilePlace
 from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
     from pathlib import Path
 
     from sluicegate.consumer import ClaimHost, Source, SourceClaim, SourceRecord
@@ -48,17 +48,11 @@ class PlainSource:
             each._replace(records=[_plain(record) for record in each.records]) for each in found
         ]
 
-    async def keep_alive(self) -> None:
-        await self.source.keep_alive()
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         return await self.source.commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
         return await self.source.ends(claims)
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        self.source.extend(records)
 
 
 def _key(line: bytes) -> None:

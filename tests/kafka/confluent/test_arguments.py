@@ -121,7 +121,7 @@ def test_a_drain_that_a_rebalance_does_not_leave_time_for_is_refused(drain: floa
 @pytest.mark.usefixtures("real_clock")
 async def test_a_source_that_is_not_open_or_open_already_says_so() -> None:
     source = made(stop_timeout=1.0)
-    calls = (source.fetch([], 1), source.keep_alive(), source.commit({}), source.ends([]))
+    calls = (source.fetch([], 1), source.commit({}), source.ends([]))
     for call in calls:
         with pytest.raises(ClosedError, match=r"ConfluentKafkaSource\('orders'.*is not open"):
             await call

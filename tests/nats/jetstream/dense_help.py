@@ -24,12 +24,12 @@ from sluicegate.consumer import (
     TopicPartition,
     UndecodableRecord,
 )
+from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
     from sluicegate.consumer import ClaimHost, SourceClaim, SourceRecord, Unread
-    from sluicegate.nats import JetStreamSource
 
 
 def partition_of(token: str, partitions: int) -> int:
@@ -158,8 +158,9 @@ def outer_of(claims: Iterable[SourceClaim]) -> list[SourceClaim]:
 class DenseSource:
     """The source as the suite expects it."""
 
+    capabilities = replace(JetStreamSource.capabilities, extends=False)
+
     def __init__(self, source: JetStreamSource, topic: DenseTopic) -> None:
-        self.capabilities = source.capabilities
         self.traits = source.traits
         self._source = source
         self._topic = topic
@@ -200,9 +201,6 @@ class DenseSource:
             record.timestamp,
         )
 
-    async def keep_alive(self) -> None:
-        await self._source.keep_alive()
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         inner: dict[SourceClaim, Position] = {
             self._inner[claim]: at for claim, at in positions.items()
@@ -220,9 +218,6 @@ class DenseSource:
     async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
         unread = await self._source.lag({self._inner[claim]: at for claim, at in positions.items()})
         return {outer: each for claim, each in unread.items() for outer in outer_of([claim])}
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        del records
 
     def __repr__(self) -> str:
         return repr(self._source)

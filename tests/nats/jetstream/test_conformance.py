@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 class TestJetStreamSource(SourceConformance):
     """A topic is a stream; all sources of it are one group."""
 
-    capabilities = JetStreamSource.capabilities
+    capabilities = DenseSource.capabilities
     lacks = {"holes"}
     patience = 20.0
 

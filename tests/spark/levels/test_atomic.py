@@ -34,7 +34,7 @@ from sluicegate.spark import DeadLettersError, SparkWriteReport, write_dataframe
 from sluicegate.spark.driver.content import Content
 from sluicegate.spark.levels.atomic import write_atomically
 from sluicegate.spark.levels.runs import Ran
-from sluicegate.spark.progress.counts import UnitReport
+from sluicegate.spark.report import UnitReport
 from sluicegate.testing import embedded_postgres
 from sluicegate.testing.servers.require import there_or_skip
 

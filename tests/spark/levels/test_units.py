@@ -24,7 +24,7 @@ from sluicegate import (  # noqa: E402
 )
 from sluicegate.sinks import MemorySink  # noqa: E402
 from sluicegate.spark.levels.units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
-from sluicegate.spark.progress.counts import DeadLettersError  # noqa: E402
+from sluicegate.spark.report import DeadLettersError  # noqa: E402
 from sluicegate.spark.task.dead_rows import DeadRowBuffer  # noqa: E402
 from sluicegate.spark.task.task import Cuts, Task  # noqa: E402
 from sluicegate.spark.task.unit_task import UnitTask  # noqa: E402

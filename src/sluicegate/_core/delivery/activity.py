@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..clock import Clock
-    from .host import Slots
+    from .host import Backoffs, Slots
 
 
 WHOLE_BATCH: object = object()
@@ -51,38 +51,42 @@ class Resting(Protocol):
 
 
 class Pacing:
-    """The clock, flush slot and activities of one sealed batch, shared by all its branches."""
+    """The clock, flush slot and activities of one sealed batch, shared by all its branches.
 
-    __slots__ = ("_activities", "_idle", "_slots", "lets_pass")
+    A host without slots gives `backoffs` alone.
+    """
 
-    def __init__(self, slots: Slots | None) -> None:
+    __slots__ = ("_activities", "_backoffs", "_idle", "_slots", "lets_pass")
+
+    def __init__(self, slots: Slots | None, *, backoffs: Backoffs | None = None) -> None:
         self.lets_pass = False  # whether a later batch may overtake this one in its backoff
         self._slots = slots
+        self._backoffs = slots if backoffs is None else backoffs
         self._activities = 1
         self._idle = 0
 
     def detach(self) -> None:
-        self._slots = None
+        self._slots = self._backoffs = None
 
     def let_pass(self, *, others: bool) -> None:
         self.lets_pass = others
 
     @property
     def clock(self) -> Clock:
-        return LOOP_CLOCK if self._slots is None else self._slots.clock
+        return LOOP_CLOCK if self._backoffs is None else self._backoffs.clock
 
     @property
     def deadline(self) -> float | None:
-        return None if self._slots is None else self._slots.deadline
+        return None if self._backoffs is None else self._backoffs.deadline
 
     @property
     def stopping(self) -> bool:
-        return self._slots is not None and self._slots.stopping
+        return self._backoffs is not None and self._backoffs.stopping
 
     @property
     def waits_for_repair(self) -> bool:
         """Whether to wait for a repair; false outside a batcher, where no log shows the wait."""
-        return self._slots is not None and self._slots.waits_for_repair
+        return self._backoffs is not None and self._backoffs.waits_for_repair
 
     def next_try(
         self, until: float, *, through_stop: bool, not_before: float, lasts: float
@@ -117,35 +121,39 @@ class Pacing:
         Unless `through_stop`, the start of a shutdown ends the wait, but not before `not_before`,
         the time that the destination requested, if an attempt still fits after it.
         """
-        slots = self._slots
-        if slots is None:
+        backoffs, slots = self._backoffs, self._slots
+        if backoffs is None:
             await wait_until(LOOP_CLOCK, until, *signals)
             return
-        began_stopping = slots.stopping
-        slots.unwatch(delivery.activity)
-        self._idle += 1
-        self._give_slot_if_idle(slots)
+        began_stopping = backoffs.stopping
+        if slots is not None:
+            slots.unwatch(delivery.activity)
+            self._idle += 1
+            self._give_slot_if_idle(slots)
         try:
-            await slots.pause(until, *signals, through_stop=through_stop)
+            await backoffs.pause(until, *signals, through_stop=through_stop)
             is_urgent = began_stopping or delivery.is_hurried
-            if not is_urgent and self._keeps_waiting(slots, not_before, lasts):
-                await slots.pause(not_before, *signals, through_stop=True)
+            if not is_urgent and self._keeps_waiting(backoffs, not_before, lasts):
+                await backoffs.pause(not_before, *signals, through_stop=True)
             if delivery.closed:
                 raise asyncio.CancelledError
-            await slots.take_slot()
+            if slots is not None:
+                await slots.take_slot()
         except BaseException:
-            slots.force_slot()
+            if slots is not None:
+                slots.force_slot()
             raise
         finally:
-            self._idle -= 1
-            slots.watch(delivery.activity)
+            if slots is not None:
+                self._idle -= 1
+                slots.watch(delivery.activity)
 
     @staticmethod
-    def _keeps_waiting(slots: Slots, not_before: float, lasts: float) -> bool:
-        deadline = slots.deadline
-        if deadline is None or not slots.stopping:
+    def _keeps_waiting(backoffs: Backoffs, not_before: float, lasts: float) -> bool:
+        deadline = backoffs.deadline
+        if deadline is None or not backoffs.stopping:
             return False
-        return slots.clock.now() < not_before <= latest_try(deadline, lasts)
+        return backoffs.clock.now() < not_before <= latest_try(deadline, lasts)
 
     def _give_slot_if_idle(self, slots: Slots) -> None:
         if self._idle == self._activities:

@@ -1,4 +1,4 @@
-"""Interfaces of a delivery: the batcher's books and slots, a fork's branches."""
+"""Interfaces of a delivery: the host's books, backoffs and slots, a fork's branches."""
 
 from __future__ import annotations
 
@@ -61,13 +61,11 @@ class PassesReports(Generic[ReportsT]):
             self.books.throttled(until)
 
 
-class Slots(Protocol):
-    """Paces a delivery: clock, shutdown, backoffs, the flush slot and the flush timeout.
+class Backoffs(Protocol):
+    """Times the backoffs of a delivery: clock, shutdown and pauses.
 
     `deadline` is the time at which a shutdown cuts writes, once it has begun. `pause` ends at its
-    time, at a signal or, unless `through_stop`, when a shutdown begins. `take_slot` has precedence
-    over new batches; `force_slot` may exceed the limit. `watch` restarts an activity's flush
-    timeout.
+    time, at a signal or, unless `through_stop`, when a shutdown begins.
     """
 
     @property
@@ -79,6 +77,15 @@ class Slots(Protocol):
     @property
     def waits_for_repair(self) -> bool: ...
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None: ...
+
+
+class Slots(Backoffs, Protocol):
+    """Paces a delivery: backoffs, the flush slot and the flush timeout.
+
+    `take_slot` has precedence over new batches; `force_slot` may exceed the limit. `watch` restarts
+    an activity's flush timeout.
+    """
+
     def give_slot(self) -> None: ...
     async def take_slot(self) -> None: ...
     def force_slot(self) -> None: ...

@@ -21,12 +21,12 @@ from .subscription import OpenFiles
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
     from datetime import timedelta
     from typing import Literal
 
     from ..._core.clock import Clock
-    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
 
 STATE = ".sluicegate.sqlite"
 """Name of the file with the positions, in the directory of the files."""
@@ -180,9 +180,6 @@ class FileSource:
         """
         return await self._open().fetch(claims, most)
 
-    async def keep_alive(self) -> None:
-        """Do nothing: the locks are extended independently of fetches."""
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions and maps. Raises the errors of the state."""
         return await self._open().commit(positions)
@@ -190,9 +187,6 @@ class FileSource:
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
         """Return the numbers of rows: for Parquet at once, for others once the end was read."""
         return self._open().ends(claims)
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: processing a row may take any time while the file is held."""
 
     def _open(self) -> OpenFiles:
         if self._files is None:

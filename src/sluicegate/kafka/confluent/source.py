@@ -16,10 +16,10 @@ from ..parallel_consumer_map import confluent_ranges
 from .client.options import GroupOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
     from ..groups.starts import Start
     from .client.options import GroupProtocol
     from .sessions import GroupSessions
@@ -136,10 +136,6 @@ class ConfluentKafkaSource:
         """Deliver records of these claims. Never ends, and raises no error of Kafka."""
         return await self._open().fetch(claims, most)
 
-    async def keep_alive(self) -> None:
-        """Do nothing: the member stays active in its group even without fetches."""
-        self._open()
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions and maps, in one request.
 
@@ -150,9 +146,6 @@ class ConfluentKafkaSource:
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
         """Return the offsets after the last records: current ones, or the last known ones."""
         return await self._open().ends(claims)
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: Kafka sets no time limit for a record."""
 
     def _open(self) -> GroupSessions:
         if self._sessions is None:

@@ -17,7 +17,7 @@ from ..groups.topics import Topics
 from ..parallel_consumer_map import confluent_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from ..._core.source import (
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Position,
         PositionStore,
         SourceClaim,
-        SourceRecord,
     )
     from ..groups.starts import Start
     from .sessions import Sessions
@@ -171,9 +170,6 @@ class KafkaSource:
     def replace(self, claim: SourceClaim) -> None:
         """Replace a claim by a new one of its partition, at the stored position."""
         self._open().replace(claim)
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: Kafka sets no time limit for a record."""
 
     def _open(self) -> Sessions:
         if self._sessions is None:

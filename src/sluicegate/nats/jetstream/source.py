@@ -178,9 +178,6 @@ class JetStreamSource:
         """
         return await self._open().fetch(claims, most)
 
-    async def keep_alive(self) -> None:
-        """Do nothing: held messages are extended independently of fetches."""
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Acknowledge the settled messages of these claims.
 

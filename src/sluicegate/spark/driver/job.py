@@ -11,7 +11,7 @@ from ..._core import checks
 from ..._core.order.parking import check_store
 from ..levels.atomic import write_atomically
 from ..levels.runs import Ran, write_units
-from ..progress.bar import watched
+from ..progress_bar import watched
 from ..task.dead_rows import DEAD_ROWS_MARGIN, DEAD_ROWS_SHOWN
 from ..task.lines import LINES, read_content, read_histories, read_report, read_stages
 from ..task.partition import Partition

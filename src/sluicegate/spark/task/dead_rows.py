@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..progress.counts import DeadLettersError
+from ..report import DeadLettersError
 from .lines import to_json
 
 DEAD_ROWS_SHOWN = 20

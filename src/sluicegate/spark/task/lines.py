@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.staging import Stage
 from ..levels.units import wrapped
-from ..progress.counts import DeadLettersError, DeadRow, UnitReport
-from ..report import SparkWriteReport
+from ..report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +37,6 @@ def read_report(lines: Iterable[Line]) -> SparkWriteReport:
     for kind, text in lines:
         found = json.loads(text)
         if kind == "unit":
-            found["marks"] = tuple(map(tuple, found["marks"]))
             units.append(UnitReport(**found))
         elif kind == "dead":
             dead.append(DeadRow(**found))

@@ -15,7 +15,7 @@ from ..._core.operation import run_with_retries
 from ..._core.sink import classifier_of
 from ..._core.staging import Epoch, staged
 from ..levels.units import Summed, Units, by_bucket
-from ..progress.counts import DeadLettersError, UnitReport
+from ..report import DeadLettersError, UnitReport
 from ..values.travel import Traveller
 from ..values.zone import in_zone
 from .dead_rows import DeadRowBuffer, TooManyDead

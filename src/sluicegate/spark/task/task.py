@@ -14,17 +14,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.delivery.activity import Pacing
 from ..._core.delivery.delivery import Delivery
+from ..._core.delivery.host import PassesReports, Reports
 from ..._core.lineage import Lineage, Reason
 from ..._core.outcome import Outcome
 from ..levels.units import marked
-from ..progress.counts import UnitReport
-from ..progress.course import Course
+from ..report import UnitReport
 from ..values.chunks import cut
 from .key_failure import KeyFailurePolicy
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..._core.clock import Clock
-    from ..._core.condition import Condition
     from ..._core.errors import ErrorClass
     from ..._core.sink import Sink
     from ..values.chunks import Chunk
@@ -72,10 +72,15 @@ class Cuts:
         )
 
 
-class ChunkHost:
-    """The host of one chunk's delivery: counts outcomes and limits backoffs; there are no slots."""
+class ChunkHost(PassesReports[Reports]):
+    """The host of one chunk's delivery: counts outcomes and retries, and limits backoffs.
+
+    Other reports about the destination go nowhere: the task fails with the error itself. There are
+    no slots: the task limits its chunks.
+    """
 
     def __init__(self, patience: float) -> None:
+        super().__init__(None)
         self.outcomes: Counter[Outcome] = Counter()
         self.retries = 0
         self.deadline: float | None = None
@@ -110,30 +115,6 @@ class ChunkHost:
             LOOP_CLOCK.now() >= self._until,
         )  # one more attempt first
 
-    async def take_slot(self) -> None:
-        """Do nothing: there are no slots."""
-
-    def give_slot(self) -> None:
-        """Do nothing: there are no slots."""
-
-    def force_slot(self) -> None:
-        """Do nothing: there are no slots."""
-
-    def watch(self, activity: object) -> None:
-        """Do nothing: Spark supervises its tasks."""
-
-    def unwatch(self, activity: object) -> None:
-        """Do nothing: Spark supervises its tasks."""
-
-    def throttled(self, until: float) -> None:
-        """Do nothing: there are no producers to slow down."""
-
-    def heard(self, errors: Iterable[BaseException]) -> None:
-        """Do nothing: limits do not adapt."""
-
-    def reported(self, source: object, condition: Condition | None) -> None:
-        """Do nothing: the task fails with the error itself."""
-
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
         """Count the retry, also one without a pause."""
         self.retries += 1
@@ -164,7 +145,6 @@ class Task:
         self._partition = partition
         self._free = threading.Semaphore(cuts.window)
         self._writing: set[asyncio.Task[Any]] = set()
-        self._course = Course()
         self._order = KeyFailurePolicy(cuts.on_key_failure, cuts.key)
 
     def run(
@@ -176,7 +156,7 @@ class Task:
 
         `on_dead` is called with each row that failed for good, and may raise.
         """
-        began = self._worker.loop.time()
+        began, began_at = self._worker.loop.time(), LOOP_CLOCK.wall_time()
         counts: Counter[str] = Counter()
         flying: list[Future[ChunkResult]] = []
         before: Future[ChunkResult] | None = None
@@ -191,20 +171,18 @@ class Task:
                 flying.append(before)
                 while flying and flying[0].done():
                     add_up(counts, flying.pop(0).result(), on_dead)
-                    self._course.mark(counts["rows"])
             for future in flying:
                 add_up(counts, future.result(), on_dead)
-                self._course.mark(counts["rows"])
         except BaseException:
             self._worker.start(self._cut_all()).result()
             raise
-        course = self._course
-        report = UnitReport(
+        return UnitReport(
             partition=self._partition,
             seconds=self._worker.loop.time() - began,
-            began_at=course.began_at,
+            began_at=began_at,
+            skipped=False,
+            **counts,
         )
-        return replace(report, skipped=False, marks=course.marks(counts["rows"]), **counts)
 
     async def _cut_all(self) -> None:
         """Cancel all writes of a failed task, so that none overlaps with the next attempt."""
@@ -236,7 +214,7 @@ async def write_chunk(
     batch = ArrowBatch(
         chunk.rows,
         lineage=lineage,
-        delivery=Delivery(rows, books=host, slots=host),
+        delivery=Delivery(rows, books=host, pacing=Pacing(None, backoffs=host)),
         keys=order.keys(chunk.rows),
     )
     errors, stopped = await order.send(sink, batch, chunk)

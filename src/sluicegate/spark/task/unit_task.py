@@ -29,8 +29,7 @@ from ..._core.errors import ErrorClass, KeyStopped
 from ..._core.sink import classifier_of
 from ..._core.transaction import Counts, transaction_of
 from ..levels.units import Remembered, Summed
-from ..progress.counts import UnitReport
-from ..progress.course import Course
+from ..report import UnitReport
 from .key_failure import KeyFailurePolicy
 from .retries import transaction_retries
 from .task import add_up, write_chunk
@@ -114,7 +113,6 @@ class UnitTask:
         self._dead_rows = dead_rows
         self._content_of = content_of
         self._writing: asyncio.Task[Any] | None = None
-        self._course = Course()
         self.history = ""
         """After `run`: the destination's history in the transaction that committed the unit, or
         found it committed.
@@ -126,7 +124,7 @@ class UnitTask:
         Raises the error of the last attempt, and `DeadLettersError` for too many dead rows.
         """
         now = self._worker.loop.time
-        began = now()
+        began, began_at = now(), LOOP_CLOCK.wall_time()
         cuts = self._cuts
         rows = Summed(batches)
         chunks = Remembered(cuts.chunks(rows), self._buffer_bytes)
@@ -140,7 +138,8 @@ class UnitTask:
                     raise
             else:
                 self.history = ended.history
-                return self._report(ended, seconds=now() - began, retries=retries.failed)
+                report = self._report(ended, began_at=began_at, retries=retries.failed)
+                return replace(report, seconds=now() - began)
             self._worker.start(LOOP_CLOCK.sleep(wait)).result()
 
     def _try(self, chunks: Remembered, rows: Summed) -> Ended:
@@ -167,7 +166,6 @@ class UnitTask:
     async def _transaction(self, feed: _Feed, rows: Summed) -> Ended:
         self._writing = asyncio.current_task()
         counts: Counter[str] = Counter()
-        self._course.begin_again()
         order = KeyFailurePolicy(self._cuts.on_key_failure, self._cuts.key)
         self._dead_rows.clear()
         async with transaction_of(self._sink, self._unit) as tx:  # counted as if committed
@@ -179,26 +177,19 @@ class UnitTask:
                     )
                     check_refused(self._sink, (error for _, error in written.dead))
                     add_up(counts, written, self._dead_rows.add)
-                    self._course.mark(counts["rows"])
                 else:
                     counts["rows"] += chunk.rows.num_rows
                 feed.done()
             tx.record(_for_ledger(counts, rows.total, self._content_of))
         return Ended(counts, before, tx.history)
 
-    def _report(self, ended: Ended, *, seconds: float, retries: int) -> UnitReport:
+    def _report(self, ended: Ended, *, began_at: float, retries: int) -> UnitReport:
+        part, counts = self._unit.part, ended.counts
         if ended.before is not None:
-            return replace(
-                report_skipped(self._unit.part, ended.before, rows=ended.counts["rows"]),
-                seconds=seconds,
-                retries=retries,
-            )
-        ended.counts["retries"] += retries
-        course = self._course
-        report = UnitReport(partition=self._unit.part, seconds=seconds, began_at=course.began_at)
-        return replace(
-            report, skipped=False, marks=course.marks(ended.counts["rows"]), **ended.counts
-        )
+            skipped = report_skipped(part, ended.before, rows=counts["rows"])
+            return replace(skipped, retries=retries)
+        counts["retries"] += retries
+        return UnitReport(partition=part, began_at=began_at, skipped=False, **counts)
 
 
 def check_refused(sink: object, errors: Iterable[BaseException]) -> None:

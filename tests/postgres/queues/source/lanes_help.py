@@ -23,7 +23,7 @@ from sluicegate.consumer import (
 from sluicegate.postgres import PostgresQueueSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
     from sluicegate.consumer import ClaimHost, SourceClaim, SourceRecord
 
@@ -160,9 +160,6 @@ class LaneSource:
             record.timestamp,
         )
 
-    async def keep_alive(self) -> None:
-        await self.source.keep_alive()
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         wanted: dict[SourceClaim, Position] = {
             self._open.inner[claim]: Position(
@@ -181,6 +178,3 @@ class LaneSource:
             for claim, end in found.items()
             if isinstance(claim, LaneClaim)
         }
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        self.source.extend(records)

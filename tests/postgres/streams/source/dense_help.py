@@ -198,9 +198,6 @@ class DenseSource:
             record.timestamp,
         )
 
-    async def keep_alive(self) -> None:
-        await self.source.keep_alive()
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         inner = {
             self.host.inner[claim]: self.host.sparse(claim, at) for claim, at in positions.items()
@@ -222,6 +219,3 @@ class DenseSource:
         }
         unread = await self.source.lag(inner)
         return {outer: unread[claim] for claim in inner for outer in self.host.outer([claim])}
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        self.source.extend(records)

@@ -21,7 +21,7 @@ from .options import QueueOptions
 from .serving import OpenQueue, logger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
     from datetime import timedelta
 
     from asyncpg import Pool
@@ -188,9 +188,6 @@ class PostgresQueueSource:
         """
         return await self._open().fetch(claims, most)
 
-    async def keep_alive(self) -> None:
-        """Do nothing: the leases are extended independently of fetches."""
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Settle the jobs before these positions, in one statement. Raises errors of the client."""
         return await self._open().commit(positions)
@@ -249,9 +246,6 @@ class PostgresQueueSource:
         jobs.
         """
         return await self._open().ends(claims)
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: processing a job may take any time while its lease is held."""
 
     def _open(self) -> OpenQueue:
         if self._open_queue is None:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         Position,
         PositionStore,
         SourceClaim,
-        SourceRecord,
         Unread,
     )
     from ...._core.subscriptions import SubscriptionLocks, SubscriptionState
@@ -238,9 +237,6 @@ class PostgresStreamSource:
         """
         return await self._open().fetch(claims, most)
 
-    async def keep_alive(self) -> None:
-        """Do nothing: the leases are extended independently of fetches."""
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions and maps, in one statement. Raises the errors of the state."""
         return await self._open().commit(positions)
@@ -258,9 +254,6 @@ class PostgresStreamSource:
     def replace(self, claim: SourceClaim) -> None:
         """End a claim and release its slot, which this or another process claims again."""
         self._open().replace(claim)
-
-    def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: processing a message may take any time while the slot is held."""
 
     def _open(self) -> OpenStream:
         if self._stream is None:

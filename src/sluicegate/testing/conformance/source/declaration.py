@@ -14,6 +14,7 @@ from ...._core.positions import SettlesInTransaction
 from ...._core.source import (
     CountsLag,
     DeclaresCapabilities,
+    ExtendsRecords,
     Position,
     TakesBack,
     TransactionalSource,
@@ -39,6 +40,7 @@ def contradictions(declared: SourceCapabilities, source: Source) -> list[str]:
         "lag == 'counts'": (declared.lag == "counts", isinstance(source, CountsLag)),
         "shares == 'keys'": (declared.shares == "keys", traits.short_claims),
         "settles_each": (declared.settles_each, traits.settles_each),
+        "extends": (declared.extends, isinstance(source, ExtendsRecords)),
         "takes_back": (declared.takes_back, isinstance(source, TakesBack)),
         f"transactions == {transactions!r}": (declared.transactions == transactions, True),
     }
@@ -47,8 +49,6 @@ def contradictions(declared: SourceCapabilities, source: Source) -> list[str]:
         for name, (said, is_so) in implemented.items()
         if said is not is_so
     ]
-    if traits.extend_every is not None and not declared.extends:
-        found.append("extends is False in its capabilities, but its traits have an extend_every")
     if declared.cooperative and declared.shares != "partitions":
         found.append("cooperative is True in its capabilities, but it shares no partitions")
     return found

@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from ...._core.source import ExtendsRecords, KeepsAlive
 from ....consumer import offset_map
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class WatchedSource:
 
     async def keep_alive(self) -> None:
         """Pass the call on, and count it."""
-        await self.inner.keep_alive()
+        if isinstance(self.inner, KeepsAlive):
+            await self.inner.keep_alive()
         self.kept_alive += 1
         self._news.fire()
 
@@ -124,7 +126,8 @@ class WatchedSource:
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Pass the call on."""
-        self.inner.extend(records)
+        if isinstance(self.inner, ExtendsRecords):
+            self.inner.extend(records)
 
     # -- its checks --------------------------------------------------------------------------------
 

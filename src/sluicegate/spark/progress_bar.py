@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from pyspark.accumulators import AccumulatorParam
 
-from ..._core.extras import need
+from .._core.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

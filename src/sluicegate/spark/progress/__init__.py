@@ -1,1 +1,0 @@
-"""Counts of a write, its progress bar, and the page of its report."""
