@@ -219,11 +219,19 @@ class _Session:
         return found
 
     async def end(self) -> None:
-        """End the session, and its locks with it, within `close_timeout`."""
+        """Release the locks and end the session, within `close_timeout`.
+
+        The server also releases them when it notices the end of the session, which may be later.
+        """
         seconds = close_within(self._close_timeout)
         with contextlib.suppress(TimeoutError):
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds), self._turn:
-                await self._drop()
+                try:
+                    if self._con is not None and not is_gone(self._con):
+                        with contextlib.suppress(Exception):  # then the session's end does it
+                            await self._con.execute("SELECT pg_advisory_unlock_all()")
+                finally:
+                    await self._drop()
 
     async def _drop(self) -> None:
         self._held, self._unreported = set(), set()

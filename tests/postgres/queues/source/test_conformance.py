@@ -30,7 +30,6 @@ class TestPostgresQueueSource(SourceConformance):
 
     capabilities = LaneSource.capabilities
     lacks = {"holes"}
-    patience = 20.0
 
     @pytest.fixture(autouse=True)
     def _server(self, embedded_postgres: EmbeddedPostgres) -> None:
