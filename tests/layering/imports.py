@@ -47,10 +47,6 @@ DEFERRED = {
         "sluicegate.testing.plugin",
         "sluicegate.testing",
     ): "only tests that ask for a server pay for it",
-    (
-        "sluicegate.spark.commands",
-        "sluicegate.spark.commands.commands",
-    ): "what it loads needs the extra",
 }
 
 

@@ -14,8 +14,8 @@ from tests.spark.sql import query
 from sluicegate import Batch, ConfigError, PermanentError, WriteResult
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import foreach_batch, write_dataframe
-from sluicegate.spark.driver import latest as driver_latest
-from sluicegate.spark.driver.latest import latest_rows
+from sluicegate.spark import latest as driver_latest
+from sluicegate.spark.latest import latest_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,11 +24,12 @@ __all__ = [
 ]
 
 try:
-    from .driver.keys import keyed
-    from .jars import connector_jars
+    import pyspark as _pyspark  # noqa: F401  # named first if several packages are missing
+
+    from .java import connector_jars
+    from .keys import keyed
     from .registration import Registration, register
-    from .streaming import ForeachBatch, foreach_batch
-    from .write import write_dataframe
+    from .write import ForeachBatch, foreach_batch, write_dataframe
 except ModuleNotFoundError as error:
     _module = (error.name or "").partition(".")[0]
     if _module not in {"numpy", "pyarrow", "pyspark"}:

@@ -24,13 +24,12 @@ from sluicegate import (
 )
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import foreach_batch, write_dataframe
-from sluicegate.spark.driver.columns import typed
-from sluicegate.spark.driver.content import Content
-from sluicegate.spark.driver.keys import keyed, with_bucket
-from sluicegate.spark.levels.units import Units
+from sluicegate.spark.content import Content
+from sluicegate.spark.description import description
+from sluicegate.spark.keys import describe_types, keyed, with_bucket
+from sluicegate.spark.levels import Units
 from sluicegate.spark.task.partition import Partition
 from sluicegate.spark.task.task import Cuts
-from sluicegate.spark.values.travel import description
 
 from .conftest import WHOLE, rows
 
@@ -91,7 +90,7 @@ def test_a_key_of_another_type_is_refused_in_the_middle_of_a_version(spark: Any,
         buckets=3,
         key=("key",),
         in_transactions=True,
-        types=typed(other, ["key"]),
+        types=describe_types(other, ["key"]),
     )
     cuts = Cuts(chunk_rows=1_000, chunk_bytes=1 << 20, window=1, key=("key",))
     here = Partition(description(sink(dsn)), cuts, "job", keep=0, stop_at=0, units=units)

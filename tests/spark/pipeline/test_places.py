@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluicegate.spark.pipeline.places import locate
+from sluicegate.spark.pipeline.reading import locate
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
 

@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 from sluicegate import ConfigError
 from sluicegate.postgres.client.dsn import dsn_of
 from sluicegate.postgres.client.names import table_name
+from sluicegate.spark.description import description, load
 from sluicegate.spark.options.sinks import prepared
 from sluicegate.spark.options.table import OPTIONS, options_as_markdown
-from sluicegate.spark.values.travel import description, load
 
 SECRET = "h1dden"
 COLUMNS = ("id", "name", "version")

@@ -28,7 +28,7 @@ _DELIVERY = {
 }
 
 
-def explained(pipeline: Declared) -> str:
+def explain(pipeline: Declared) -> str:
     """Describe the steps in order, one or more lines each."""
     return "\n".join(_lines(pipeline))
 

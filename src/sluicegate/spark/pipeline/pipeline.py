@@ -9,11 +9,9 @@ from pathlib import Path as File
 from typing import TYPE_CHECKING
 
 from .check import Checked, check
-from .declaration import Declared
-from .explain import explained
-from .mistakes import Mistake, PipelineError
-from .places import locate
-from .reading import read
+from .declaration import Declared, Mistake, PipelineError
+from .explain import explain
+from .reading import locate, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ..report import SparkWriteReport
-    from .report import PipelineReport
+    from ..report import PipelineReport, SparkWriteReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +69,7 @@ class Pipeline(Declared):
 
     def explain(self) -> str:
         """Describe a run step by step. References are not resolved, and secrets are not shown."""
-        return explained(self)
+        return explain(self)
 
     def plan(
         self, spark: SparkSession | None = None, *, environment: Mapping[str, str] | None = None

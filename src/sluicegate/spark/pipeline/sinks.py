@@ -39,15 +39,13 @@ from ...sinks import (
     UdpSink,
 )
 from ...telemetry import Metrics
-from .declaration import Destination
-from .mistakes import Mistake, meant
+from .declaration import Destination, Mistake, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..._core.sink import Sink
-    from .declaration import Layer
-    from .mistakes import Path
+    from .declaration import Layer, Path
 
 TERMINALS: Mapping[str, Callable[..., Any]] = {
     "clickhouse": ClickHouseSink,
@@ -158,7 +156,7 @@ class SinkMaker:
             case "kafka" | "nats" | "redis" as broker:
                 return self._for_broker(broker, arguments, path, is_for_letters=is_for_letters)
             case kind if kind not in KINDS:
-                self._say((*path, "kind"), f"{kind!r} is not a sink; {meant(kind, KINDS)}")
+                self._say((*path, "kind"), f"{kind!r} is not a sink; {suggest(kind, KINDS)}")
                 return None
             case _:
                 pass
@@ -189,7 +187,7 @@ class SinkMaker:
             for name in _FIELDS[kind]:
                 field = arguments.get(name)
                 if isinstance(field, str) and field not in self._columns:
-                    there = meant(field, self._columns)
+                    there = suggest(field, self._columns)
                     self._say((*path, name), f"there is no column {field!r}; {there}")
         made: Sink[Any] | None = self._construct(made_by, kind, arguments, path)
         return made
@@ -197,7 +195,7 @@ class SinkMaker:
     def _decorator(self, layer: Layer, path: Path) -> Any:
         if layer.kind not in LAYERS:
             self._say(
-                (*path, "kind"), f"{layer.kind!r} is not a decorator; {meant(layer.kind, LAYERS)}"
+                (*path, "kind"), f"{layer.kind!r} is not a decorator; {suggest(layer.kind, LAYERS)}"
             )
             return None
         arguments = dict(layer.arguments)
@@ -241,7 +239,7 @@ class SinkMaker:
 
     def _named(self, name: Any, path: Path, *, is_for_letters: bool = False) -> Sink[Any] | None:
         if not isinstance(name, str) or name not in self._declared:
-            self._say(path, f"there is no sink {name!r}; {meant(str(name), self._declared)}")
+            self._say(path, f"there is no sink {name!r}; {suggest(str(name), self._declared)}")
             return None
         if name in self._making:
             circle = [*self._making[self._making.index(name) :], name]
@@ -296,7 +294,7 @@ class SinkMaker:
             each.kind is Parameter.VAR_KEYWORD for each in parameters.values()
         ):
             return True
-        self._say((*path, name), f"is unknown to {kind}; {meant(name, parameters)}")
+        self._say((*path, name), f"is unknown to {kind}; {suggest(name, parameters)}")
         return False
 
     def _called(self, make: Callable[..., Any], given: dict[str, Any], path: Path) -> Any:

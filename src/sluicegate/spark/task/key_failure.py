@@ -29,7 +29,7 @@ from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..._core.send import send
 from ..._core.sink import capabilities_of, dead_letters_in
-from ..values.chunks import key_changes
+from .chunks import key_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..._core.arrow import ArrowBatch
     from ..._core.batch import Batch
     from ..._core.sink import Sink
-    from ..values.chunks import Chunk
+    from .chunks import Chunk
 
 OnKeyFailure = Literal["skip", "park", "stop"]
 POLICIES = ("skip", "park", "stop")

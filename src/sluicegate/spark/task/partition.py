@@ -14,23 +14,23 @@ from ..._core.errors import ErrorClass
 from ..._core.operation import run_with_retries
 from ..._core.sink import classifier_of
 from ..._core.staging import Epoch, staged
-from ..levels.units import Summed, Units, by_bucket
+from ..content import HashedBatches
+from ..description import Traveller
+from ..keys import by_bucket
+from ..latest import SupersededRows
+from ..levels import Units
 from ..report import DeadLettersError, UnitReport
-from ..values.travel import Traveller
-from ..values.zone import in_zone
-from .dead_rows import DeadRowBuffer, TooManyDead
-from .lines import to_json
-from .retries import transaction_retries
-from .superseded import SupersededRows
+from ..values import in_zone
+from .results import DeadRowBuffer, TooManyDead, to_json
 from .task import Task
-from .unit_task import UnitTask, check_refused
+from .transaction import UnitTask, check_refused, transaction_retries
 from .worker import worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ..._core.sink import Sink
-    from .lines import Line
+    from .results import Line
     from .task import Cuts
     from .worker import Worker
 
@@ -139,7 +139,7 @@ class Partition(Traveller):
 
     def _staged(self, unit: _UnitInput, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
         """Write into a stage of this attempt, made at the first row, and take its inventory."""
-        rows = Summed(unit.rows)
+        rows = HashedBatches(unit.rows)
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
             return UnitReport(partition=unit.number), ()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core.opening import opened
 from ..._core.runtime.loop_thread import LoopThread
-from ..values.travel import load
+from ..description import load
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
