@@ -238,7 +238,7 @@ PLANTED: list[Case] = [
     (forbidden_edges, {"sluicegate.sinks": "from ..kafka import x", "sluicegate.kafka": ""}),
     (
         forbidden_edges,
-        {"sluicegate.kafka.sink": "from ..cli.exits import OK", "sluicegate.cli.exits": ""},
+        {"sluicegate.kafka.sink": "from ..cli.console import OK", "sluicegate.cli.console": ""},
     ),
     (
         forbidden_edges,

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from .._core.errors import MissingExtra, SluicegateError
-from ..cli.exits import BAD_USE, FAILED, INTERRUPTED, OK
-from ..cli.group import Group
+from ..cli.console import BAD_USE, FAILED, INTERRUPTED, OK
+from ..cli.parser import Group
 from .java import cancel, has_java
 from .pipeline import Pipeline, PipelineError
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from ..cli.group import Counts
-    from ..cli.parser import Parser
+    from ..cli.parser import Counts, Parser
     from .pipeline import PipelineReport
     from .report import SparkWriteReport
 
