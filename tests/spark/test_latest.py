@@ -62,7 +62,6 @@ def test_the_last_version_of_each_key_arrives_and_the_others_are_counted(
     report = write_dataframe(df, sink(table), **LATEST)
     assert (report.rows, report.delivered, report.superseded) == (100, 100, 5_900)
     assert "5,900 superseded" in report.summary
-    assert report.settings["latest_only"] == "True"
     found = query(table, "SELECT id, at, note FROM states ORDER BY at")
     assert len(found) == 100
     assert [(int(at), note) for _, at, note in found] == [(n, f"v{n}") for n in range(5_900, 6_000)]

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._core.errors import SluicegateError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MOST_LINES = 20
 """Maximum number of units that a report prints."""
@@ -68,8 +65,6 @@ class SparkWriteReport:
     units: tuple[UnitReport, ...]
     dead_rows: tuple[DeadRow, ...] = field(default=())
     """The returned rows (`dead_letters="return"`), or the first of those that failed the write."""
-    settings: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
-    """The settings of the write as text; the sink as its `repr`."""
 
     @property
     def rows(self) -> int:
@@ -210,10 +205,7 @@ class StreamReport:
         """Combine the kept micro-batches into one report, with the first dead rows."""
         reports = [*self.batches.values()]
         dead = tuple(row for report in reports for row in report.dead_rows)
-        settings = reports[-1].settings if reports else {}
-        return SparkWriteReport(
-            tuple(unit for report in reports for unit in report.units), dead, settings
-        )
+        return SparkWriteReport(tuple(unit for report in reports for unit in report.units), dead)
 
     def __str__(self) -> str:
         return (

@@ -204,7 +204,6 @@ def write_dataframe(
 class DeadRowLimits:
     """Limits for rows that fail for good and that no dead-letter sink takes."""
 
-    policy: DeadLetters
     keep: int
     """Rows returned from a unit."""
     stop_at: float
@@ -220,10 +219,10 @@ class DeadRowLimits:
             most = 0 if raises else _RETURNED
         checks.count("max_dead_letters", most, least=0)
         if not raises:
-            return cls(dead_letters, keep=most, stop_at=math.inf, most=math.inf)
+            return cls(keep=most, stop_at=math.inf, most=math.inf)
         if in_units:
-            return cls(dead_letters, keep=DEAD_ROWS_SHOWN, stop_at=most, most=math.inf)
-        return cls(dead_letters, keep=DEAD_ROWS_SHOWN, stop_at=most + DEAD_ROWS_MARGIN, most=most)
+            return cls(keep=DEAD_ROWS_SHOWN, stop_at=most, most=math.inf)
+        return cls(keep=DEAD_ROWS_SHOWN, stop_at=most + DEAD_ROWS_MARGIN, most=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +274,7 @@ class WriteJob:
                     names=rows.columns,
                 )
                 lines = rename_plainly(rows).mapInArrow(partition, LINES).collect()
-            report = replace(read_report(lines), settings=self._shown())
+            report = read_report(lines)
             if report.failed > self.dead_rows.most:
                 report.raise_for_dead_letters()
             return Ran(report, read_stages(lines), read_content(lines), read_histories(lines))
@@ -297,27 +296,6 @@ class WriteJob:
         rows = self.keys.arrange(df)
         rows = self.content.beside(with_bucket(rows) if has_units else rows)
         return rows if self.max_tasks is None else rows.coalesce(self.max_tasks)
-
-    def _shown(self) -> dict[str, str]:
-        """The settings as text, without unset ones."""
-        keys, cuts = self.keys, self.cuts
-        found = {
-            "sink": self.sink,
-            "key": ", ".join(keys.columns) or None,
-            "buckets": keys.buckets,
-            "order_by": ", ".join(keys.order_by) or None,
-            "latest_only": True if keys.latest_only else None,
-            "max_tasks": self.max_tasks,
-            "delivery": self.level.delivery,
-            "mode": self.level.mode,
-            "dead_letters": self.dead_rows.policy,
-            "on_key_failure": keys.on_key_failure if keys.columns else None,
-            "chunk_rows": cuts.chunk_rows,
-            "chunk_bytes": cuts.chunk_bytes,
-            "max_in_flight": cuts.window,
-            "patience": cuts.patience,
-        }
-        return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def foreach_batch(
