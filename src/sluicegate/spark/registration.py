@@ -18,7 +18,7 @@ from .._core import checks
 from .._core.errors import SluicegateError, SluicegateWarning
 from .._core.function_sink import as_sink
 from .description import description
-from .options.sinks import WriteSettings
+from .options import WriteSettings
 from .task.results import read_report
 from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 

@@ -23,8 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from .._core.checks import bad
 from .._core.errors import SluicegateError
 from .description import Traveller, description, load, try_out
-from .options.sinks import WriteSettings, prepared
-from .options.table import WRITING, read_options
+from .options import WriteSettings, prepare
 from .task.partition import Partition
 from .task.results import DEAD_ROWS_MARGIN, DEAD_ROWS_SHOWN, read_report
 from .values import check_types
@@ -203,7 +202,7 @@ class SluicegateSource(SinkSource):
 
     def plan(self, schema: StructType) -> Plan:
         """Plan a write to the sink that the options describe."""
-        recipe, chosen = prepared(self.options, schema.names)
+        recipe, chosen = prepare(self.options, schema.names)
         check_types(recipe.sink(), schema)
         return Plan(sink=description(recipe), settings=chosen)
 
@@ -215,6 +214,6 @@ class RegisteredSource(SinkSource):
 
     def plan(self, schema: StructType) -> Plan:
         """Plan a write to the given sink."""
-        found = read_options(self.options, WRITING, f"format({self.name()!r})")
+        settings = self.given.settings.changed(self.options, f"format({self.name()!r})")
         check_types(load(self.given.sink), schema)
-        return replace(self.given, settings=self.given.settings.changed(found))
+        return replace(self.given, settings=settings)
