@@ -4,7 +4,7 @@ A text may refer to an environment variable by `${NAME}` anywhere in it, or as a
 `env:NAME`; `$$` is one dollar sign. SQL is not changed. References are resolved when the pipeline
 is checked or run; the declaration, and its output, keep the reference.
 
-A mistake has the path to its value, and its line if the pipeline was read from a file.
+A mistake has the path to its value, and the file if the pipeline was read from one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -189,7 +189,7 @@ class Mistake:
     path: Path
     text: str
     place: str = ""
-    """File and line, if the pipeline was read from a file."""
+    """The file, if the pipeline was read from one."""
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.place, format_path(self.path), self.text) if part)
@@ -213,25 +213,11 @@ class Declared:
     """The Spark session of a run without a given session."""
     stream: Stream | None = None
     """Makes the pipeline a stream; default: available rows are read once."""
-    _lines: Mapping[Path, int] = field(default_factory=dict[Path, int], repr=False, compare=False)
     _file: str = field(default="", repr=False, compare=False)
 
     def placed(self, mistakes: Sequence[Mistake]) -> tuple[Mistake, ...]:
-        """Add file and line to each mistake, in the order of the file."""
-        if not self._file:
-            return tuple(mistakes)
-        return tuple(
-            Mistake(each.path, each.text, f"{self._file}:{line}" if line else self._file)
-            for line, each in sorted(
-                ((self._line(each.path), each) for each in mistakes), key=lambda pair: pair[0]
-            )
-        )
-
-    def _line(self, path: Path) -> int:
-        """The line of a path, or of the nearest table around it."""
-        while path and path not in self._lines:
-            path = path[:-1]
-        return self._lines.get(path, 0)
+        """Add the file to each mistake."""
+        return tuple(Mistake(each.path, each.text, self._file) for each in mistakes)
 
 
 class PipelineError(ConfigError):

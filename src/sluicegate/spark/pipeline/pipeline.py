@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path as File
 from typing import TYPE_CHECKING
 
+from ..._core.extras import need
 from .check import Checked, check
 from .declaration import Declared, Mistake, PipelineError
 from .explain import explain
-from .reading import locate, read
+from .reading import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,17 +35,19 @@ class Pipeline(Declared):
     def read(cls, file: str | os.PathLike[str]) -> Pipeline:
         """Read the pipeline that a TOML file declares. Reads the environment only after a mistake.
 
-        Raises `PipelineError` with all mistakes and their lines for a file that is not TOML or does
-        not have the form of a pipeline, and `OSError` for a file that cannot be read.
+        Raises `PipelineError` with all mistakes for a file that does not have the form of a
+        pipeline, with the line for one that is not TOML, `OSError` for a file that cannot be read,
+        and `MissingExtra` without msgspec.
         """
         text = File(file).read_text(encoding="utf-8")
         try:
             tables = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise PipelineError([Mistake((), f"is not valid TOML: {error}", str(file))]) from error
+        need("msgspec", "pipeline", "Pipeline.read")
         mistakes: list[Mistake] = []
         made = read(cls, tables, mistakes)
-        placed = replace(made, _lines=locate(text), _file=str(file))
+        placed = replace(made, _file=str(file))
         if mistakes:
             raise PipelineError(placed.placed(check(placed, os.environ, mistakes).mistakes))
         return placed
@@ -131,6 +134,7 @@ class Pipeline(Declared):
         return checked
 
     def _checked(self, environment: Mapping[str, str] | None) -> Checked:
+        need("msgspec", "pipeline", "the check of a pipeline")
         mistakes: list[Mistake] = []
-        made = replace(read(type(self), self, mistakes), _lines=self._lines, _file=self._file)
+        made = replace(read(type(self), self, mistakes), _file=self._file)
         return check(made, os.environ if environment is None else environment, mistakes)
