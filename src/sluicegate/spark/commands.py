@@ -112,7 +112,7 @@ class _Run:
     def main(self) -> int:
         """Run the pipeline to its end; return the exit code."""
         thread = threading.Thread(target=self._work, name="sluicegate pipeline", daemon=True)
-        self._view.say(f"{self._declared.name}: starting Spark")
+        self._view.print_line(f"{self._declared.name}: starting Spark")
         with self._signals_seen():
             thread.start()
             while thread.is_alive() and self._signals < 2:
@@ -144,7 +144,7 @@ class _Run:
         if self._declared.stream is None:
             cancel()
         elif self._signals == 1:
-            self._view.say(
+            self._view.print_line(
                 "interrupted: ending after this micro-batch; interrupt again to end it now"
             )
 
@@ -152,13 +152,13 @@ class _Run:
         if self._report is not None:
             self._view.sum_up(self._report)
         if self._signals:
-            self._view.say("interrupted")
+            self._view.print_line("interrupted")
             return INTERRUPTED
         if self._error is not None:
-            return self._failed(self._error)
+            return self._exit_code_of(self._error)
         return FAILED if self._report is None or self._report.failed else OK
 
-    def _failed(self, error: BaseException) -> int:
+    def _exit_code_of(self, error: BaseException) -> int:
         if isinstance(error, PipelineError):
             raise error
         if not isinstance(error, SluicegateError) and not type(error).__module__.startswith(
@@ -180,7 +180,7 @@ class RunView:
         self._is_plain = plain or not sys.stdout.isatty() or find_spec("rich") is None
         self._writes = 0
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line."""
         print(text, flush=True)
 
@@ -188,14 +188,14 @@ class RunView:
         """Print a line for a finished write, unless it was empty. Called in the run's thread."""
         self._writes += 1
         if report.rows:
-            self.say(f"write {self._writes}: {report}")
+            self.print_line(f"write {self._writes}: {report}")
 
     def sum_up(self, report: PipelineReport) -> None:
         """Print the counts of the whole run."""
         counts = {name.replace("_", " "): f"{getattr(report, name):,}" for name in _COUNTS}
         if self._is_plain:
             for name, count in counts.items():
-                self.say(f"{name:>12}  {count}")
+                self.print_line(f"{name:>12}  {count}")
             return
         from rich.console import Console
         from rich.table import Table

@@ -76,7 +76,7 @@ class Content:
         return describe_types(self.df, self.columns)
 
     @property
-    def hashed(self) -> tuple[str, ...]:
+    def hash_columns(self) -> tuple[str, ...]:
         """The column of the hashes, if there are any."""
         return (CONTENT,) if self.columns else ()
 
@@ -86,7 +86,7 @@ class Content:
             return rows
         return rows.withColumn(CONTENT, row_hash(self.df, self.columns))
 
-    def counted(self) -> Counts:
+    def count(self) -> Counts:
         """Count and hash the rows in a job that writes nothing; blocks."""
         # a decimal, since a sum of longs overflows, which is an error in ANSI mode
         sums = (

@@ -231,7 +231,7 @@ def check_columns(df: DataFrame, name: str, columns: str | Sequence[str] | None)
     chosen = check_there(df, name, columns)
     for column in chosen:
         kind = df.schema[column].dataType
-        if (kind_of := _unordered(kind, nested=name == "order_by")) is not None:
+        if (kind_of := _part_without_order(kind, nested=name == "order_by")) is not None:
             raise checks.bad(
                 name,
                 column,
@@ -253,7 +253,7 @@ def _missing_rule(df: DataFrame, missing: Sequence[str]) -> str:
     return f"must name columns of the DataFrame, which has {', '.join(df.columns)}"
 
 
-def _unordered(kind: DataType, *, nested: bool) -> str | None:
+def _part_without_order(kind: DataType, *, nested: bool) -> str | None:
     """Name the part of a type that has no order; `None` if all parts have one.
 
     Spark orders `nested` types, but they cannot be compared as keys.
@@ -261,9 +261,9 @@ def _unordered(kind: DataType, *, nested: bool) -> str | None:
     if isinstance(kind, UserDefinedType):
         kind = kind.sqlType()
     if isinstance(kind, ArrayType):
-        return _unordered(kind.elementType, nested=nested) if nested else "an array"
+        return _part_without_order(kind.elementType, nested=nested) if nested else "an array"
     if isinstance(kind, StructType):
-        found = (_unordered(field.dataType, nested=nested) for field in kind.fields)
+        found = (_part_without_order(field.dataType, nested=nested) for field in kind.fields)
         return next((each for each in found if each is not None), None) if nested else "a struct"
     return {"map": "a map", "variant": "a variant"}.get(kind.typeName())
 

@@ -252,7 +252,7 @@ def _write_once(
     begun = destination.call(lambda there: there.begin(epoch))
     before = begun.before
     if before is not None:
-        check_same_rows(epoch.unit, before.counts, content.counted())
+        check_same_rows(epoch.unit, before.counts, content.count())
         return SparkWriteReport((report_skipped(0, before, rows=before.counts.rows),))
     try:
         ran = run()

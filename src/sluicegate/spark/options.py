@@ -146,11 +146,11 @@ class WriteSettings:
     check: bool = True
     """Whether the sink is first opened once on the driver."""
 
-    def changed(self, given: Mapping[str, str], whose: str) -> WriteSettings:
+    def with_options(self, given: Mapping[str, str], whose: str) -> WriteSettings:
         """Replace the settings that the options name. Raises `ConfigError`; `whose` is the format."""
         known = {option.name.lower(): option for option in WRITING}
         found: dict[str, Any] = {}
-        for name, value in _lowered(given).items():
+        for name, value in _lower_names(given).items():
             if name not in known:
                 near = [known[each].name for each in get_close_matches(name, known, n=1)]
                 rule = (
@@ -195,7 +195,7 @@ def prepare(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, W
         chunk_rows=CHUNK_ROWS, chunk_bytes=CHUNK_BYTES, window=1 if reading.is_in_order else WINDOW
     )
     writing = {name: value for name, value in reading.given.items() if name in _WRITING}
-    return recipe, WriteSettings(cuts=usual).changed(writing, 'format("sluicegate")')
+    return recipe, WriteSettings(cuts=usual).with_options(writing, 'format("sluicegate")')
 
 
 def _build(options: Sequence[tuple[str, str]], columns: Sequence[str]) -> Sink[Any]:
@@ -218,7 +218,7 @@ class _Reading:
     """The declaration that options stand for, and the mistakes in them."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self.given = _lowered(given)
+        self.given = _lower_names(given)
         self.mistakes: list[Mistake] = []
         self._origins: dict[str, str] = {}
         """The option that an argument comes from."""
@@ -231,7 +231,7 @@ class _Reading:
         self._arguments: dict[str, Any] = {}
         self.sinks: dict[str, Destination] = {}
         if self._kind not in {*TERMINALS, "python"}:
-            self._say("sink", f"{self._kind!r} is not a sink; {suggest(self._kind, TERMINALS)}")
+            self._report("sink", f"{self._kind!r} is not a sink; {suggest(self._kind, TERMINALS)}")
             return
         self._origins[_ADDRESS.get(self._kind, "url")] = "url"
         self._read_arguments()
@@ -266,19 +266,19 @@ class _Reading:
                 text = text.replace(value, "...").replace(quote(value, safe=""), "...")
         return text
 
-    def _say(self, option: str, text: str) -> None:
+    def _report(self, option: str, text: str) -> None:
         self.mistakes.append(Mistake((option,), text))
 
     def _read(self, option: Option) -> Any:
         try:
             return option.read(self.given[option.name.lower()])
         except ConfigError as error:
-            self._say(option.name, str(error))
+            self._report(option.name, str(error))
             return None
 
     def _put(self, option: str, argument: str, value: object) -> None:
         if argument in self._arguments:
-            self._say(option, f"is another name for {argument}; give one of them")
+            self._report(option, f"is another name for {argument}; give one of them")
         self._origins[argument] = option
         self._arguments[argument] = value
 
@@ -297,7 +297,7 @@ class _Reading:
                 continue
             if argument is None and not takes_more:
                 near = suggest(name, [*_names(OPTIONS), *parameters])
-                self._say(name, f"is unknown to {self._kind}; {near}")
+                self._report(name, f"is unknown to {self._kind}; {near}")
             else:
                 self._put(name, argument or name, _value(name, value))
         if "pool_size" in parameters and "pool_size" not in self._arguments:
@@ -312,17 +312,17 @@ class _Reading:
         if kind in _LOGIN or kind in {"clickhouse", "elasticsearch", "http"}:
             if (user is None) != (password is None):
                 given, other = ("user", "password") if password is None else ("password", "user")
-                self._say(given, f"also needs {other}")
+                self._report(given, f"also needs {other}")
             elif user is not None and kind in _LOGIN:
                 if kind == "kafka" and "SASL" not in str(self._arguments.get("security_protocol")):
-                    self._say("user", "needs security_protocol=SASL_SSL or SASL_PLAINTEXT")
+                    self._report("user", "needs security_protocol=SASL_SSL or SASL_PLAINTEXT")
                 for option, argument in zip(("user", "password"), _LOGIN[kind], strict=True):
                     self._put(option, argument, found[option])
             elif user is not None:
                 self._put("user", "auth", (user, password))
         elif user is not None or password is not None:
             if url is None:
-                self._say("user" if user is not None else "password", "needs url")
+                self._report("user" if user is not None else "password", "needs url")
             else:
                 url = _with_login(url, user, password)
         if url is not None:
@@ -335,7 +335,7 @@ class _Reading:
         parts = urlsplit(url.removeprefix("jdbc:"))
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         if strange := [name for name in query if name not in _OF_JDBC]:
-            self._say(
+            self._report(
                 "url",
                 f"has parameters that only the JDBC driver knows ({', '.join(strange)}); leave them "
                 f"out. Known here: {', '.join(_OF_JDBC)}",
@@ -352,22 +352,24 @@ class _Reading:
         modes = _WRITE_MODES.get(kind, {})
         for option in ("writeMode", "mergeKeys") if not modes else ():
             if option in found:
-                self._say(option, f"has no meaning for {kind}, only for {', '.join(_WRITE_MODES)}")
+                self._report(
+                    option, f"has no meaning for {kind}, only for {', '.join(_WRITE_MODES)}"
+                )
         if not modes:
             return
         if mode is not None and mode.lower() not in modes:
-            self._say("writeMode", f"{mode!r} must be one of {', '.join(modes)}")
+            self._report("writeMode", f"{mode!r} must be one of {', '.join(modes)}")
         elif mode is not None:
             argument = "operation" if kind == "elasticsearch" else "on_conflict"
             self._put("writeMode", argument, modes[mode.lower()])
         if keys is not None and (mode or "append").lower() == "append":
-            self._say("mergeKeys", "needs writeMode=upsert or ignore")
+            self._report("mergeKeys", "needs writeMode=upsert or ignore")
         elif keys is not None and kind != "elasticsearch":
             self._put("mergeKeys", "conflict_columns", keys)
         elif keys is not None and len(keys) == 1:
             self._put("mergeKeys", "id", keys[0])
         elif keys is not None:
-            self._say("mergeKeys", "must be the one id column")
+            self._report("mergeKeys", "must be the one id column")
 
     def _table_of(self, option: str, text: str) -> dict[str, str]:
         found = _TABLE.fullmatch(text.strip())
@@ -375,7 +377,7 @@ class _Reading:
             rule = (
                 'must be table or schema.table, where a part with a dot or a quote stands in "..."'
             )
-            self._say(option, f"{text!r} {rule}")
+            self._report(option, f"{text!r} {rule}")
             return {}
         return {
             argument: part[1:-1].replace('""', '"') if part.startswith('"') else part
@@ -401,7 +403,7 @@ class _Reading:
             letters = Destination(kind="file", arguments={"path": target})
         else:
             if kind not in _OF_CONNECTION:
-                self._say(
+                self._report(
                     "deadLetters",
                     f"{target!r} must be raise, or a path with a / in it; a table is for postgres, a "
                     "topic for kafka, a subject for nats",
@@ -424,7 +426,7 @@ class _Reading:
 _WRITING = frozenset(option.name.lower() for option in WRITING)
 
 
-def _lowered(given: Mapping[str, str]) -> dict[str, str]:
+def _lower_names(given: Mapping[str, str]) -> dict[str, str]:
     """The options without those that Spark itself adds."""
     lowered = {name.lower(): value for name, value in given.items()}
     return {name: value for name, value in lowered.items() if name not in _ADDED_BY_SPARK}

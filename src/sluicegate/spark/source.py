@@ -214,6 +214,6 @@ class RegisteredSource(SinkSource):
 
     def plan(self, schema: StructType) -> Plan:
         """Plan a write to the given sink."""
-        settings = self.given.settings.changed(self.options, f"format({self.name()!r})")
+        settings = self.given.settings.with_options(self.options, f"format({self.name()!r})")
         check_types(load(self.given.sink), schema)
         return replace(self.given, settings=settings)

@@ -255,7 +255,7 @@ class WriteJob:
         content = self.content
         if self.keys.latest_only:
             df = latest_rows(
-                content.beside(df), self.keys.columns, self.keys.order_by, tie=content.hashed
+                content.beside(df), self.keys.columns, self.keys.order_by, tie=content.hash_columns
             )
             content = replace(content, df=df)
         rows = self._arrange(df, has_units=units is not None)

@@ -189,7 +189,7 @@ def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:
 
     def counted(given: list[Any], *columns: str) -> Counts:
         df = spark.createDataFrame(given, pairs)
-        return Content.of(df.select(*columns) if columns else df, None, is_named=True).counted()
+        return Content.of(df.select(*columns) if columns else df, None, is_named=True).count()
 
     first = counted(some)
     assert (first.rows, first.content_of) == (
@@ -205,7 +205,7 @@ def test_a_sum_of_doubles_added_up_in_another_order_is_the_same(spark: Any) -> N
     """It differs in its last digits, as `sum` and `avg` over a shuffle do between runs."""
     contents = [
         Content.of(spark.createDataFrame([(value,)], "total double"), None, is_named=True)
-        .counted()
+        .count()
         .content
         for value in (0.1 + 0.2, 0.3, 0.31)
     ]

@@ -147,7 +147,7 @@ class Census:
         for name, condition in self._alone.items():
             self._hits[name] += condition.has(letter)
         for name, values in self._values.items():
-            values[_shown(getattr(letter, name))] += 1
+            values[_format(getattr(letter, name))] += 1
         if letter.cause_type:
             self._values["error_type"][letter.cause_type] += 1
         times = [*self._times, letter.last_at]
@@ -162,9 +162,9 @@ class Census:
         yield f"none of {self._states.total()} dead letters is selected: {counts}"
         for name, condition in self._alone.items():
             if not self._hits[name]:
-                yield f"none has {self._told(name, getattr(condition, name))}"
+                yield f"none has {self._describe(name, getattr(condition, name))}"
 
-    def _told(self, name: str, value: object) -> str:
+    def _describe(self, name: str, value: object) -> str:
         if name in self._values:
             found = [each or "''" for each, _ in self._values[name].most_common(_MOST_VALUES)]
             more = ", ..." if len(self._values[name]) > _MOST_VALUES else ""
@@ -189,7 +189,7 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 

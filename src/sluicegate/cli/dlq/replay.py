@@ -152,7 +152,7 @@ class Replay:
             )
 
     def _batch(self, letters: Sequence[Letter]) -> tuple[RowBatch[Any], list[Letter]]:
-        items, kept = self._decoded(letters)
+        items, kept = self._decode(letters)
         keys = [
             key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None
         ] or None
@@ -171,7 +171,7 @@ class Replay:
         lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant, is_replay=True)
         return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept
 
-    def _decoded(self, letters: Sequence[Letter]) -> tuple[list[Any], list[Letter]]:
+    def _decode(self, letters: Sequence[Letter]) -> tuple[list[Any], list[Letter]]:
         """Return the items of the letters that may be sent, and these letters."""
         items: list[Any] = []
         kept: list[Letter] = []

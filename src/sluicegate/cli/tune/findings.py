@@ -116,8 +116,8 @@ class Findings:
             "sink": self.sink,
             "complete": self.is_complete,
             "written_items": self.items,
-            "sizes": [_shown(one) for one in self.sizes],
-            "workers": [_shown(one) for one in self.workers],
+            "sizes": [_as_entry(one) for one in self.sizes],
+            "workers": [_as_entry(one) for one in self.workers],
             "refused_items": self.refused,
             "knee_items": None if knee is None else knee.size,
             "summary": self.headline if has_end else self.as_partial_text(),
@@ -128,7 +128,7 @@ class Findings:
         }
 
 
-def _shown(one: Measured) -> dict[str, Any]:
+def _as_entry(one: Measured) -> dict[str, Any]:
     return {
         "batch_items": one.size,
         "workers": one.workers,

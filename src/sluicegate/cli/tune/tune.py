@@ -160,17 +160,17 @@ def _tune(options: argparse.Namespace, output: TextIO) -> int:
     try:
         tuning = _prepare(options)
         if tuning is None:
-            _say("nothing was written")
+            _print_error("nothing was written")
             return BAD_USE
         try:
             return asyncio.run(tuning.main())
         finally:
             _report(tuning.findings, options, output)
     except (UseError, SluicegateError) as error:
-        _say(str(error))
+        _print_error(str(error))
         return BAD_USE
     except (WriteFailed, NoItem, OSError) as error:
-        _say(str(error))
+        _print_error(str(error))
         return FAILED
 
 
@@ -196,10 +196,10 @@ def _report(findings: Findings, options: argparse.Namespace, output: TextIO) -> 
     elif findings.is_complete:
         print(findings.as_text(), file=output, flush=True)
     if not findings.is_complete:
-        _say(f"ended early; {findings.as_partial_text()}")
+        _print_error(f"ended early; {findings.as_partial_text()}")
     elif options.plot is not None:
         draw(findings.sizes, findings.knee, options.sink, options.plot)
-        _say(f"drawn to {options.plot}")
+        _print_error(f"drawn to {options.plot}")
 
 
 def _item_of(name: str) -> Callable[[int], Any]:
@@ -239,7 +239,7 @@ def _check_workers(sink: Sink[Any], workers: Sequence[int]) -> None:
 
 def _may_write(options: argparse.Namespace) -> bool:
     """Warn, and ask for confirmation. Raises `UseError` if there is no terminal to ask on."""
-    _say(
+    _print_error(
         f"WARNING: this writes about {_items_to_write(options):,} made-up items to the real "
         f"destination of {options.sink}, and removes none"
     )
@@ -300,7 +300,7 @@ class _Tuning:
                 if not measured:
                     raise
                 self._clear()
-                _say(f"{error}; larger sizes are skipped")
+                _print_error(f"{error}; larger sizes are skipped")
                 self.findings.refuse(size)
                 return
             measured.append(one)
@@ -318,7 +318,7 @@ class _Tuning:
         found = fewest_workers(measured, worst)
         self.findings.choose(found.workers)
         if worst is not None and found.per_second < worst:
-            _say(
+            _print_error(
                 f"no measured number of workers handles {worst:,.0f} "
                 f"items a second; {found.workers} is nearly the best"
             )
@@ -341,5 +341,5 @@ class _Tuning:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(text, file=sys.stderr)

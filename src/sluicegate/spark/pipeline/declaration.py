@@ -215,7 +215,7 @@ class Declared:
     """Makes the pipeline a stream; default: available rows are read once."""
     _file: str = field(default="", repr=False, compare=False)
 
-    def placed(self, mistakes: Sequence[Mistake]) -> tuple[Mistake, ...]:
+    def with_file(self, mistakes: Sequence[Mistake]) -> tuple[Mistake, ...]:
         """Add the file to each mistake."""
         return tuple(Mistake(each.path, each.text, self._file) for each in mistakes)
 

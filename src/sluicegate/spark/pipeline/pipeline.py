@@ -65,7 +65,7 @@ class Pipeline(Declared):
         made = read(cls, tables, mistakes)
         placed = replace(made, _file=str(file))
         if mistakes:
-            raise PipelineError(placed.placed(check(placed, os.environ, mistakes).mistakes))
+            raise PipelineError(placed.with_file(check(placed, os.environ, mistakes).mistakes))
         return placed
 
     def mistakes(self, environment: Mapping[str, str] | None = None) -> tuple[Mistake, ...]:
@@ -74,11 +74,11 @@ class Pipeline(Declared):
         Args:
             environment: the variables for `${NAME}`; default: those of the process.
         """
-        return self.placed(self._checked(environment).mistakes)
+        return self.with_file(self._check(environment).mistakes)
 
     def doubts(self, environment: Mapping[str, str] | None = None) -> tuple[Mistake, ...]:
         """Possible mistakes, and parts that could not be checked."""
-        return self.placed(self._checked(environment).doubts)
+        return self.with_file(self._check(environment).doubts)
 
     def validate(self, environment: Mapping[str, str] | None = None) -> None:
         """Raise `PipelineError` if there are mistakes."""
@@ -109,7 +109,7 @@ class Pipeline(Declared):
 
     def without_secrets(self, text: str, environment: Mapping[str, str] | None = None) -> str:
         """Replace the values of the pipeline's variables in `text` by their references."""
-        return self._checked(environment).environment.hide(text)
+        return self._check(environment).environment.hide(text)
 
     def run(
         self,
@@ -144,12 +144,12 @@ class Pipeline(Declared):
         )
 
     def _sound(self, environment: Mapping[str, str] | None) -> Checked:
-        checked = self._checked(environment)
+        checked = self._check(environment)
         if checked.mistakes:
-            raise PipelineError(self.placed(checked.mistakes))
+            raise PipelineError(self.with_file(checked.mistakes))
         return checked
 
-    def _checked(self, environment: Mapping[str, str] | None) -> Checked:
+    def _check(self, environment: Mapping[str, str] | None) -> Checked:
         need("msgspec", "pipeline", "the check of a pipeline")
         mistakes: list[Mistake] = []
         made = replace(read(type(self), self, mistakes), _file=self._file)

@@ -161,7 +161,7 @@ def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
             if missing is None or missing[1] not in described:
                 mistakes.append(Mistake(path, text.splitlines()[0]))
     if mistakes:
-        raise PipelineError(pipeline.placed(mistakes))
+        raise PipelineError(pipeline.with_file(mistakes))
     return made
 
 
@@ -210,7 +210,7 @@ def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
         ]
     if mistakes or made is None:
         raise PipelineError(
-            pipeline.placed(
+            pipeline.with_file(
                 [Mistake(each.path, checked.environment.hide(each.text)) for each in mistakes]
             )
         )

@@ -125,13 +125,13 @@ class SinkMaker:
         try:
             return as_sink(value)
         except ConfigError:
-            self._say(path, "must be a table, or in Python a sink")
+            self._report(path, "must be a table, or in Python a sink")
             return None
 
     def _base(self, declared: Destination, path: Path, *, is_for_letters: bool) -> Sink[Any] | None:
         kind, arguments = declared.kind, dict(declared.arguments)
         if kind not in KINDS:
-            self._say((*path, "kind"), f"{kind!r} is not a sink; {suggest(kind, KINDS)}")
+            self._report((*path, "kind"), f"{kind!r} is not a sink; {suggest(kind, KINDS)}")
             return None
         if kind == "fan_out":
             return self._fan_out(arguments, path)
@@ -167,7 +167,7 @@ class SinkMaker:
             field = arguments.get(name)
             if isinstance(field, str) and field not in (self._columns or ()):
                 known = suggest(field, self._columns or ())
-                self._say((*path, name), f"there is no column {field!r}; {known}")
+                self._report((*path, name), f"there is no column {field!r}; {known}")
 
     def _with_columns(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if self._columns is not None:
@@ -183,13 +183,13 @@ class SinkMaker:
 
     def _decorator(self, layer: Layer, path: Path) -> Any:
         if layer.kind not in LAYERS:
-            self._say(
+            self._report(
                 (*path, "kind"), f"{layer.kind!r} is not a decorator; {suggest(layer.kind, LAYERS)}"
             )
             return None
         arguments = dict(layer.arguments)
         if layer.kind == "dead_letter" and "target" in arguments:
-            target = self._named(arguments["target"], (*path, "target"), is_for_letters=True)
+            target = self._make_named(arguments["target"], (*path, "target"), is_for_letters=True)
             if target is None:
                 return None
             arguments["target"] = target
@@ -199,7 +199,7 @@ class SinkMaker:
         try:
             made: Sink[Any] = decorator(sink)
         except ConfigError as error:
-            self._say(path, str(error))
+            self._report(path, str(error))
             return sink
         return made
 
@@ -210,7 +210,7 @@ class SinkMaker:
         }
         made = [branch for branch in branches["sinks"] if branch is not None]
         if not branches["sinks"]:
-            self._say((*path, "sinks"), "must name at least one sink")
+            self._report((*path, "sinks"), "must name at least one sink")
         if not made or None in branches["best_effort"]:
             return None
 
@@ -222,17 +222,19 @@ class SinkMaker:
 
     def _branches(self, names: Any, path: Path) -> list[Any]:
         if not isinstance(names, (list, tuple)):
-            self._say(path, "must be a list of names of sinks")
+            self._report(path, "must be a list of names of sinks")
             return [None]
-        return [self._named(name, (*path, place)) for place, name in enumerate(names)]
+        return [self._make_named(name, (*path, place)) for place, name in enumerate(names)]
 
-    def _named(self, name: Any, path: Path, *, is_for_letters: bool = False) -> Sink[Any] | None:
+    def _make_named(
+        self, name: Any, path: Path, *, is_for_letters: bool = False
+    ) -> Sink[Any] | None:
         if not isinstance(name, str) or name not in self._declared:
-            self._say(path, f"there is no sink {name!r}; {suggest(str(name), self._declared)}")
+            self._report(path, f"there is no sink {name!r}; {suggest(str(name), self._declared)}")
             return None
         if name in self._making:
             circle = [*self._making[self._making.index(name) :], name]
-            self._say(path, f"a cycle of sinks: {' -> '.join(circle)}")
+            self._report(path, f"a cycle of sinks: {' -> '.join(circle)}")
             return None
         return self.make(name, is_for_letters=is_for_letters)
 
@@ -240,13 +242,13 @@ class SinkMaker:
         text = arguments.pop("factory", None)
         path_of_it = (*path, "factory")
         if not isinstance(text, str) or not re.fullmatch(r"[\w.]+:\w+", text):
-            self._say(path_of_it, 'must be "module:function"')
+            self._report(path_of_it, 'must be "module:function"')
             return None
         module, _, name = text.partition(":")
         try:
             factory = getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
-            self._say(path_of_it, f"cannot be imported: {error}")
+            self._report(path_of_it, f"cannot be imported: {error}")
             return None
         made = self._construct(factory, "python", arguments, path)
         return None if made is None else self._as_sink(made, path_of_it)
@@ -269,7 +271,7 @@ class SinkMaker:
             name for name in dict.fromkeys([*needed, *_NEEDED.get(kind, ())]) if name not in given
         ]
         for name in missing:
-            self._say((*path, name), "is missing")
+            self._report((*path, name), "is missing")
         for name, value in given.items():
             inner = _TABLES.get((kind, name))
             if inner is not None and isinstance(value, Mapping):
@@ -283,7 +285,7 @@ class SinkMaker:
             each.kind is Parameter.VAR_KEYWORD for each in parameters.values()
         ):
             return True
-        self._say((*path, name), f"is unknown to {kind}; {suggest(name, parameters)}")
+        self._report((*path, name), f"is unknown to {kind}; {suggest(name, parameters)}")
         return False
 
     def _call(self, make: Callable[..., Any], given: dict[str, Any], path: Path) -> Any:
@@ -292,14 +294,14 @@ class SinkMaker:
             try:
                 return make(**given)
             except MissingExtra as error:
-                self._say(path, str(error))
+                self._report(path, str(error))
                 return None
             except ConfigError as error:
                 match = _ARGUMENT.match(str(error))
                 name = match[0] if match else ""
-                self._say((*path, name) if name in given else path, str(error))
+                self._report((*path, name) if name in given else path, str(error))
             except Exception as error:
-                self._say(path, f"{type(error).__name__}: {error}")
+                self._report(path, f"{type(error).__name__}: {error}")
                 return None
             if name not in given or given[name] is _ANY.get(name):
                 return None
@@ -311,7 +313,7 @@ class SinkMaker:
             else:
                 return None
 
-    def _say(self, path: Path, text: str) -> None:
+    def _report(self, path: Path, text: str) -> None:
         mistake = Mistake(path, text)
         if mistake not in self._mistakes:
             self._mistakes.append(mistake)

@@ -164,7 +164,7 @@ class KeyFailurePolicy:
     ) -> dict[int, BaseException]:
         """Pass these rows to the dead letters, in order; return the errors of those not accepted."""
         indices = sorted(stopped)
-        parked = [_parked(stopped[index]) for index in indices]
+        parked = [_park_error(stopped[index]) for index in indices]
         letters = dead_letters_in(sink)
         if letters is None:
             return dict(zip(indices, parked, strict=True))
@@ -182,7 +182,7 @@ class _Refuses:
         return WriteResult.from_outcomes(batch, self._errors)
 
 
-def _parked(stopped: KeyStopped) -> ParkedBehind:
+def _park_error(stopped: KeyStopped) -> ParkedBehind:
     return caused(ParkedBehind(f"parked behind {stopped}"), stopped.__cause__)
 
 

@@ -102,7 +102,7 @@ class Partition(Traveller):
 
     def _lines(self, unit: _UnitInput, attempt: int) -> Iterator[Line]:
         try:
-            report, further = self._written(unit)
+            report, further = self._write(unit)
             if self._done is not None:
                 self._done.add((report.rows, report.dead_lettered + report.failed))
             counted = replace(report, attempt=attempt, superseded=unit.rows.total)
@@ -114,10 +114,10 @@ class Partition(Traveller):
             yield "refused", to_json(unit.number)
         yield from (("dead", row) for row in unit.dead_rows.kept)
 
-    def _written(self, unit: _UnitInput) -> tuple[UnitReport, tuple[Line, ...]]:
+    def _write(self, unit: _UnitInput) -> tuple[UnitReport, tuple[Line, ...]]:
         units = self._units
         if isinstance(units, Epoch):
-            return self._staged(unit, units)
+            return self._stage(unit, units)
         if isinstance(units, Units) and units.in_transactions:
             task = UnitTask(
                 unit.here,
@@ -137,13 +137,13 @@ class Partition(Traveller):
         plain = Task(unit.here, unit.sink, self._cuts, unit=name, partition=unit.number)
         return plain.run(unit.rows, unit.add), ()
 
-    def _staged(self, unit: _UnitInput, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
+    def _stage(self, unit: _UnitInput, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
         """Write into a stage of this attempt, made at the first row, and take its inventory."""
         rows = HashedBatches(unit.rows)
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
             return UnitReport(partition=unit.number), ()
-        with unit.here.entered(staged(unit.sink, epoch)) as stage:
+        with unit.here.enter(staged(unit.sink, epoch)) as stage:
             name = f"{self._job}-{unit.number}"
             task = Task(unit.here, stage.sink, self._cuts, unit=name, partition=unit.number)
             report = task.run(chain((first,), rows), unit.add_refused)
