@@ -51,7 +51,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "postgres/server.py": ("testing",),
     "redis": ("redis",),
     "spark": ("spark",),
-    "spark/commands": ("pipeline",),
+    "spark/commands.py": ("pipeline",),
     "spark/pipeline": ("pipeline",),
     "sql": ("sql",),
     "telemetry": ("prometheus",),

@@ -1,7 +1,6 @@
 """`sluicegate pg`: install, upgrade and check streams and queues in PostgreSQL."""
 
-from ....cli.group import Group
-from ....cli.parser import DSN
+from ....cli.parser import DSN, Group
 from .arguments import pg_options
 from .commands import pg
 

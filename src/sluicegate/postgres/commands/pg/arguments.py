@@ -8,8 +8,7 @@ from ....cli.parser import DSN
 from ...schema.opened import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:
-    from ....cli.group import Counts
-    from ....cli.parser import Parser
+    from ....cli.parser import Counts, Parser
 
 _COMMANDS = {
     "install": (

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...._core import told
 from ...._core.errors import SluicegateError
-from ....cli.dlq.output import encodable, say
-from ....cli.exits import BAD_USE, FAILED, OK
+from ....cli.console import BAD_USE, FAILED, OK, encodable, say
 from ....letters.text import printable, without_secrets
 from ...schema.administration import check_streams, install_streams, upgrade_streams
 

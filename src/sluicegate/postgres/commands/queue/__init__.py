@@ -1,7 +1,6 @@
 """`sluicegate queue`: operate the queues of a schema."""
 
-from ....cli.group import Group
-from ....cli.parser import DSN
+from ....cli.parser import DSN, Group
 from .arguments import queue_options
 from .commands import queue
 

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from ....cli.dlq.output import say
-from ....cli.exits import OK
-from ....cli.named import UseError
+from ....cli.console import OK, UseError, say
 from ...queues.operating.settings import QueueSettings
 
 if TYPE_CHECKING:

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...._core import told
 from ...._core.errors import SluicegateError
-from ....cli.confirm import confirmed
-from ....cli.dlq.output import say
-from ....cli.exits import BAD_USE
-from ....cli.named import UseError
+from ....cli.console import BAD_USE, UseError, confirmed, say
 from ....letters.text import printable, without_secrets
 from ...queues.operating.admin import QueueAdmin
 from .changes import CHANGES, QUESTIONS

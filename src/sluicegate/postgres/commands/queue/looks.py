@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....cli.dlq.output import say
-from ....cli.exits import OK
+from ....cli.console import OK, say
 from ..stream.output import print_json
 from .output import print_lag, print_lanes, print_queues, print_report, report_as_dict
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from ....cli.dlq.output import encodable
+from ....cli.console import encodable
 from ....letters.text import printable
 from ...schema.queue_contents import LOST_JOBS
 from ..stream.output import print_json, print_table

@@ -1,7 +1,6 @@
 """`sluicegate stream`: operate the subscriptions and the messages of a stream log."""
 
-from ....cli.group import Group
-from ....cli.parser import DSN
+from ....cli.parser import DSN, Group
 from .arguments import stream_options
 from .commands import stream
 

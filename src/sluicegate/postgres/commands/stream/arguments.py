@@ -6,16 +6,14 @@ import argparse
 from typing import TYPE_CHECKING, Any, cast
 
 from ...._core.subscriptions import SLOTS
-from ....cli.parser import DSN
-from ....cli.when import when
+from ....cli.parser import DSN, when
 from ...schema.opened import DEFAULT_SCHEMA
 from ...streams.operating.admin import COUNT_TO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ....cli.group import Counts
-    from ....cli.parser import Parser
+    from ....cli.parser import Counts, Parser
     from ...streams.operating.admin_arguments import ResetPoint
 
 

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...._core import told
 from ...._core.errors import SluicegateError
-from ....cli.confirm import confirmed
-from ....cli.dlq.output import say
-from ....cli.exits import BAD_USE, OK
-from ....cli.named import UseError
+from ....cli.console import BAD_USE, OK, UseError, confirmed, say
 from ....letters.text import printable, without_secrets
 from ...streams.operating.admin import SubscriptionAdmin
 from .messages import delete_messages

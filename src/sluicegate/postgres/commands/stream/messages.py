@@ -6,9 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from ....cli.confirm import confirmed
-from ....cli.dlq.output import say
-from ....cli.exits import BAD_USE, INCOMPLETE, OK
+from ....cli.console import BAD_USE, INCOMPLETE, OK, confirmed, say
 from ....letters.text import printable
 from ...client.access import Access, need_asyncpg
 from ...schema.connected import connected_to_log

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ....cli.dlq.output import encodable
+from ....cli.console import encodable
 from ....letters.text import as_json, printable
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from ...._core import told
-from ....cli.dlq.output import say
-from ....cli.exits import INCOMPLETE, OK, TERMINATED, Termination
-from ....cli.named import UseError, named
+from ....cli.console import INCOMPLETE, OK, TERMINATED, Termination, UseError, say
+from ....cli.named import named
 from ....consumer.handlers import as_handler
 from ....consumer.replayed import handle_again
 from ...schema.opened import check_schema_name

@@ -1,4 +1,4 @@
-"""`sluicegate pipeline`: validate a pipeline's file, explain it, run it.
+"""`sluicegate pipeline`: validate a pipeline's file, explain it, run it on Spark.
 
 1. Validation and explanation need neither Spark nor Java, except with `--spark`.
 2. A run uses a separate thread, so that the main thread is free for signals. The first signal
@@ -12,23 +12,49 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ..._core.errors import MissingExtra, SluicegateError
-from ...cli.exits import BAD_USE, FAILED, INTERRUPTED, OK
-from ..driver.session import cancel, has_java
-from ..pipeline import Pipeline, PipelineError
-from .view import RunView
+from .._core.errors import MissingExtra, SluicegateError
+from ..cli.console import BAD_USE, FAILED, INTERRUPTED, OK
+from ..cli.parser import Group
+from .java import cancel, has_java
+from .pipeline import Pipeline, PipelineError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
     from types import FrameType
 
-    from ..pipeline import PipelineReport
+    from ..cli.parser import Counts, Parser
+    from .pipeline import PipelineReport
+    from .report import SparkWriteReport
 
 LOOK_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_COUNTS = ("writes", "rows", "delivered", "duplicate", "dead_letters", "failed", "retries")
+
+
+def _options(parser: Parser, _: Counts) -> None:
+    add = parser.accept_commands("action")
+    helps = {
+        "run": "run a pipeline to its end",
+        "validate": "report every error of a pipeline",
+        "explain": "print a pipeline's steps",
+    }
+    for action, text in helps.items():
+        command = add(action, text, f"sluicegate pipeline {action} sales.toml")
+        command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
+        if action == "run":
+            command.add_argument(
+                "--plain",
+                action="store_true",
+                help="print progress as plain lines, also on a terminal",
+            )
+        else:
+            command.add_argument(
+                "--spark", action="store_true", help="start Spark and let it check the plan too"
+            )
 
 
 def pipeline(options: argparse.Namespace) -> int:
@@ -45,22 +71,21 @@ def pipeline(options: argparse.Namespace) -> int:
             return _Run(declared, plain=options.plain).main()
         if options.spark:
             _need_java()
-            _ask_spark(declared, shows=options.action == "explain")
+            plan = declared.plan()
+            if options.action == "explain":
+                print("\nSpark's plan:\n" + plan.rstrip())
         if options.action == "validate":
             print(f"{options.file}: valid")
     except PipelineError as error:
         print(error, file=sys.stderr)
         return BAD_USE
     except (MissingExtra, OSError, UnicodeDecodeError) as error:
-        print(f"sluicegate pipeline: {_told(error)}", file=sys.stderr)
+        text = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
+        print(f"sluicegate pipeline: {text}", file=sys.stderr)
         return BAD_USE
     return OK
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _need_java() -> None:
@@ -70,12 +95,6 @@ def _need_java() -> None:
             "is not the folder of a Java installation"
         )
         raise MissingExtra(message)
-
-
-def _ask_spark(declared: Pipeline, *, shows: bool) -> None:
-    plan = declared.plan()
-    if shows:
-        print("\nSpark's plan:\n" + plan.rstrip())
 
 
 class _Run:
@@ -93,7 +112,7 @@ class _Run:
     def main(self) -> int:
         """Run the pipeline to its end; return the exit code."""
         thread = threading.Thread(target=self._work, name="sluicegate pipeline", daemon=True)
-        self._view.say(f"{self._declared.name}: starting Spark")
+        self._view.print_line(f"{self._declared.name}: starting Spark")
         with self._signals_seen():
             thread.start()
             while thread.is_alive() and self._signals < 2:
@@ -125,7 +144,7 @@ class _Run:
         if self._declared.stream is None:
             cancel()
         elif self._signals == 1:
-            self._view.say(
+            self._view.print_line(
                 "interrupted: ending after this micro-batch; interrupt again to end it now"
             )
 
@@ -133,13 +152,13 @@ class _Run:
         if self._report is not None:
             self._view.sum_up(self._report)
         if self._signals:
-            self._view.say("interrupted")
+            self._view.print_line("interrupted")
             return INTERRUPTED
         if self._error is not None:
-            return self._failed(self._error)
+            return self._exit_code_of(self._error)
         return FAILED if self._report is None or self._report.failed else OK
 
-    def _failed(self, error: BaseException) -> int:
+    def _exit_code_of(self, error: BaseException) -> int:
         if isinstance(error, PipelineError):
             raise error
         if not isinstance(error, SluicegateError) and not type(error).__module__.startswith(
@@ -152,3 +171,44 @@ class _Run:
             file=sys.stderr,
         )
         return BAD_USE if isinstance(error, MissingExtra) else FAILED
+
+
+class RunView:
+    """Prints lines and a table; without a terminal or with `plain`, only lines."""
+
+    def __init__(self, *, plain: bool) -> None:
+        self._is_plain = plain or not sys.stdout.isatty() or find_spec("rich") is None
+        self._writes = 0
+
+    def print_line(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)
+
+    def wrote(self, report: SparkWriteReport) -> None:
+        """Print a line for a finished write, unless it was empty. Called in the run's thread."""
+        self._writes += 1
+        if report.rows:
+            self.print_line(f"write {self._writes}: {report}")
+
+    def sum_up(self, report: PipelineReport) -> None:
+        """Print the counts of the whole run."""
+        counts = {name.replace("_", " "): f"{getattr(report, name):,}" for name in _COUNTS}
+        if self._is_plain:
+            for name, count in counts.items():
+                self.print_line(f"{name:>12}  {count}")
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*counts, title=report.name)
+        table.add_row(*counts.values())
+        Console().print(table)
+
+
+GROUP = Group(
+    description="Validate a pipeline's file, explain its steps, or run it on Spark.",
+    example="sluicegate pipeline run sales.toml",
+    options=_options,
+    run=pipeline,
+    extras={"pyspark": "pipeline", "rich": "pipeline"},
+)

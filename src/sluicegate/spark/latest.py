@@ -11,6 +11,7 @@
    real key, the rows of that key are in the same group, but not in its list.
 4. Keys with a collation are distinguished by their bytes: the destination may keep "a" and "A".
 5. Meanwhile columns are named by their positions, so that none can collide with a helper column.
+6. The number of rows that a row supersedes travels with it; the task removes and sums the column.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pyspark.sql import functions
 
-from ..._core import checks
-from ..._core.replacing import replaced_by
-from ..task.superseded import SUPERSEDED
-from .columns import BINARY, column_of, has_collation
+from .._core import checks
+from .._core.replacing import replaced_by
 from .content import row_hash
+from .keys import BINARY, SUPERSEDED, column_of, has_collation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField
 
@@ -70,7 +72,7 @@ def latest_rows(
     order = functions.struct(*(places[name] for name in (*order_by, *tie)))
     if not nullable:
         groups = [_by_bytes(place, field) for place, field in keys.items()]
-        return _last(rows.groupBy(*groups).agg(*_found(row, order)), places)
+        return _restore_names(rows.groupBy(*groups).agg(*_aggregates(row, order)), places)
     has_null = reduce(or_, (column_of(place).isNull() for place in nullable))
     apart = row_hash(rows, rows.columns)
     groups = [_spread(_by_bytes(place, field), field, apart) for place, field in keys.items()]
@@ -81,21 +83,21 @@ def latest_rows(
         functions.when(has_null, functions.struct(row.alias(_ROW), nothing))
     )
     found = rows.groupBy(*groups).agg(
-        *_found(row, functions.when(~has_null, order)), kept.alias("kept")
+        *_aggregates(row, functions.when(~has_null, order)), kept.alias("kept")
     )
     last = functions.array(functions.struct(_ROW, _COUNT))
     each = functions.when(column_of(_COUNT) < 0, column_of("kept")).otherwise(
         functions.concat("kept", last)
     )
-    return _last(found.select(functions.inline(each)), places)
+    return _restore_names(found.select(functions.inline(each)), places)
 
 
-def _found(row: Column, order: Column) -> tuple[Column, Column]:
+def _aggregates(row: Column, order: Column) -> tuple[Column, Column]:
     """Select the last row of those with an order, and the number of others; -1 if there is none."""
     return functions.max_by(row, order).alias(_ROW), (functions.count(order) - 1).alias(_COUNT)
 
 
-def _last(found: DataFrame, places: Iterable[str]) -> DataFrame:
+def _restore_names(found: DataFrame, places: Iterable[str]) -> DataFrame:
     return found.select(f"{_ROW}.*", _COUNT).toDF(*places, SUPERSEDED)
 
 
@@ -108,3 +110,22 @@ def _spread(column: Column, field: StructField, apart: Column) -> Column:
 def _by_bytes(place: str, field: StructField) -> Column:
     column = column_of(place)
     return functions.collate(column, BINARY) if has_collation(field.dataType) else column
+
+
+class SupersededRows:
+    """Record batches from which the numbers of superseded rows are removed and summed."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self.total = 0
+        """The sum so far."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        if SUPERSEDED not in batch.schema.names:
+            return batch
+        self.total += int(batch.column(SUPERSEDED).to_numpy().sum(dtype=np.int64))
+        return batch.drop_columns(SUPERSEDED)

@@ -23,7 +23,6 @@ from pyarrow import compute
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-
 pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 
@@ -63,7 +62,7 @@ def cut(
         rows += batch.num_rows
         size += batch.nbytes
         while rows > max_rows or (size > max_bytes and rows > 1):
-            joined = _joined(held)
+            joined = _join(held)
             fitting = min(max_rows, max(1, int(rows * max_bytes / size)))
             place = _boundary(joined, fitting, key) if fitting < rows else rows
             if place == rows:
@@ -73,23 +72,19 @@ def cut(
             yield Chunk(
                 number,
                 chunk,
-                continues=before is not None and (serial or _goes_on(before, chunk, key)),
+                continues=before is not None and (serial or _continues(before, chunk, key)),
             )
             number, before = number + 1, chunk
             rest = joined.slice(place)
             held, rows = [rest], rest.num_rows
             size = rest.nbytes
     if rows:
-        chunk = _joined(held)
+        chunk = _join(held)
         yield Chunk(
-            number, chunk, continues=before is not None and (serial or _goes_on(before, chunk, key))
+            number,
+            chunk,
+            continues=before is not None and (serial or _continues(before, chunk, key)),
         )
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.concat_batches(batches)
 
 
 def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
@@ -99,6 +94,17 @@ def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
     changes = key_changes(rows.slice(0, limit + 1), key)  # the end of the rows is not a change
     places = np.flatnonzero(changes)
     return int(places[-1]) + 1 if len(places) else limit
+
+
+def _continues(before: pa.RecordBatch, chunk: pa.RecordBatch, key: Sequence[str]) -> bool:
+    """Return whether the first key of `chunk` is the last key of the previous chunk."""
+    if not key:
+        return False
+    ends = [
+        before.select(list(key)).slice(before.num_rows - 1),
+        chunk.select(list(key)).slice(0, 1),
+    ]
+    return not key_changes(_join(ends), key)[0]
 
 
 def key_changes(rows: pa.RecordBatch, key: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -123,12 +129,40 @@ def _differ(before: Any, after: Any) -> Any:
     return pc.or_(differs, pc.xor(pc.is_null(before), pc.is_null(after)))
 
 
-def _goes_on(before: pa.RecordBatch, chunk: pa.RecordBatch, key: Sequence[str]) -> bool:
-    """Return whether the first key of `chunk` is the last key of the previous chunk."""
-    if not key:
-        return False
-    ends = [
-        before.select(list(key)).slice(before.num_rows - 1),
-        chunk.select(list(key)).slice(0, 1),
-    ]
-    return not key_changes(_joined(ends), key)[0]
+def _join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches)
+
+
+class Remembered:
+    """Chunks that can be read again from the first one, while all chunks read so far fit the limit."""
+
+    def __init__(self, chunks: Iterable[Chunk], limit: int) -> None:
+        self._chunks = iter(chunks)
+        self._limit = limit
+        self._kept: list[Chunk] | None = []
+        self._bytes = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether the chunks can be read again."""
+        return self._kept is not None
+
+    def __iter__(self) -> Iterator[Chunk]:
+        if self._kept is None:
+            message = "these chunks were too large to keep"
+            raise RuntimeError(message)
+        yield from tuple(self._kept)
+        for chunk in self._chunks:
+            self._keep(chunk)
+            yield chunk
+
+    def _keep(self, chunk: Chunk) -> None:
+        if self._kept is None:
+            return
+        self._bytes += chunk.rows.nbytes
+        if self._bytes > self._limit:
+            self._kept = None
+        else:
+            self._kept.append(chunk)

@@ -1,4 +1,4 @@
-"""Replay through a consumer's handler: the handler as a sink, and the records for it.
+"""The target of a replay: a stack of sinks, or a consumer's handler as a sink.
 
 1. A handler receives the record of a letter as a message in its first attempt. If it acknowledges
    the message, the letter is delivered; any other result, or an exception, fails the letter, which
@@ -10,24 +10,30 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..._core.causes import caused
-from ..._core.errors import PermanentError, TransientError
+from ..._core.errors import TransientError
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ...consumer.handlers import as_handler
 from ...consumer.replayed import handle_again
 from ...letters.source_items import NoSourceRecordError, record_of_item
-from ..named import named
+from ..console import UseError
+from ..named import named, named_sink
+from .replay import RefusedLetter, ReplayRules, item_of
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Awaitable, Callable
 
     from ..._core.batch import Batch
+    from ..._core.sink import Sink
     from ..._core.source import Record
     from ...letters.letter import Letter
 
+BATCH_SIZE = 500
 PARKED = "parked"
 """The error class of a letter whose record is also parked."""
 _PARKED = (
@@ -36,8 +42,30 @@ _PARKED = (
 _NO_RECORD = "it holds no record of a source; send it with --to"
 
 
-class RefusedLetter(PermanentError):
-    """A letter that cannot be passed to a handler."""
+def target_of(options: argparse.Namespace) -> tuple[Sink[Any], ReplayRules]:
+    """Return the named sink and the rules for it. Raises `UseError` and `ConfigError`."""
+    if options.handler is None:
+        decode = None if options.decode is None else named(options.decode)
+        rules = ReplayRules(
+            batch_size=options.batch_size or BATCH_SIZE,
+            item_of=partial(item_of, decode),
+            twice=options.at_least_once,
+            any_order=options.any_order,
+        )
+        return named_sink(options.to), rules
+    if options.decode is not None:
+        raise UseError("--decode needs --to; name with_steps(handler, decode(...)) instead")
+    if options.at_least_once:
+        raise UseError("--at-least-once needs --to: a handler receives such letters anyway")
+    # one at a time: a crash leaves one letter in doubt, and a handler has no write keys
+    rules = ReplayRules(
+        batch_size=options.batch_size or 1,
+        item_of=record_of,
+        twice=True,
+        any_order=options.any_order,
+    )
+    # async or plain; of single messages, or a ConfigError
+    return HandlerSink(as_handler(named(options.handler), "--handler")), rules
 
 
 def record_of(letter: Letter) -> Record:
@@ -82,8 +110,3 @@ class HandlerSink:
             errors[index] = error
         else:
             batch.settle([index], Outcome.DELIVERED)
-
-
-def named_handler(name: str) -> HandlerSink:
-    """Import a handler of single messages, async or plain. Raises `ConfigError` otherwise."""
-    return HandlerSink(as_handler(named(name), "--handler"))

@@ -8,26 +8,32 @@
 4. A `double` is hashed as the nearest `float`. A sum or mean of doubles depends on the order in
    which Spark adds them, which varies between runs, and differs in the last digits.
 5. Columns are hashed in the order of their names, so their order in the query does not matter.
+6. The id of a batch has the number of its chunk. If no ledger compares the rows, the hash of the
+   chunk's rows is part of the id as well, so that a destination never accepts other rows under it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyspark.sql import functions
 
-from ..._core import checks
-from ..._core.transaction import Counts
-from ..levels.units import CONTENT, wrapped
-from .columns import check_there, column_of, typed
+from .._core import checks
+from .._core.transaction import Counts
+from .keys import check_there, column_of, describe_types
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
+    from .task.chunks import Chunk
 
+CONTENT = "sluicegate_content"
+"""Column with the hash of a row, from the driver to the task."""
 _WITHOUT_HASH = frozenset({"map", "variant"})
 
 
@@ -67,10 +73,10 @@ class Content:
     @property
     def text(self) -> str:
         """The columns and their types, as stored in the ledger."""
-        return typed(self.df, self.columns)
+        return describe_types(self.df, self.columns)
 
     @property
-    def hashed(self) -> tuple[str, ...]:
+    def hash_columns(self) -> tuple[str, ...]:
         """The column of the hashes, if there are any."""
         return (CONTENT,) if self.columns else ()
 
@@ -80,7 +86,7 @@ class Content:
             return rows
         return rows.withColumn(CONTENT, row_hash(self.df, self.columns))
 
-    def counted(self) -> Counts:
+    def count(self) -> Counts:
         """Count and hash the rows in a job that writes nothing; blocks."""
         # a decimal, since a sum of longs overflows, which is an error in ANSI mode
         sums = (
@@ -89,7 +95,7 @@ class Content:
             else []
         )
         rows, *found = self.df.agg(functions.count(functions.lit(1)), *sums).collect()[0]
-        content = [wrapped(int(total or 0)) for total in found]
+        content = [as_int64(int(total or 0)) for total in found]
         return Counts(rows=rows, content=next(iter(content), None), content_of=self.text)
 
 
@@ -99,11 +105,11 @@ def row_hash(df: DataFrame, columns: Sequence[str]) -> Column:
     parts: list[Column] = []
     for name in columns:
         column = column_of(name)
-        parts += [column.isNull(), _hashed(column, types[name])]
+        parts += [column.isNull(), _hash_input(column, types[name])]
     return functions.xxhash64(*parts)
 
 
-def _hashed(column: Column, kind: Any) -> Column:
+def _hash_input(column: Column, kind: Any) -> Column:
     if _needs_text(kind):
         return functions.to_json(column)
     return column.cast("float") if kind.typeName() == "double" else column
@@ -119,3 +125,40 @@ def _needs_text(kind: Any) -> bool:
         else [getattr(kind, "elementType", None)]
     )
     return any(_needs_text(each) for each in inner if each is not None)
+
+
+class HashedBatches:
+    """Record batches with their row hashes removed and summed."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self.total: int | None = None
+        """The sum so far, as a signed number of 64 bits; `None` before the first hash."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        if CONTENT not in batch.schema.names:
+            return batch
+        hashes = batch.column(CONTENT).to_numpy().view(np.uint64)
+        self.total = as_int64((self.total or 0) + int(hashes.sum(dtype=np.uint64)))
+        return batch.drop_columns(CONTENT)
+
+
+def mark_chunks(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Remove the row hashes from chunks; mark each chunk with the sum, if it had hashes."""
+    for chunk in chunks:
+        summed = HashedBatches([chunk.rows])
+        rows = next(summed)
+        yield (
+            chunk
+            if summed.total is None
+            else replace(chunk, rows=rows, mark=f"-{summed.total % 2**64:016x}")
+        )
+
+
+def as_int64(total: int) -> int:
+    """Convert a sum of hashes to a signed number of 64 bits."""
+    return (total + 2**63) % 2**64 - 2**63
