@@ -61,6 +61,7 @@ STRANGERS: dict[tuple[str, str], str] = {
         "sluicegate.sql.pooled",
         "prepare_threshold",
     ): "an attribute that psycopg documents to set",
+    ("sluicegate.nats.client", "_io_writer"): "nats-py has no way to abort a connection",
     **{
         ("sluicegate.kafka.client.insides", name): "aiokafka has no public twin of what it does"
         for name in (

@@ -44,7 +44,7 @@ BOUNDED: dict[tuple[str, str], str] = {
     ("sluicegate.redis.line", "connection.disconnect"): "with nowait it does not wait",
     ("sluicegate.redis.line", "self._pool.release"): "it is local",
     ("sluicegate.sql.engine", "self._engine.dispose"): _SQL,
-    ("sluicegate.nats.jetstream.inbox", "subscription.unsubscribe"): (
+    ("sluicegate.nats.jetstream.partition", "subscription.unsubscribe"): (
         "it is written to a buffer, within `close_timeout` of the session"
     ),
 }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.nats.jetstream.window import PullWindow
+from sluicegate.nats.jetstream.puller import PullWindow
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,10 @@ import math
 import re
 from typing import TYPE_CHECKING, Literal
 
-from .window import PullWindow
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .api import ConsumerState
-    from .channel import Channel
+    from .channel import Channel, ConsumerState
 
 EXPIRES = 30.0
 """Seconds for which a request waits at the server."""
@@ -178,3 +175,60 @@ class Puller:
         elif status not in {"404", "408"} and told != "Batch Completed":
             self._not_before = now + AFTER_ERROR
         return ""
+
+
+UNLIMITED = 1 << 62
+
+
+class PullWindow:
+    """The requests of one partition."""
+
+    def __init__(self, prefetch: int, max_pending: int) -> None:
+        self._prefetch = prefetch
+        self._max_pending = max_pending if max_pending > 0 else UNLIMITED
+        self.most = UNLIMITED
+        """The server's limit of messages per request."""
+        self.credit = 0
+        """Number of requested messages that have not arrived."""
+
+    def share(self, prefetch: int) -> None:
+        """Change the number of messages to fetch ahead."""
+        self._prefetch = prefetch
+
+    def limit(self, most: int) -> None:
+        """Request at most this many messages at once."""
+        self.most = max(1, most)
+
+    def wanted(self, received: int, held: int, away: int = 0) -> int:
+        """Return the number of messages to request now; 0 for none.
+
+        Args:
+            received: number of messages that have arrived and were not taken.
+            held: number of messages that have arrived and are not settled.
+            away: number of messages that are pending elsewhere.
+        """
+        ahead = self._prefetch + away
+        missing = min(ahead - received, self._max_pending - held) - self.credit
+        least = max(1, self._prefetch // 4)
+        if missing >= least or (missing > 0 and self.credit == 0):
+            return min(missing, self.most)
+        if away and self.credit == 0:
+            return min(away, max(1, self._max_pending - held), self.most)
+        return 0
+
+    def ask(self, messages: int) -> None:
+        """Record a request."""
+        self.credit += messages
+
+    def arrived(self) -> None:
+        """Record a message."""
+        if self.credit > 0:
+            self.credit -= 1
+
+    def ended(self, left: int) -> None:
+        """Record the end of a request, and the number of messages that it did not deliver."""
+        self.credit = max(0, self.credit - left)
+
+    def lost(self) -> None:
+        """Record that no request is in progress."""
+        self.credit = 0

@@ -11,7 +11,7 @@ from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
-from ..client.options import NatsOptions
+from ..options import NatsOptions
 from .options import ReadOptions
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
         SourceRecord,
         Unread,
     )
-    from .options import Start
+    from .options import Key, Start
     from .sessions import StreamSessions
-    from .subjects import Key
 
 
 @known_arguments()
@@ -164,7 +163,7 @@ class JetStreamSource:
             )
             task = asyncio.get_running_loop().create_task(sessions.run())
             try:
-                await sessions.opened()
+                await sessions.wait_opened()
                 yield
             finally:
                 self._sessions = None

@@ -11,8 +11,8 @@ from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.sink import Capabilities
 from ..._core.values.fields import getter
-from ..client.classify import classify_nats
-from ..client.options import NatsOptions
+from ..errors import classify_nats
+from ..options import NatsOptions
 from .messages import MessageMaker, checked_subject
 
 if TYPE_CHECKING:
@@ -173,8 +173,7 @@ class NatsSink(Openable):
         channel = self._channel
         if channel is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        from .core_write import CoreWrite
-        from .write import JetStreamWrite, refuse_large
+        from .write import CoreWrite, JetStreamWrite, refuse_large
 
         client = await channel.ready()
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
