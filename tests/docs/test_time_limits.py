@@ -10,7 +10,7 @@ from typing import Any
 from sluicegate import sinks
 from sluicegate.http.config import TIMEOUT
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource, KafkaState
-from sluicegate.kafka.client.log_reader import PATIENCE
+from sluicegate.kafka.state.topic import PATIENCE
 from sluicegate.nats import JetStreamSource
 from sluicegate.nats.connection import CLOSE_SECONDS
 from sluicegate.nats.jetstream.channel import REQUEST_WITHIN

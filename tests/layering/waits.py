@@ -30,9 +30,9 @@ _SQL = "`_closed` limits its caller"
 _LETTERS = "`LetterConnection.close` has a limit"
 _ANSWERED = "an `AnsweredConnection`, whose transactions have limits"
 BOUNDED: dict[tuple[str, str], str] = {
-    ("sluicegate.kafka.confluent.client.member", "self._client.close"): _CONFLUENT,
+    ("sluicegate.kafka.confluent.member", "self._client.close"): _CONFLUENT,
     (
-        "sluicegate.kafka.confluent.client.member",
+        "sluicegate.kafka.confluent.member",
         "self._client.incremental_unassign",
     ): "it is local",
     ("sluicegate.postgres.letters.store", "self._connection.close"): _LETTERS,

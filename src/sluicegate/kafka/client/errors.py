@@ -1,18 +1,27 @@
-"""The meaning of aiokafka's errors, as messages for operators that give a remedy."""
+"""Why aiokafka's clients cannot start or deliver, as messages that give a remedy, and their bounded
+end.
+
+1. aiokafka only logs why a broker refuses a login, and raises "unable to bootstrap".
+2. Some calls of aiokafka that close a client never return. Their limits end with the closing of a
+   consumer, but each has at least `AT_LEAST` seconds.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiokafka import errors as kafka
 
 from ..._core.errors import ConfigError, SluicegateError, UnavailableError
+from ..._core.runtime.closing import close_within
 from ..._core.told import for_log
-from ..groups import words
+from .. import groups
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from .options import MemberOptions
 
 _UNREACHABLE = (
@@ -44,27 +53,27 @@ def is_rebalanced(error: BaseException) -> bool:
     return isinstance(error, _REBALANCED)
 
 
-def trouble_of(error: BaseException, options: MemberOptions) -> str:
+def reason_of(error: BaseException, options: MemberOptions) -> str:
     """Return why nothing can be delivered, as text for operators, without values of options."""
     group, bootstrap = options.group, options.bootstrap
     if isinstance(error, kafka.TopicAuthorizationFailedError):
-        return words.no_right_to_topics(_topics(error))
+        return groups.no_right_to_topics(_topics(error))
     if isinstance(error, kafka.GroupAuthorizationFailedError):
-        return words.no_right_to_group(group)
+        return groups.no_right_to_group(group)
     if isinstance(error, kafka.InconsistentGroupProtocolError):
-        return words.other_protocol(group)
+        return groups.other_protocol(group)
     if isinstance(error, kafka.InvalidSessionTimeoutError):
-        return words.bad_session_timeout(options.session_timeout)
+        return groups.bad_session_timeout(options.session_timeout)
     if isinstance(error, kafka.InvalidTopicError):
-        return words.bad_topic_name(for_log(error))
+        return groups.bad_topic_name(for_log(error))
     if isinstance(error, _REFUSED_LOGIN):
-        return words.refused_login(bootstrap, type(error).__name__)
+        return groups.refused_login(bootstrap, type(error).__name__)
     if isinstance(error, kafka.UnknownTopicOrPartitionError):
-        return words.no_partition(for_log(error))
+        return groups.no_partition(for_log(error))
     if isinstance(error, _UNREACHABLE):
-        return words.unreachable(bootstrap)
+        return groups.unreachable(bootstrap)
     if options.instance is not None and "UnknownError" in str(error):  # FENCED_INSTANCE_ID
-        return words.refused_instance(options.instance)
+        return groups.refused_instance(options.instance)
     return for_log(error)
 
 
@@ -90,3 +99,18 @@ def opening_error(error: Exception, bootstrap: str) -> Exception:
 def _topics(error: BaseException) -> list[str]:
     named = error.args[0] if error.args else ()
     return [named] if isinstance(named, str) else list(map(str, named))
+
+
+AT_LEAST = 0.05
+
+
+async def close_client(closing: Coroutine[Any, Any, object], within: float) -> None:
+    """Run a client's own `close()` or `stop()` for at most `within` seconds, ignoring its errors."""
+    await end_task(asyncio.ensure_future(closing), within)
+
+
+async def end_task(task: asyncio.Future[Any], within: float) -> None:
+    """Suspend until the work has ended, ignoring its errors; cancel it after `within` seconds."""
+    await asyncio.wait([task], timeout=max(AT_LEAST, close_within(within)))
+    if not task.cancel() and not task.cancelled():
+        task.exception()

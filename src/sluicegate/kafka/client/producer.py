@@ -26,16 +26,15 @@ from aiokafka.structs import TopicPartition as ClientPartition
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.source import TopicPartition
-from .closing import closed
-from .insides import CuttingClient
-from .produced import Failed, Stored, produced, still_unknown, unanswered, unsent
-from .refusal import refusal_of
+from .answers import Failed, Stored, result_of, unanswered_result, unknown_result, unsent_result
+from .errors import close_client
+from .internals import CuttingClient, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from .produced import Produced
-    from .producer_options import ProducerOptions
+    from .answers import Produced
+    from .options import ProducerOptions
 
 NO_ID = (-1, -1)
 """The id and epoch of a producer that is not idempotent."""
@@ -240,9 +239,9 @@ class Producer:
         try:
             response = await self._client.send(leader, self._produce_request(batches))
         except NodeNotReadyError as error:
-            found: list[Produced] = [unsent(str(each.partition), error) for each in batches]
+            found: list[Produced] = [unsent_result(str(each.partition), error) for each in batches]
         except (TimeoutError, KafkaError, OSError) as error:
-            found = [unanswered(str(each.partition), error) for each in batches]
+            found = [unanswered_result(str(each.partition), error) for each in batches]
         else:
             found = _in_order(batches, _answers(response))
         answers.update(zip(batches, map(self._noted, logs, batches, found, again), strict=True))
@@ -253,10 +252,10 @@ class Producer:
         answer = (
             Failed(self._missing(batch.partition.topic), may_pass=True)
             if gone
-            else unsent(place, None)
+            else unsent_result(place, None)
         )
         is_again = self.log(batch.partition).undecided is batch
-        return still_unknown(answer, place) if is_again else answer
+        return unknown_result(answer, place) if is_again else answer
 
     def _produce_request(self, batches: Sequence[SealedRecords]) -> ProduceRequest:
         topics: dict[str, list[tuple[int, bytes]]] = {}
@@ -280,7 +279,7 @@ class Producer:
             return answer
         if answer.forgets:
             self._spent_by = answer.error
-        known = still_unknown(answer, str(batch.partition)) if is_again else answer
+        known = unknown_result(answer, str(batch.partition)) if is_again else answer
         if not known.is_unknown:
             log.refused()
         return known
@@ -342,7 +341,7 @@ class ProducerSession(Producer):
 
     async def stop(self, within: float) -> None:
         """Close the connections within `within` seconds; after that, leave them to the loop."""
-        await closed(self._client.close(), within)
+        await close_client(self._client.close(), within)
 
 
 def _in_order(
@@ -350,7 +349,8 @@ def _in_order(
 ) -> list[Produced]:
     missing = KafkaError("no answer for this partition")
     return [
-        found.get(each.partition) or unanswered(str(each.partition), missing) for each in batches
+        found.get(each.partition) or unanswered_result(str(each.partition), missing)
+        for each in batches
     ]
 
 
@@ -373,7 +373,7 @@ def _answer(  # in order of arrival
     told: str | None = "",
 ) -> Produced:
     records = {index: text or "" for index, text in faults or ()}
-    return produced(code, place, offset, records, told or "")
+    return result_of(code, place, offset, records, told or "")
 
 
 def _in_requests(batches: Iterable[SealedRecords]) -> list[list[SealedRecords]]:

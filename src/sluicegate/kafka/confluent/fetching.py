@@ -26,8 +26,8 @@ from confluent_kafka import KafkaException
 from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Fetched
-from .client.errors import is_out_of_range, trouble_of
-from .client.records import runs
+from .errors import is_out_of_range, reason_of
+from .reader import runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,13 +35,11 @@ if TYPE_CHECKING:
 
     from ..._core.source import SourceClaim, TopicPartition
     from ..._core.troubles import Troubles
-    from ..groups.starts import StartPoint
-    from .client.member import GroupMember
-    from .client.options import GroupOptions
-    from .client.reader import PartitionReader
-    from .client.records import Run
-    from .membership import GroupClaims
-    from .owned import ArrivingClaim
+    from ..arguments import StartPoint
+    from .member import GroupMember
+    from .membership import ArrivingClaim, GroupClaims
+    from .options import GroupOptions
+    from .reader import PartitionReader, Run
 
 logger = logging.getLogger("sluicegate.kafka")
 
@@ -97,7 +95,7 @@ class ShareFetcher:
         """The claims that are being read."""
         self._seen = 0
         """The number of claim changes that have been handled."""
-        self._astray: list[ArrivingClaim] = []
+        self._out_of_range: list[ArrivingClaim] = []
         """Claims whose next offsets are out of range."""
         self._standing: set[ArrivingClaim] = set()
         """Claims that remain out of range."""
@@ -114,17 +112,17 @@ class ShareFetcher:
                 if self._is_broken:
                     await self._repair()
                 self._sort(self._reader.kept())
-                if self._astray:
-                    found = await self._relocated(self._astray[0])
-                    del self._astray[0]
+                if self._out_of_range:
+                    found = await self._relocate(self._out_of_range[0])
+                    del self._out_of_range[0]
                 else:
                     await self._place(claims)
-                    found = self._taken(claims, most)
+                    found = self._take(claims, most)
                 if found:
                     return found
                 await self._wait()
             except KafkaException as error:
-                self._troubles.note("reading", trouble_of(error, self._options))
+                self._troubles.note("reading", reason_of(error, self._options))
                 self._is_broken = True
                 await LOOP_CLOCK.sleep(RETRY)
 
@@ -140,7 +138,7 @@ class ShareFetcher:
         if self._has_failed:
             self._has_failed = False
             await LOOP_CLOCK.sleep(RETRY)
-        elif not self._astray:
+        elif not self._out_of_range:
             await self._reader.wait(WAIT)
 
     # -- placing claims ----------------------------------------------------------------------------
@@ -172,7 +170,7 @@ class ShareFetcher:
             if self._placed.get(partition) is not each or each.has_to_move
         }
         for each in wanted.values():
-            each.is_placed()
+            each.mark_placed()
         self._placed = wanted
         if removed or placed:
             await self._reader.place(removed, placed)
@@ -182,7 +180,7 @@ class ShareFetcher:
 
     # -- taking records ----------------------------------------------------------------------------
 
-    def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+    def _take(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         asked = [owned for claim in claims if (owned := self._membership.owned(claim)) is not None]
         self._read(asked, most)
         self._set_aside(asked)
@@ -238,13 +236,13 @@ class ShareFetcher:
         """
         assert run.error is not None
         if is_out_of_range(run.error):
-            self._astray.append(owned)
+            self._out_of_range.append(owned)
             return
         self._has_failed = True
         self._troubles.note(
-            str(run.partition), trouble_of(run.error, self._options, run.partition.topic)
+            str(run.partition), reason_of(run.error, self._options, run.partition.topic)
         )
-        owned.read_anew()
+        owned.restart()
 
     def _set_aside(self, asked: Sequence[ArrivingClaim]) -> None:
         limit = self._limit
@@ -256,7 +254,7 @@ class ShareFetcher:
 
     # -- offsets out of range ----------------------------------------------------------------------
 
-    async def _relocated(self, owned: ArrivingClaim) -> list[Fetched]:
+    async def _relocate(self, owned: ArrivingClaim) -> list[Fetched]:
         """Continue at an existing offset after the next one was out of range."""
         claim, was = owned.claim, owned.ahead
         partition = claim.partition
@@ -266,13 +264,13 @@ class ShareFetcher:
             start = (await self._start.offsets(self._member, [partition])).get(partition)
         except (KafkaException, LookupError) as error:
             self._has_failed = True
-            self._troubles.note(str(partition), trouble_of(error, self._options, partition.topic))
-            owned.read_anew()
+            self._troubles.note(str(partition), reason_of(error, self._options, partition.topic))
+            owned.restart()
             return []
         if self._membership.owned(claim) is not owned:
             return []
         if first <= was <= end:
-            owned.read_anew()
+            owned.restart()
             return []
         if start is None:
             self._standing.add(owned)

@@ -6,16 +6,17 @@
    be committed while one is revoked.
 3. The positions of a commit are selected in the same stretch in which it is sent: claims that have
    ended are left out, as are positions below an earlier one. A broker would accept both.
-4. A moving start point (the end) is stored before its claim begins: records that arrive later are
-   delivered even after a crash before the first commit. A partition that was created while the
-   source was open begins at its first record instead.
-5. A revoke waits for the host and commits. A loss commits nothing.
+4. A revoke waits for the host and commits. A loss commits nothing.
+5. All records of a claim before `next_offset` have been delivered, all before `ahead` have arrived.
+   Arrived records wait with their claim until they are requested, so a claim without requests does
+   not block the others. A claim that is moved drops them, and is read again from its new offset.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -23,23 +24,23 @@ from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
-from ..._core.source import Position
+from ..._core.source import Fetched, Position
 from ..._core.told import for_log, named
-from ..groups.beginnings import Beginnings
-from .client.errors import is_rebalanced, told_by, trouble_of
-from .owned import ArrivingClaim
+from ..groups import Beginnings
+from .errors import is_rebalanced, librdkafka_error, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from confluent_kafka import KafkaError
 
-    from ..._core.source import ClaimHost, SourceClaim, TopicPartition
+    from ..._core.source import ClaimHost, SourceClaim, SourceRecord, TopicPartition
     from ..._core.troubles import Troubles
-    from ..groups.history import History
-    from ..groups.starts import StartPoint
-    from .client.member import GroupMember
-    from .client.options import GroupOptions
+    from ..arguments import StartPoint
+    from ..groups import History
+    from .member import GroupMember
+    from .options import GroupOptions
+    from .reader import Run
 
 logger = logging.getLogger("sluicegate.kafka")
 
@@ -131,7 +132,7 @@ class GroupClaims:
                 try:
                     starts = await self._starts(missing)
                 except (KafkaException, TimeoutError) as error:
-                    trouble = trouble_of(error, self._options)
+                    trouble = reason_of(error, self._options)
                 else:
                     self._begin(starts, number)
                     missing = [each for each in missing if each not in starts]
@@ -221,7 +222,7 @@ class GroupClaims:
 
     def failed(self, error: KafkaError, topic: str | None) -> None:
         """Record an error of the group."""
-        self._troubles.note("group", trouble_of(error, self._options, topic))
+        self._troubles.note("group", reason_of(error, self._options, topic))
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -268,8 +269,102 @@ class GroupClaims:
         try:
             stored = await self._member.commit(sending)
         except KafkaException as error:
-            if is_rebalanced(told_by(error)):
+            if is_rebalanced(librdkafka_error(error)):
                 return ()
             raise
         self._history.store({each: sent[each] for each in stored})
         return stored
+
+
+class ArrivingClaim:
+    """An open claim."""
+
+    __slots__ = (
+        "_runs",
+        "ahead",
+        "at_end",
+        "claim",
+        "count",
+        "has_to_move",
+        "is_aside",
+        "newest",
+        "next_offset",
+    )
+
+    def __init__(self, claim: SourceClaim, start: int) -> None:
+        self.claim = claim
+        self.next_offset = self.ahead = start
+        self.count = 0
+        """Number of records that have arrived and were not delivered."""
+        self.at_end = False
+        """Whether the partition had no more records when it was last read."""
+        self.is_aside = False
+        """Whether reading is paused because its records are not requested."""
+        self.has_to_move = False
+        """Whether reading has to restart at `ahead`."""
+        self.newest = 0
+        """The size of the newest record, in bytes."""
+        self._runs: deque[tuple[Sequence[SourceRecord], int]] = deque()
+
+    @property
+    def bytes(self) -> int:
+        """Estimated bytes of the arrived records, by the size of the newest one."""
+        return self.count * self.newest
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` would return anything."""
+        return bool(self._runs)
+
+    def arrive(self, run: Run) -> None:
+        """Add records that were read."""
+        self.at_end = not run.records
+        if run.next_offset > self.ahead:
+            self._runs.append((run.records, run.next_offset))
+            self.count += len(run.records)
+            value = run.records[-1].value if run.records else None
+            self.newest = len(value) if isinstance(value, bytes) else self.newest
+            self.ahead = run.next_offset
+
+    def take(self, most: int, least_span: int) -> Fetched:
+        """Return the next records, up to `most`, and skip settled records after them if there are
+        at least `least_span`.
+        """
+        records: list[SourceRecord] = []
+        reached = self.next_offset
+        while self._runs:
+            run, after = self._runs.popleft()
+            room = most - len(records)
+            if len(run) > room:
+                self._runs.appendleft((run[room:], after))
+                if room:
+                    records += run[:room]
+                    reached = records[-1].offset + 1
+                break
+            records += run
+            reached = after
+        self.count -= len(records)
+        self.next_offset = reached
+        passed = self.claim.pass_settled(reached, least_span)
+        if passed > reached:
+            self.move(passed)
+        return Fetched(self.claim, records, passed)
+
+    def move(self, offset: int) -> None:
+        """Continue at this offset."""
+        self._runs.clear()
+        self.count = 0
+        self.next_offset = self.ahead = offset
+        self.has_to_move, self.at_end = True, False
+
+    def set_aside(self, *, aside: bool) -> None:
+        """Pause or continue reading."""
+        self.is_aside = aside
+
+    def restart(self) -> None:
+        """Restart reading after the last arrived record."""
+        self.has_to_move = True
+
+    def mark_placed(self) -> None:
+        """Record that reading has started at `ahead`."""
+        self.has_to_move = False

@@ -10,18 +10,17 @@ from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
-from ..groups.starts import StartPoint
-from ..groups.topics import Topics
+from ..arguments import StartPoint, Topics
 from ..parallel_consumer_map import confluent_ranges
-from .client.options import GroupOptions
+from .options import GroupOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
-    from ..groups.starts import Start
-    from .client.options import GroupProtocol
+    from ..arguments import Start
+    from .options import GroupProtocol
     from .sessions import GroupSessions
 
 

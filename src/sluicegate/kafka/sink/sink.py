@@ -20,12 +20,9 @@ from ..._core.say import say
 from ..._core.sink import Capabilities
 from ..._core.told import for_log
 from ..._core.values.fields import getter
-from ..client.producer_options import MAX_BATCH_BYTES, ProducerOptions
+from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka
-from .parts import RecordParts, part
-from .records import TOPIC, RecordMaker
-from .sent_items import SentItems
-from .transaction import KafkaTransaction
+from .records import TOPIC, RecordMaker, RecordParts, part
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from ..client.producer import Producer, ProducerSession
     from ..client.transactional import TransactionalProducer
     from .claims import KafkaClaims
+    from .write import SentItems
 
 logger = logging.getLogger("sluicegate.kafka")
 
@@ -194,18 +192,19 @@ class KafkaSink(Openable):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._renewing = asyncio.Lock()
-        session = await self._started()
+        session = await self._start()
         stack.push_async_callback(self._close)
-        self._session, self._sent_items = session, SentItems()
         from .claims import KafkaClaims
+        from .write import SentItems
 
+        self._session, self._sent_items = session, SentItems()
         self._claims = KafkaClaims(self._options, session.client)
         if self._topic is not None:
             missing = await session.find([self._topic])
             if refused := missing.get(self._topic):
                 raise ConfigError(f"topic={self._topic!r}: {refused}") from refused
 
-    async def _started(self) -> ProducerSession:
+    async def _start(self) -> ProducerSession:
         from ..client.errors import opening_error
         from ..client.producer import ProducerSession
 
@@ -259,21 +258,23 @@ class KafkaSink(Openable):
     async def _current(self) -> ProducerSession:
         """Return the session. If a broker has forgotten it, open a new one, which suspends."""
         if self._session is None or self._renewing is None:
-            raise self._closed()
+            raise self._closed_error()
         if not self._session.is_spent:
             return self._session
+        from .write import SentItems
+
         async with self._renewing:
             spent = self._session
             if spent.is_spent:
                 try:
-                    self._session, self._sent_items = await self._started(), SentItems()
+                    self._session, self._sent_items = await self._start(), SentItems()
                 except ConfigError as error:
                     raise RefusedError(str(error), repair="allow this login again") from error
                 say(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
                 await spent.stop(self._options.close_timeout)
             return self._session
 
-    def _closed(self) -> ClosedError:
+    def _closed_error(self) -> ClosedError:
         return ClosedError(f"{self!r} is not open; use it in an `async with`")
 
     # -- positions of a source: see `sluicegate._core.positions`
@@ -331,6 +332,9 @@ class KafkaSink(Openable):
         if not isinstance(unit, PositionUnit):
             raise checks.bad("unit", unit, f"must be a PositionUnit: {self.refuses_units}")
         producer = await self._claimed().producer(unit)
+        from .claims import KafkaTransaction
+        from .write import SentItems
+
         write = partial(self._write, producer, SentItems(), resends=True)
         within = KafkaTransaction(unit, self.capabilities, write)
         try:
@@ -366,7 +370,7 @@ class KafkaSink(Openable):
 
     def _claimed(self) -> KafkaClaims:
         if self._claims is None:
-            raise self._closed()
+            raise self._closed_error()
         return self._claims
 
     def __repr__(self) -> str:

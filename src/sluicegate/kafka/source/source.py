@@ -11,9 +11,8 @@ from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
+from ..arguments import StartPoint, Topics
 from ..client.options import MemberOptions
-from ..groups.starts import StartPoint
-from ..groups.topics import Topics
 from ..parallel_consumer_map import confluent_ranges
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
         PositionStore,
         SourceClaim,
     )
-    from ..groups.starts import Start
+    from ..arguments import Start
     from .sessions import Sessions
 
 
@@ -161,7 +160,8 @@ class KafkaSource:
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions and maps, in one request. Raises aiokafka's error, or `TimeoutError`."""
-        return await self._open().commit(positions)
+        membership = self._open().membership
+        return () if membership is None else await membership.commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
         """Return the offsets after the last records: current ones, or those of the last fetch."""
@@ -169,7 +169,8 @@ class KafkaSource:
 
     def replace(self, claim: SourceClaim) -> None:
         """Replace a claim by a new one of its partition, at the stored position."""
-        self._open().replace(claim)
+        if (membership := self._open().membership) is not None:
+            membership.renew(claim)
 
     def _open(self) -> Sessions:
         if self._sessions is None:

@@ -24,10 +24,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.aio import AIOConsumer
 
-from ...._core.clock import LOOP_CLOCK, Signal, wait_until
-from ...._core.source import Position, TopicPartition
-from .errors import is_rebalanced
-from .log_lines import LOGGER
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.source import Position, TopicPartition
+from .errors import LOGGER, is_rebalanced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -53,16 +52,16 @@ class CommitAnswer(NamedTuple):
 class GroupListener(Protocol):
     """Receives the events of a member, on the loop's thread."""
 
-    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+    def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """These partitions were assigned to the member."""
 
-    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """These partitions are being revoked; the member owns them until this returns."""
 
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+    def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """These partitions are lost; others may already own them."""
 
-    def failed(self, error: KafkaError, topic: str | None) -> None:
+    def on_error(self, error: KafkaError, topic: str | None) -> None:
         """An error has occurred, for this topic or for all."""
 
 
@@ -106,7 +105,7 @@ class GroupMember:
                 self._is_polling = False
                 self._turn.fire()
             if message is not None and (error := message.error()) is not None:
-                self._listener.failed(error, message.topic())
+                self._listener.on_error(error, message.topic())
 
     async def listen(self) -> None:
         """Report errors that occurred before `run`, which reports later ones."""
@@ -122,23 +121,23 @@ class GroupMember:
 
     async def _assigned(self, _: Any, partitions: Sequence[Any]) -> None:
         await self._client.incremental_assign([])
-        self._listener.assigned(_ours(partitions))
+        self._listener.on_assigned(_ours(partitions))
 
     async def _revoked(self, _: Any, partitions: Sequence[Any]) -> None:
         self._inside = contextvars.copy_context()
         self._turn.fire()
         try:
-            await self._listener.revoked(_ours(partitions))
+            await self._listener.on_revoked(_ours(partitions))
         finally:
             self._inside = None
             await self._client.incremental_unassign([])
 
     async def _lost(self, _: Any, partitions: Sequence[Any]) -> None:
-        self._listener.lost(_ours(partitions))
+        self._listener.on_lost(_ours(partitions))
         await self._client.incremental_unassign([])
 
     async def _failed(self, error: KafkaError) -> None:
-        self._listener.failed(error, None)
+        self._listener.on_error(error, None)
 
     async def _answered(self, error: KafkaError | None, partitions: Sequence[Any]) -> None:
         sent, self._sent = self._sent, None
