@@ -1,4 +1,4 @@
-"""The classes of errors of NATS, and the meaning of answers of JetStream. Loads no client.
+"""The meaning of answers of JetStream, as errors that give a remedy. Loads no client.
 
 1. A publish that is acknowledged with an error was not stored.
 2. An error code of JetStream has one of five meanings: the message is invalid; the destination
@@ -9,10 +9,6 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
-
-from .._core.classify import classified_by_cause
 from .._core.errors import (
     PermanentError,
     RefusedError,
@@ -21,9 +17,6 @@ from .._core.errors import (
     TransientError,
     UnavailableError,
 )
-
-if TYPE_CHECKING:
-    from .._core.errors import ErrorClass
 
 WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 """Codes of a message that expects another last sequence."""
@@ -113,25 +106,3 @@ def no_stream(subject: str, *, is_enabled: bool | None) -> RefusedError:
     if is_enabled is None:
         repair = f"{repair}, or {ENABLE}"
     return RefusedError(f"no stream takes the subject {subject!r}", repair=repair)
-
-
-def classify_nats(error: BaseException) -> ErrorClass | None:
-    """Classify an error of nats-py, or an answer of JetStream; `None` for any other exception.
-
-    A refused login, a missing permission, a subject without a stream and an account's limits are
-    `REFUSED`. A lost connection, and a stream without a leader, are `UNAVAILABLE`. A full stream,
-    and too many publishes without an answer, are `THROTTLE`. A timeout is `UNKNOWN`: the requested
-    action may have been performed. A message that is too large, or that JetStream refuses, is
-    `PERMANENT`.
-
-    PendingChecks through `__cause__`. Errors of Sluicegate keep their own class. Does not suspend.
-    """
-    return classified_by_cause(error, _class_of)
-
-
-def _class_of(error: BaseException) -> ErrorClass | None:
-    if "nats" not in sys.modules:  # then no error is one of nats-py
-        return None
-    from .connection import class_of_error
-
-    return class_of_error(error)

@@ -169,7 +169,7 @@ async def test_a_session_that_dies_is_followed_by_another_one_and_told(
         (first,) = await host.wait_for_claims(1)
         await ClaimReader(source, host).read([first], 3)
         sessions: Any = source._sessions
-        sessions._session.failed(KafkaError(KafkaError._FATAL, "as a bug would", True), None)
+        sessions._session.on_error(KafkaError(KafkaError._FATAL, "as a bug would", True), None)
         waiting = asyncio.ensure_future(source.fetch([first], 1))
         await host.news.wait_for(lambda: first.is_closed)
         waiting.cancel()

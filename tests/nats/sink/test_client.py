@@ -22,7 +22,7 @@ from sluicegate._core.errors import (
     TransientError,
 )
 from sluicegate._core.values.tls import TlsFiles
-from sluicegate.nats import connection
+from sluicegate.nats import classify_nats, connection
 from sluicegate.nats.connection import (
     ConnectionEvents,
     Denied,
@@ -33,7 +33,7 @@ from sluicegate.nats.connection import (
     opening_error,
     reason_of,
 )
-from sluicegate.nats.errors import api_error, classify_nats, no_stream
+from sluicegate.nats.errors import api_error, no_stream
 from sluicegate.nats.options import NatsOptions
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip

@@ -1,27 +1,18 @@
-"""Why aiokafka's clients cannot start or deliver, as messages that give a remedy, and their bounded
-end.
-
-1. aiokafka only logs why a broker refuses a login, and raises "unable to bootstrap".
-2. Some calls of aiokafka that close a client never return. Their limits end with the closing of a
-   consumer, but each has at least `AT_LEAST` seconds.
-"""
+"""Why aiokafka's clients cannot start or deliver, as messages that give a remedy."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiokafka import errors as kafka
 
 from ..._core.errors import ConfigError, SluicegateError, UnavailableError
-from ..._core.runtime.closing import close_within
 from ..._core.told import for_log
 from .. import groups
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from .options import MemberOptions
 
 _UNREACHABLE = (
@@ -99,18 +90,3 @@ def opening_error(error: Exception, bootstrap: str) -> Exception:
 def _topics(error: BaseException) -> list[str]:
     named = error.args[0] if error.args else ()
     return [named] if isinstance(named, str) else list(map(str, named))
-
-
-AT_LEAST = 0.05
-
-
-async def close_client(closing: Coroutine[Any, Any, object], within: float) -> None:
-    """Run a client's own `close()` or `stop()` for at most `within` seconds, ignoring its errors."""
-    await end_task(asyncio.ensure_future(closing), within)
-
-
-async def end_task(task: asyncio.Future[Any], within: float) -> None:
-    """Suspend until the work has ended, ignoring its errors; cancel it after `within` seconds."""
-    await asyncio.wait([task], timeout=max(AT_LEAST, close_within(within)))
-    if not task.cancel() and not task.cancelled():
-        task.exception()

@@ -5,6 +5,9 @@ aiokafka decodes the names of headers while it iterates over a batch. A name tha
 the iteration, at the same record each time, so that it and the records behind it would never be
 returned. `decode_singly` fetches the partition again, and decodes each record by itself.
 
+Some calls of aiokafka that close a client never return. Their limits end with the closing of a
+consumer, but each has at least `AT_LEAST` seconds.
+
 Written for aiokafka 0.13 and 0.14, as the extra `kafka` requires. Importing this module raises
 `MissingExtra` if a name no longer exists, as does `MemberInternals`: all that construct a class for
 Kafka import it.
@@ -24,11 +27,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import aiokafka
 
 from ..._core.errors import MissingExtra
+from ..._core.runtime.closing import close_within
 from ..._core.source import Position, TopicPartition
-from .errors import close_client
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Coroutine, Mapping
 
 
 def _other_version(missing: str) -> MissingExtra:
@@ -418,3 +421,18 @@ class MemberInternals:
         """Close the fetcher and the connections, each in at most `within` seconds."""
         await close_client(self._fetcher.close(), within)
         await close_client(self._client.connections.close(), within)
+
+
+AT_LEAST = 0.05
+
+
+async def close_client(closing: Coroutine[Any, Any, object], within: float) -> None:
+    """Run a client's own `close()` or `stop()` for at most `within` seconds, ignoring its errors."""
+    await end_task(asyncio.ensure_future(closing), within)
+
+
+async def end_task(task: asyncio.Future[Any], within: float) -> None:
+    """Suspend until the work has ended, ignoring its errors; cancel it after `within` seconds."""
+    await asyncio.wait([task], timeout=max(AT_LEAST, close_within(within)))
+    if not task.cancel() and not task.cancelled():
+        task.exception()

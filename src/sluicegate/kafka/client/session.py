@@ -22,8 +22,15 @@ from ..._core.errors import ConfigError
 from ..._core.runtime.closing import close_within
 from ..._core.say import say
 from ..._core.source import TopicPartition, UndecodableRecord
-from .errors import close_client, end_task
-from .internals import MemberConsumer, MemberInternals, decode_singly, is_undecodable, refusal_of
+from .internals import (
+    MemberConsumer,
+    MemberInternals,
+    close_client,
+    decode_singly,
+    end_task,
+    is_undecodable,
+    refusal_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence

@@ -100,7 +100,7 @@ class TransactionalProducer(Producer):
         if answer.code:
             raise self._error(answer.code, "claim the transactional id")
         self._begin_as((answer.body.producer_id, answer.body.producer_epoch))
-        self._ended()
+        self._reset()
         self._in_doubt = self._is_claiming = False
 
     async def recover(self) -> None:
@@ -198,7 +198,7 @@ class TransactionalProducer(Producer):
         except UnavailableError as error:
             raise UnknownOutcomeError(str(error)) from error
         if not answer.code:
-            self._ended()
+            self._reset()
             return
         refused = self._error(answer.code, what)
         self._in_doubt = True
@@ -216,7 +216,7 @@ class TransactionalProducer(Producer):
         if self._began_at is None:
             self._began_at = LOOP_CLOCK.now()
 
-    def _ended(self) -> None:
+    def _reset(self) -> None:
         self._joined.clear()
         self._began_at = None
 

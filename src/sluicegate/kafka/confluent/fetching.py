@@ -111,7 +111,7 @@ class ShareFetcher:
                 await self._reader.idle()
                 if self._is_broken:
                     await self._repair()
-                self._sort(self._reader.kept())
+                self._sort(self._reader.take_kept())
                 if self._out_of_range:
                     found = await self._relocate(self._out_of_range[0])
                     del self._out_of_range[0]
@@ -150,7 +150,7 @@ class ShareFetcher:
             if (owned := self._membership.owned(claim)) is not None and owned.is_aside:
                 owned.set_aside(aside=False)
                 self._seen = 0
-        if self._seen == self._membership.changes and not self._moved():
+        if self._seen == self._membership.changes and not self._have_moved():
             return
         self._seen = self._membership.changes
         self._standing = {each for each in self._standing if held.get(each.claim.partition) is each}
@@ -175,7 +175,7 @@ class ShareFetcher:
         if removed or placed:
             await self._reader.place(removed, placed)
 
-    def _moved(self) -> bool:
+    def _have_moved(self) -> bool:
         return any(each.has_to_move for each in self._placed.values())
 
     # -- taking records ----------------------------------------------------------------------------

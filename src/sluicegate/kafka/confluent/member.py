@@ -73,8 +73,8 @@ class GroupMember:
         self._listener = listener
         given = {
             **options.of_member(),
-            "error_cb": self._failed,
-            "on_commit": self._answered,
+            "error_cb": self._on_error,
+            "on_commit": self._on_commit,
             "logger": LOGGER,
         }
         self._client: Any = AIOConsumer(given, executor=threads)
@@ -92,7 +92,10 @@ class GroupMember:
     async def run(self, topics: Sequence[str]) -> None:
         """Join the group for these topics, until `leave`. Raises fatal errors of librdkafka."""
         await self._client.subscribe(
-            list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+            list(topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
         )
         while not self._is_leaving:
             ahead = self._ended_calls + self._calls
@@ -119,11 +122,11 @@ class GroupMember:
         """Leave the group and close, after `run`. Suspends until closed."""
         await self._client.close()
 
-    async def _assigned(self, _: Any, partitions: Sequence[Any]) -> None:
+    async def _on_assign(self, _: Any, partitions: Sequence[Any]) -> None:
         await self._client.incremental_assign([])
         self._listener.on_assigned(_ours(partitions))
 
-    async def _revoked(self, _: Any, partitions: Sequence[Any]) -> None:
+    async def _on_revoke(self, _: Any, partitions: Sequence[Any]) -> None:
         self._inside = contextvars.copy_context()
         self._turn.fire()
         try:
@@ -132,14 +135,14 @@ class GroupMember:
             self._inside = None
             await self._client.incremental_unassign([])
 
-    async def _lost(self, _: Any, partitions: Sequence[Any]) -> None:
+    async def _on_lost(self, _: Any, partitions: Sequence[Any]) -> None:
         self._listener.on_lost(_ours(partitions))
         await self._client.incremental_unassign([])
 
-    async def _failed(self, error: KafkaError) -> None:
+    async def _on_error(self, error: KafkaError) -> None:
         self._listener.on_error(error, None)
 
-    async def _answered(self, error: KafkaError | None, partitions: Sequence[Any]) -> None:
+    async def _on_commit(self, error: KafkaError | None, partitions: Sequence[Any]) -> None:
         sent, self._sent = self._sent, None
         if sent is not None and not sent.done():
             sent.set_result(CommitAnswer(error, partitions))
@@ -220,7 +223,7 @@ class GroupMember:
         found = await self._call(lambda: self._client.committed(asked, within))
         return {
             TopicPartition(at.topic, at.partition): Position(at.offset, at.metadata or "")
-            for at in _answered(found)
+            for at in _checked(found)
             if at.offset >= 0
         }
 
@@ -246,13 +249,13 @@ class GroupMember:
         found = await self._call(lambda: self._client.offsets_for_times(asked, within))
         return {
             TopicPartition(at.topic, at.partition): at.offset
-            for at in _answered(found)
+            for at in _checked(found)
             if at.offset >= 0
         }
 
     # -- topics ------------------------------------------------------------------------------------
 
-    async def described(self, topic: str | None, within: float) -> dict[str, Any]:
+    async def describe(self, topic: str | None, within: float) -> dict[str, Any]:
         """Request metadata of a topic, or of all, from a broker. Raises errors of librdkafka."""
         given = {"timeout": within} if topic is None else {"topic": topic, "timeout": within}
         found: dict[str, Any] = (await self._call(lambda: self._client.list_topics(**given))).topics
@@ -280,7 +283,7 @@ def _stored(answers: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(at.topic, at.partition) for at in answers if at.error is None]
 
 
-def _answered(found: Iterable[Any]) -> list[Any]:
+def _checked(found: Iterable[Any]) -> list[Any]:
     """Return the answers for partitions. Raises the first error."""
     answers = list(found)
     for at in answers:

@@ -65,7 +65,7 @@ class PartitionReader:
                 self._call = None
                 self._kept += call.result()
 
-    def kept(self) -> list[Any]:
+    def take_kept(self) -> list[Any]:
         """Return the messages read by calls in the thread, each once."""
         kept, self._kept = self._kept, []
         return kept
@@ -182,7 +182,7 @@ def runs(messages: Sequence[Any]) -> Iterator[Run]:
     for at, error in enumerate(errors):
         if error is not None:
             yield from _plain(messages[start:at])
-            yield _told(messages[at], error)
+            yield _end_or_error(messages[at], error)
             start = at + 1
     yield from _plain(messages[start:])
 
@@ -243,7 +243,7 @@ def _headers_of(messages: Sequence[Any]) -> tuple[list[Any], dict[int, Exception
     return headers, errors
 
 
-def _told(message: Any, error: KafkaError) -> Run:
+def _end_or_error(message: Any, error: KafkaError) -> Run:
     of, offset = (
         TopicPartition(message.topic() or "", _number(message.partition())),
         message.offset(),

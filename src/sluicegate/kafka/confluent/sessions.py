@@ -118,7 +118,7 @@ class GroupSessions:
         try:
             return await session.membership.commit(positions)
         except TimeoutError as error:
-            session.unanswered(error)
+            session.note_unanswered(error)
             raise
 
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
@@ -131,7 +131,7 @@ class GroupSessions:
             async with asyncio.timeout(self._options.commit_timeout):
                 found = await session.member.ends([claim.partition for claim in held])
         except (KafkaException, TimeoutError) as error:
-            session.unanswered(error)
+            session.note_unanswered(error)
             return {claim: self._ends[claim] for claim in held if claim in self._ends}
         self._ends = {claim: found[claim.partition] for claim in held if claim.partition in found}
         return dict(self._ends)
@@ -173,7 +173,7 @@ class GroupSession:
         self.membership = GroupClaims(host, options, start, troubles, history)
         self._threads = AbandonableThreads(THREADS, "sluicegate-kafka")
         with _check_options(options):
-            self._reader = PartitionReader(options, self._threads, self._reader_failed)
+            self._reader = PartitionReader(options, self._threads, self._on_reader_error)
             self.member = GroupMember(options, self._threads, self)
         self.membership.join(self.member)
         self.fetcher = ShareFetcher(
@@ -210,7 +210,7 @@ class GroupSession:
             self.membership.failed(error, topic)
         self._asks = True
 
-    def _reader_failed(self, error: KafkaError) -> None:
+    def _on_reader_error(self, error: KafkaError) -> None:
         self.on_error(error, None)
 
     # -- topics ------------------------------------------------------------------------------------
@@ -231,10 +231,10 @@ class GroupSession:
             for partition in told.partitions
         ]
 
-    async def _look(self) -> bool:
+    async def _check_topics(self) -> bool:
         """Request the topics from a broker; return whether it has answered."""
         try:
-            told = await self._described()
+            told = await self._describe_topics()
         except KafkaException as error:
             reason = self._refusal or reason_of(error, self._options)
             self._troubles.note("broker", reason)
@@ -251,29 +251,29 @@ class GroupSession:
     async def _probe(self) -> None:
         """Request one of the topics, and report if no broker answers."""
         try:
-            await self.member.described(next(iter(self._found), None), ANSWER_WITHIN)
+            await self.member.describe(next(iter(self._found), None), ANSWER_WITHIN)
         except KafkaException as error:
-            self.unanswered(error)
+            self.note_unanswered(error)
 
-    def unanswered(self, error: Exception) -> None:
+    def note_unanswered(self, error: Exception) -> None:
         """Report that a broker has not answered a request, until it describes the topics."""
         self._troubles.note("broker", reason_of(error, self._options))
         self._asks = True
 
-    async def _described(self) -> dict[str, Any]:
+    async def _describe_topics(self) -> dict[str, Any]:
         if (pattern := self._topics.pattern) is not None:
-            every = await self.member.described(None, ANSWER_WITHIN)
+            every = await self.member.describe(None, ANSWER_WITHIN)
             return {name: each for name, each in every.items() if re.match(pattern, name)}
         told: dict[str, Any] = {}
         for name in self._topics.names:
-            told |= await self.member.described(name, ANSWER_WITHIN)
+            told |= await self.member.describe(name, ANSWER_WITHIN)
         return told
 
     # -- lifecycle ---------------------------------------------------------------------------------
 
     async def hold(self) -> None:
         """Stay a member until cancelled. Raises the error that ends the session."""
-        while not await self._look():
+        while not await self._check_topics():
             await self.member.listen()
             await LOOP_CLOCK.sleep(LOOK_EVERY)
         joined = asyncio.get_running_loop().create_task(self.member.run(self._subscription()))
@@ -305,7 +305,7 @@ class GroupSession:
                 asked = clock.now()
             is_due = now - asked >= REFRESH_EVERY or self._troubles.has("broker")
             if self._asks and (is_due or self._topics.missing(self) is None):
-                await self._look()
+                await self._check_topics()
                 asked = clock.now()
         joined.result()
 

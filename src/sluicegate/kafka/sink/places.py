@@ -39,9 +39,9 @@ _MIX = 0x5BD1E995
 _SEED = 0x9747B28C
 
 
-def hashed(key: bytes) -> int:
+def key_hash(key: bytes) -> int:
     """The hash that Kafka's own clients use to choose a key's partition."""
-    return _kept(key) if len(key) <= LONGEST_KEPT else _murmur(key)
+    return _cached_hash(key) if len(key) <= LONGEST_KEPT else _murmur(key)
 
 
 def _murmur(key: bytes) -> int:
@@ -60,7 +60,7 @@ def _murmur(key: bytes) -> int:
     return (found ^ found >> 15) & 0x7FFFFFFF
 
 
-_kept = lru_cache(maxsize=KEYS_KEPT)(_murmur)
+_cached_hash = lru_cache(maxsize=KEYS_KEPT)(_murmur)
 
 
 class Placing:
@@ -123,7 +123,7 @@ class Placing:
             if key is None:
                 found[numbers.index(self._sticky(topic))].append(place)
             else:
-                found[hashed(key) % count].append(place)
+                found[key_hash(key) % count].append(place)
         pairs = zip(numbers, found, strict=True)
         return {TopicPartition(topic, number): places for number, places in pairs if places}
 
@@ -141,7 +141,7 @@ class Placing:
         key = None if columns.keys is None else columns.keys[place]
         if key is None:
             return self._sticky(topic)
-        return numbers[hashed(key) % len(numbers)]
+        return numbers[key_hash(key) % len(numbers)]
 
     def _partitions(self, topic: str) -> list[int]:
         found = self._counts.get(topic)
@@ -188,7 +188,7 @@ def waves(placed: Placed, keys: Sequence[object]) -> list[Placed]:
     return [*split]
 
 
-def moved(placed: Placed, to: Mapping[int, TopicPartition]) -> Placed:
+def move_places(placed: Placed, to: Mapping[int, TopicPartition]) -> Placed:
     """Move these places to the partitions to which their records were sent before."""
     found = {each: [p for p in places if p not in to] for each, places in placed.items()}
     for place, partition in to.items():

@@ -111,10 +111,10 @@ class RecordMaker:
                 good.append(self._all((index,), (item,), None if keys is None else (keys[index],)))
             except Exception as error:
                 errors[index] = item_error("cannot become a record", error)
-        return joined(good, errors)
+        return _join(good, errors)
 
 
-def joined(parts: Sequence[Columns], errors: dict[int, BaseException]) -> Columns:
+def _join(parts: Sequence[Columns], errors: dict[int, BaseException]) -> Columns:
     """Join columns of one item each into columns of all items."""
     if not parts:
         return Columns((), (), errors=errors)

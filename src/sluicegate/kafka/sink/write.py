@@ -21,7 +21,7 @@ from ..._core.order.stopped import stopped_behind
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..client.answers import Stored
-from .places import Placing, moved, topics_of, waves
+from .places import Placing, move_places, topics_of, waves
 from .records import NO_HEADERS, RecordMetadata
 
 if TYPE_CHECKING:
@@ -120,14 +120,16 @@ class KafkaWrite:
         if self._attached:
             for place in self._attached:
                 self._errors.pop(self._columns.indices[place], None)
-            placed = moved(placed, {p: sent.batch.partition for p, sent in self._attached.items()})
+            placed = move_places(
+                placed, {p: sent.batch.partition for p, sent in self._attached.items()}
+            )
         first: Placed = placed
         if (keys := self._batch.keys) is not None and (self._attached or not self._by_key):
             first, *self._later = waves(placed, [keys[i] for i in self._columns.indices])
         for partition in placed:
-            self._lane(partition, self._fresh(first.get(partition, ())))
+            self._lane(partition, self._without_attached(first.get(partition, ())))
 
-    def _fresh(self, places: Collection[int]) -> Collection[int]:
+    def _without_attached(self, places: Collection[int]) -> Collection[int]:
         if not self._attached:
             return places
         return [each for each in places if each not in self._attached]
@@ -156,7 +158,7 @@ class KafkaWrite:
             finally:  # the other requests may have been cancelled
                 for lane, batch in sent:
                     if (answer := answers.get(batch)) is not None:
-                        self._answered(lane, batch, answer)
+                        self._take_answer(lane, batch, answer)
                 self._take_answers()
             if tries := max(lane.tries for lane, _ in sent):
                 await LOOP_CLOCK.sleep(PAUSE * 2 ** (tries - 1))
@@ -167,15 +169,15 @@ class KafkaWrite:
         if not self._later:
             return False
         for partition, places in self._later.pop(0).items():
-            self._lanes[partition].add(self._fresh(places))
+            self._lanes[partition].add(self._without_attached(places))
         return True
 
-    def _answered(self, lane: PartitionWrite, batch: SealedRecords, answer: Produced) -> None:
+    def _take_answer(self, lane: PartitionWrite, batch: SealedRecords, answer: Produced) -> None:
         if isinstance(answer, Stored):
-            self._sent_items.stored(batch, answer)
+            self._sent_items.mark_stored(batch, answer)
         elif not answer.is_unknown:
             self._sent_items.forget(batch)
-        lane.answered(batch, answer)
+        lane.take_answer(batch, answer)
 
     def _take_answers(self) -> None:
         """Resolve attached items whose batch is no longer in doubt: they are stored, or sent anew."""
@@ -215,7 +217,7 @@ class KafkaWrite:
                 tokens = self._batch.item_keys()
                 self._sent_items.remember(batch, [tokens[index] for index in indices])
             else:
-                lane.log.refused()  # no later write may resend it
+                lane.log.mark_refused()  # no later write may resend it
         lane.log.lock.release()
 
     def _details(self) -> dict[int, object]:
@@ -253,7 +255,7 @@ TRIES = 3
 """Attempts of a batch in one write, if a further attempt may soon succeed: a leader has moved, a
 connection broke. Longer outages are left to a `Retry` around the sink.
 """
-_made = cast(
+_new_metadata = cast(
     "Callable[[tuple[str, int, int]], RecordMetadata]",
     partial(cast("Any", tuple).__new__, RecordMetadata),
 )
@@ -325,7 +327,7 @@ class PartitionWrite:
     def add(self, places: Collection[int]) -> None:
         """Add these records in order; fail them if sending has stopped."""
         if self._given_up is not None:
-            self._fail(places, self._behind(self._given_up))
+            self._fail(places, self._unsent_error(self._given_up))
             return
         self._pending = sorted({*self._pending, *places})
         self._at_most = max(self._at_most, len(self._pending))
@@ -353,7 +355,7 @@ class PartitionWrite:
         assert self._filled is not None
         builder, self._sent = self._filled
         self._filled = None
-        self._own = self._session.sealed(self.log, builder, len(self._sent))
+        self._own = self._session.seal(self.log, builder, len(self._sent))
         return self._own
 
     def _fill(self) -> None:
@@ -379,48 +381,48 @@ class PartitionWrite:
             fits += 1
         self._filled = _Filled(builder, places[:fits])
 
-    def answered(self, batch: SealedRecords, answer: Produced) -> None:
+    def take_answer(self, batch: SealedRecords, answer: Produced) -> None:
         """Record the response to a batch from `next_batch`."""
         if isinstance(answer, Stored):
             self._tries = 0
             if batch is self._own:
-                self._stored(answer)
+                self._mark_stored(answer)
             return
         if answer.may_pass and self._tries + 1 < TRIES and (self._resends or not answer.is_unknown):
             self._tries += 1
             return
         if answer.is_unknown:
-            self._is_unknown(batch, answer)
+            self._give_up(batch, answer)
         elif batch is not self._own:  # of an earlier write, whose items are retried
             self._tries = 0
         elif isinstance(answer.error, PermanentError):
-            self._refused(answer)
+            self._isolate(answer)
         else:
             self._fail(self._pending, answer.error)
 
-    def _stored(self, stored: Stored) -> None:
+    def _mark_stored(self, stored: Stored) -> None:
         topic, number = self.partition
         indices, sent = self._columns.indices, self._sent
         offsets = repeat(-1) if stored.offset < 0 else count(stored.offset)
-        details = map(_made, zip(repeat(topic), repeat(number), offsets))  # infinite
+        details = map(_new_metadata, zip(repeat(topic), repeat(number), offsets))  # infinite
         self.details.update(zip(map(indices.__getitem__, sent), details))  # noqa: B905
         del self._pending[: len(sent)]
         self._own, self._at_most = None, self._at_most * 2
 
-    def _is_unknown(self, batch: SealedRecords, answer: Failed) -> None:
+    def _give_up(self, batch: SealedRecords, answer: Failed) -> None:
         if batch is self._own:
             self._fail(self._sent, answer.error)
         if not self._resends:
-            self.log.refused()
+            self.log.mark_refused()
             return
         self._given_up = answer.error
-        self._fail(self._pending, self._behind(answer.error))
+        self._fail(self._pending, self._unsent_error(answer.error))
 
-    def _behind(self, error: BaseException) -> UnavailableError:
+    def _unsent_error(self, error: BaseException) -> UnavailableError:
         text = f"an earlier batch of {self.partition} has no response; nothing is sent after it"
         return caused(UnavailableError(text), error)
 
-    def _refused(self, answer: Failed) -> None:
+    def _isolate(self, answer: Failed) -> None:
         """Fail the records at fault, or reduce the batch size to find them."""
         if answer.records:
             for number, why in answer.records.items():
@@ -472,7 +474,7 @@ class SentItems:
         """The record that was sent for an item, if remembered."""
         return self._of.get(token)
 
-    def stored(self, batch: SealedRecords, stored: Stored) -> None:
+    def mark_stored(self, batch: SealedRecords, stored: Stored) -> None:
         """Record that a remembered batch is stored after all."""
         if batch in self._tokens:
             self._stored[batch] = stored

@@ -6,30 +6,24 @@
    aborted if its records are stored before the previous mark: the topic was recreated or truncated.
 3. After a failure the transaction is ended with certainty, and the group's offset is read: its
    metadata contains the number of the last transaction.
-4. A mark contains the number of entries and the sum of their checksums. A restore compares them
-   with the records that it has read, so records that were deleted, lost or written by another
-   program are detected.
 """
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
-from zlib import crc32
 
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
-from ..._core.clock import LOOP_CLOCK
 from ..._core.enlisted import transaction
 from ..._core.errors import PositionLost
 from ..._core.positions import PositionUnit
 from ..._core.send import send
 from ..._core.source import Position, TopicPartition
 from ...flow.state.mark import StateMark, for_the_source
-from .topic import MARKS, FoundState, mark_key
+from .topic import MARKS, FoundState, StateContent, content_of, mark_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
     from typing import Any
 
     from ...flow.state.changes import Stored, TakenChanges
@@ -62,16 +56,16 @@ class OwnedState:
         self.offset = NOTHING
         """The offset of its last known record in the topic of the state."""
 
-    def found(self, number: int, content: StateContent, offset: int) -> None:
+    def restore(self, number: int, content: StateContent, offset: int) -> None:
         """Set the last transaction, the content after it, and the offset of the last record."""
         self.number, self.content, self.offset = number, content, offset
 
-    def moved(self, mark: StateMark, content: StateContent) -> None:
+    def advance(self, mark: StateMark, content: StateContent) -> None:
         """Record a committed transaction."""
         self.position, self.number = Position(mark.position, mark.metadata), mark.number
         self.content = content
 
-    def reached(self, offset: int) -> None:
+    def reach(self, offset: int) -> None:
         """Record the offset of a stored record."""
         self.offset = offset
 
@@ -129,7 +123,7 @@ class KafkaKeeper:
         content = await content_of(entries)
         found = FoundState(other or mark, content, owned.position)
         self._topic.check(found, self._group, partition)
-        owned.found(0 if mark is None else mark.number, content, offset)
+        owned.restore(0 if mark is None else mark.number, content, offset)
 
     def _stored(self, value: bytes | None) -> Stored | None:
         return value if value is None or not self._as_text else value.decode()
@@ -149,7 +143,7 @@ class KafkaKeeper:
                 if errors:
                     raise errors[min(errors)]
             self._check_end(partition, owned)
-        owned.moved(mark, content)
+        owned.advance(mark, content)
 
     def _next(
         self, owned: OwnedState, partition: TopicPartition, taken: TakenChanges
@@ -171,7 +165,7 @@ class KafkaKeeper:
         if offset <= owned.offset:
             told = f"its records end before the offset {owned.offset}, which was stored earlier"
             raise PositionLost(f"the topic {topic!r} was recreated or has lost records: {told}")
-        owned.reached(offset)
+        owned.reach(offset)
 
     def _rows(self, partition: TopicPartition, taken: TakenChanges, mark: StateMark) -> list[Any]:
         name, number = self._topic.name, partition.partition
@@ -191,7 +185,7 @@ class KafkaKeeper:
         mark, content = self._next(owned, partition, taken)
         known = await self._sink.read_positions(self._group, [partition])
         if known.get(partition) == Position(mark.position, mark.metadata):
-            owned.moved(mark, content)
+            owned.advance(mark, content)
             return True
         if known.get(partition) != owned.position:
             raise PositionLost(f"the group's offset of {partition} was changed by other means")
@@ -209,48 +203,3 @@ class KafkaKeeper:
         if owned is None:
             raise PositionLost(f"{partition} is no longer owned")
         return owned
-
-
-SLICE = 20_000
-"""Number of entries that are added without yielding to the event loop."""
-_BITS = (1 << 64) - 1
-
-
-class StateContent(NamedTuple):
-    """The content of a partition's state."""
-
-    entries: int = 0
-    checksum: int = 0
-
-    def after(
-        self, replaced: Mapping[str, Stored | None], changes: Mapping[str, Stored | None]
-    ) -> StateContent:
-        """Return the content after these changes of these values; `None` is a missing entry."""
-        return self.without(replaced.items()).plus(changes.items())
-
-    def plus(self, entries: Iterable[tuple[str, Stored | None]]) -> StateContent:
-        """Return the content with more entries."""
-        found = [_checksum(key, value) for key, value in entries if value is not None]
-        return StateContent(self.entries + len(found), (self.checksum + sum(found)) & _BITS)
-
-    def without(self, entries: Iterable[tuple[str, Stored | None]]) -> StateContent:
-        """Return the content without some entries."""
-        found = [_checksum(key, value) for key, value in entries if value is not None]
-        return StateContent(self.entries - len(found), (self.checksum - sum(found)) & _BITS)
-
-    def __str__(self) -> str:
-        return f"{self.entries} entries with the checksum {self.checksum:x}"
-
-
-async def content_of(entries: Mapping[str, Stored]) -> StateContent:
-    """Return the content of all entries. Suspends between slices of a large state."""
-    content, rest = StateContent(), iter(entries.items())
-    while part := [*islice(rest, SLICE)]:
-        content = content.plus(part)
-        await LOOP_CLOCK.sleep(0)
-    return content
-
-
-def _checksum(key: str, value: Stored) -> int:
-    encoded = value if isinstance(value, bytes) else value.encode()
-    return crc32(encoded, crc32(f"{key}\0".encode()))

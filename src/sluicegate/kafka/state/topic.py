@@ -5,14 +5,19 @@
 2. Each transaction ends with a mark; see `flow/state/mark.py`. Its key names the group and the
    source's topic, so that compaction keeps the marks of each, and a topic of several states is
    detected.
-3. A topic that deletes by age or size would lose entries silently, and is refused.
+3. A mark contains the number of entries and the sum of their checksums. A restore compares them
+   with the records that it has read, so records that were deleted, lost or written by another
+   program are detected.
+4. A topic that deletes by age or size would lose entries silently, and is refused.
 """
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as ClientPartition
@@ -28,18 +33,24 @@ from ..._core.told import text_of
 from ...flow.state.mark import mismatch
 from ...flow.state.store import check_size
 from ..arguments import COMMITTED, milliseconds
-from ..client.errors import close_client, opening_error
-from ..client.internals import decode_singly, is_undecodable
+from ..client.errors import opening_error
+from ..client.internals import close_client, decode_singly, is_undecodable
 from ..client.options import FETCH_WAIT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
 
     from ..._core.source import Position
     from ...flow.state.changes import Stored
     from ...flow.state.mark import StateMark
     from ..client.options import ProducerOptions
-    from .keeper import StateContent
 
 MARKS = b"\0"
 """The first byte of the key of a mark. No key of a state contains a NUL."""
@@ -230,6 +241,51 @@ class StateTopic:
         else:
             return
         raise bad("topic", self.name, rule)
+
+
+SLICE = 20_000
+"""Number of entries that are added without yielding to the event loop."""
+_BITS = (1 << 64) - 1
+
+
+class StateContent(NamedTuple):
+    """The content of a partition's state."""
+
+    entries: int = 0
+    checksum: int = 0
+
+    def after(
+        self, replaced: Mapping[str, Stored | None], changes: Mapping[str, Stored | None]
+    ) -> StateContent:
+        """Return the content after these changes of these values; `None` is a missing entry."""
+        return self.without(replaced.items()).plus(changes.items())
+
+    def plus(self, entries: Iterable[tuple[str, Stored | None]]) -> StateContent:
+        """Return the content with more entries."""
+        found = [_checksum(key, value) for key, value in entries if value is not None]
+        return StateContent(self.entries + len(found), (self.checksum + sum(found)) & _BITS)
+
+    def without(self, entries: Iterable[tuple[str, Stored | None]]) -> StateContent:
+        """Return the content without some entries."""
+        found = [_checksum(key, value) for key, value in entries if value is not None]
+        return StateContent(self.entries - len(found), (self.checksum - sum(found)) & _BITS)
+
+    def __str__(self) -> str:
+        return f"{self.entries} entries with the checksum {self.checksum:x}"
+
+
+async def content_of(entries: Mapping[str, Stored]) -> StateContent:
+    """Return the content of all entries. Suspends between slices of a large state."""
+    content, rest = StateContent(), iter(entries.items())
+    while part := [*islice(rest, SLICE)]:
+        content = content.plus(part)
+        await LOOP_CLOCK.sleep(0)
+    return content
+
+
+def _checksum(key: str, value: Stored) -> int:
+    encoded = value if isinstance(value, bytes) else value.encode()
+    return crc32(encoded, crc32(f"{key}\0".encode()))
 
 
 _NO_RIGHT = kafka.TopicAuthorizationFailedError.errno
