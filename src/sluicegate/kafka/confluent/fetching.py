@@ -18,14 +18,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
 from ..._core.source import Fetched
+from ..groups import LEAST_SHARE, LONG_SPAN, Retained
 from .errors import is_out_of_range, reason_of
 from .reader import runs
 
@@ -41,14 +40,6 @@ if TYPE_CHECKING:
     from .options import GroupOptions
     from .reader import PartitionReader, Run
 
-logger = logging.getLogger("sluicegate.kafka")
-
-LEAST_SHARE = 50
-"""The smallest share in records; smaller reads cost more than they save."""
-LONG_SPAN = 10_000
-"""Length in offsets from which a settled span is skipped by a new read. Prefetched records are
-discarded then.
-"""
 AHEAD = 10_000
 """The most records that wait with claims while others have none."""
 AHEAD_BYTES = 1 << 24
@@ -63,13 +54,6 @@ WAIT = 0.1
 """Seconds in the client's thread before the next round."""
 RETRY = 0.2
 """Delay in seconds before a partition is read again after an error."""
-
-_GONE = (
-    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
-    "to %d were never delivered; reading continues at %d (start=%s)"
-)
-_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
-_STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
 
 
 class ShareFetcher:
@@ -259,9 +243,7 @@ class ShareFetcher:
         claim, was = owned.claim, owned.ahead
         partition = claim.partition
         try:
-            first = (await self._member.beginnings([partition]))[partition]
-            end = (await self._member.ends([partition]))[partition]
-            start = (await self._start.offsets(self._member, [partition])).get(partition)
+            retained = await Retained.of(self._member, self._start, partition)
         except (KafkaException, LookupError) as error:
             self._has_failed = True
             self._troubles.note(str(partition), reason_of(error, self._options, partition.topic))
@@ -269,21 +251,18 @@ class ShareFetcher:
             return []
         if self._membership.owned(claim) is not owned:
             return []
-        if first <= was <= end:
+        if retained.has(was):
             owned.restart()
             return []
-        if start is None:
+        if retained.start is None:
             self._standing.add(owned)
             self._seen = 0
-            self._troubles.note(str(partition), _STANDS % (partition, was, first, end))
+            self._troubles.note(str(partition), retained.why_not(partition, was))
             return []
-        named = (self._options.group, partition)
-        start = max(first, start)
-        if was > end:
-            say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
+        start = retained.relocate(self._options.group, partition, was, self._start)
+        if retained.is_other_log(was):
             self._membership.replace(owned, start)
             return []
-        say(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
         taken = owned.take(owned.count, LONG_SPAN).records if owned.count else ()
         owned.move(start)
         return [Fetched(claim, taken, start)]

@@ -26,7 +26,7 @@ from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Fetched, Position
 from ..._core.told import for_log, named
-from ..groups import Beginnings
+from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
 from .errors import is_rebalanced, librdkafka_error, reason_of
 
 if TYPE_CHECKING:
@@ -44,13 +44,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sluicegate.kafka")
 
-RETRY_FROM, RETRY_TO = 0.1, 5.0
-"""The shortest and the longest delay in seconds between attempts to read stored positions."""
-
-_NO_POSITION = "no position is stored for %s, and start='committed' requires one"
-_LAST_FAILED = (
-    "%s: the commit of a revoke failed (%s); its uncommitted messages run again elsewhere"
-)
 
 _numbers = count(1)
 
@@ -86,9 +79,7 @@ class GroupClaims:
     def join(self, member: GroupMember) -> None:
         """Listen to this member."""
         self._member = member
-        self._beginnings = Beginnings(
-            member, self._start, self._history, group=self._options.group, logger=logger
-        )
+        self._beginnings = Beginnings(member, self._start, self._history, group=self._options.group)
 
     def owned(self, claim: SourceClaim) -> ArrivingClaim | None:
         """Return the state of an open claim; `None` once it has ended."""
@@ -136,7 +127,7 @@ class GroupClaims:
                 else:
                     self._begin(starts, number)
                     missing = [each for each in missing if each not in starts]
-                    trouble = _NO_POSITION % named(missing)
+                    trouble = NO_POSITION % named(missing)
                 if missing:
                     self._troubles.note(part, trouble)
                     await LOOP_CLOCK.sleep(delay)
@@ -181,7 +172,7 @@ class GroupClaims:
             if claims:
                 await self._give_up(claims)
         except Exception as error:
-            say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
+            say(logger, logging.WARNING, LAST_FAILED, self._options.group, for_log(error))
         finally:
             self._end([claim for claim in claims if self.owned(claim) is not None])
 

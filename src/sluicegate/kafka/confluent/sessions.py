@@ -28,7 +28,7 @@ from ..._core.threads import AbandonableThreads
 from ..._core.told import for_log
 from ..._core.troubles import Troubles
 from .. import groups
-from ..groups import History
+from ..groups import LOOK_EVERY, RECONNECT, SESSION_FAILED, History
 from .errors import is_about_topics, is_denied, is_refused_login, is_unreachable, reason_of
 from .fetching import ShareFetcher
 from .member import GroupMember
@@ -45,11 +45,6 @@ if TYPE_CHECKING:
     from .options import GroupOptions
 
 logger = logging.getLogger("sluicegate.kafka")
-
-RECONNECT = 1.0
-"""Delay in seconds before a new session."""
-
-_FAILED = "%s: a session has failed (%s); a new one follows"
 
 
 class GroupSessions:
@@ -91,7 +86,7 @@ class GroupSessions:
                 end_if_cut(error)
                 self._troubles.note("session", reason_of(error, self._options))
                 level = logging.DEBUG if isinstance(error, KafkaException) else logging.ERROR
-                say(logger, level, _FAILED, self._options.group, for_log(error), error=error)
+                say(logger, level, SESSION_FAILED, self._options.group, for_log(error), error=error)
             await self.close()
             await LOOP_CLOCK.sleep(RECONNECT)
             self._troubles.note("session", None)
@@ -139,8 +134,6 @@ class GroupSessions:
 
 THREADS = 8
 """Threads of a session: a poll, a revoke's calls, the reader's call, and waiting calls."""
-LOOK_EVERY = 0.5
-"""Seconds between health checks of a session."""
 ANSWER_WITHIN = 1.0
 """Timeout in seconds for a response about topics."""
 REFRESH_EVERY = 5.0

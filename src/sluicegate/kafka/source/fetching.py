@@ -16,16 +16,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from aiokafka.errors import OffsetOutOfRangeError
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
 from ..._core.source import Fetched
 from ..client.errors import reason_of
 from ..client.session import KafkaError, Session, Undecodable
+from ..groups import LEAST_SHARE, LONG_SPAN, Retained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,23 +35,10 @@ if TYPE_CHECKING:
     from ..client.options import MemberOptions
     from .membership import Membership, OwnedClaim
 
-logger = logging.getLogger("sluicegate.kafka")
-
-LEAST_SHARE = 50
-"""The smallest share in records; smaller reads cost more than they save."""
-LONG_SPAN = 10_000
-"""Length in offsets from which a seek skips a settled span. A seek discards prefetched records."""
 WAIT = 1.0
 """The longest time in seconds between two rounds, without any event."""
 RETRY = 0.2
 """Delay in seconds after an error, which aiokafka reports with each response of a broker."""
-
-_GONE = (
-    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
-    "to %d were never delivered; reading continues at %d (start=%s)"
-)
-_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
-_STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
 
 
 class Fetcher:
@@ -193,25 +179,20 @@ class Fetcher:
         claim, was = owned.claim, owned.next_offset
         partition = claim.partition
         try:
-            first = (await self._session.beginnings([partition]))[partition]
-            end = (await self._session.ends([partition]))[partition]
-            start = (await self._start.offsets(self._session, [partition])).get(partition)
+            retained = await Retained.of(self._session, self._start, partition)
         except KafkaError as error:
             self._fail(owned, error)
             return None
-        if self._membership.owned(claim) is not owned or first <= was <= end:
+        if self._membership.owned(claim) is not owned or retained.has(was):
             return None
-        if start is None:
+        if retained.start is None:
             self._session.pause(partition)
-            self._troubles.note(str(partition), _STANDS % (partition, was, first, end))
+            self._troubles.note(str(partition), retained.why_not(partition, was))
             return None
-        named = (self._options.group, partition)
-        start = max(first, start)
-        if was > end:
-            say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
+        start = retained.relocate(self._options.group, partition, was, self._start)
+        if retained.is_other_log(was):
             self._membership.replace(owned, start)
             return None
-        say(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
         self._session.seek(partition, start)
         owned.advance(start)
         return Fetched(claim, (), start)

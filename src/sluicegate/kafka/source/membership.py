@@ -32,7 +32,7 @@ from ..._core.source import Position
 from ..._core.told import for_log, named, text_of
 from ..client.errors import is_rebalanced, reason_of
 from ..client.session import KafkaError, Session
-from ..groups import Beginnings
+from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -46,14 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sluicegate.kafka")
 
-RETRY_FROM, RETRY_TO = 0.1, 5.0
-"""The shortest and the longest delay in seconds between attempts to read stored positions."""
-
-_NO_POSITION = "no position is stored for %s, and start='committed' requires one"
 _NOT_TAKEN = "the positions of %s cannot be taken over in the destination: %s"
-_LAST_FAILED = (
-    "%s: the commit of a revoke failed (%s); its uncommitted messages run again elsewhere"
-)
 
 
 class OwnedClaim:
@@ -97,7 +90,7 @@ class Membership:
         self._options = options
         self._troubles = troubles
         self._history = history
-        self._beginnings = Beginnings(session, start, history, group=options.group, logger=logger)
+        self._beginnings = Beginnings(session, start, history, group=options.group)
         self._held: dict[TopicPartition, OwnedClaim] = {}
         self._generation = -1
         self._is_closed = False
@@ -162,7 +155,7 @@ class Membership:
             else:
                 self.begin({**starts, **moved})
                 missing = [each for each in missing if each not in starts]
-                trouble = _NO_POSITION % named(missing)
+                trouble = NO_POSITION % named(missing)
             if missing:
                 self._troubles.note("positions", trouble)
                 await LOOP_CLOCK.sleep(delay)
@@ -202,7 +195,7 @@ class Membership:
             elif claims:
                 self._history.lose(LOOP_CLOCK.now())
         except Exception as error:
-            say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
+            say(logger, logging.WARNING, LAST_FAILED, self._options.group, for_log(error))
         finally:
             self.end()
 

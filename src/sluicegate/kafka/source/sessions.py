@@ -19,7 +19,7 @@ from ..._core.troubles import Troubles
 from .. import groups
 from ..client.errors import reason_of
 from ..client.session import KafkaError, Listener, Session
-from ..groups import History
+from ..groups import LOOK_EVERY, RECONNECT, SESSION_FAILED, History
 from .fetching import Fetcher
 from .membership import Membership
 
@@ -32,18 +32,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sluicegate.kafka")
 
-_FAILED = "%s: a session has failed (%s); a new one follows"
 
-LOOK_EVERY = 0.5
-"""Seconds between health checks of a session."""
 REFRESH_WITHIN = 1.0
 """Timeout in seconds for a response about topics."""
 LOST_AFTER = 2.0
 """Seconds without a coordinator after which a trouble is reported."""
 REFRESH_EVERY = 5.0
 """Seconds between requests about missing topics."""
-RECONNECT = 1.0
-"""Seconds between attempts to connect."""
 
 
 class Sessions:
@@ -84,7 +79,7 @@ class Sessions:
                 end_if_cut(error)
                 self._troubles.note("broker", reason_of(error, self._options))
                 level = logging.DEBUG if isinstance(error, (KafkaError, OSError)) else logging.ERROR
-                say(logger, level, _FAILED, self._options.group, for_log(error), error=error)
+                say(logger, level, SESSION_FAILED, self._options.group, for_log(error), error=error)
             await self._clock.sleep(RECONNECT)
             session = Session(self._options)
 
