@@ -132,7 +132,7 @@ async def test_a_group_outlives_what_is_no_announcement_and_a_lost_connection(
         create=True,
         domain=None,
     )
-    group = MemberGroup(options, channel, fake_clock)  # type: ignore[arg-type]
+    group = MemberGroup(options, channel)  # type: ignore[arg-type]
     task = asyncio.create_task(group.run(shares.append))
     await fake_clock.advance(1.0)
     assert channel.hear is not None

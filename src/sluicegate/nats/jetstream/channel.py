@@ -19,7 +19,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..._core.clock import Signal
+from ..._core.clock import LOOP_CLOCK, Signal
 from ..._core.errors import ConfigError, SluicegateError, UnavailableError
 from ..._core.told import text_of
 from ..connection import ConnectionEvents, close, connect, reason_of
@@ -28,7 +28,6 @@ from ..errors import api_error
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from ..._core.clock import Clock
     from ..._core.source import ClaimHost
     from ..._core.troubles import Troubles
     from ..connection import Denied
@@ -52,13 +51,12 @@ def _nothing() -> None:
 class Channel:
     """One connection. `changed` fires when it is closed, or when a permission is denied."""
 
-    def __init__(self, options: NatsOptions, ack_wait: float, clock: Clock) -> None:
+    def __init__(self, options: NatsOptions, ack_wait: float) -> None:
         self._options = options
         self.ack_wait = ack_wait
         """Seconds after which the server redelivers a held message that was not extended."""
-        self._clock = clock
         self._client: Any = None
-        self._alive_at = clock.now()
+        self._alive_at = LOOP_CLOCK.now()
         self.denied: Denied | None = None
         """The last publish or subscription that the server has denied."""
         self.last_error: Exception | None = None
@@ -83,7 +81,7 @@ class Channel:
             error=self._note_error,
         )
         self._client = await connect(self._options, events)
-        self._alive_at = self._clock.now()
+        self._alive_at = LOOP_CLOCK.now()
 
     async def close(self) -> None:
         """Close the connection, in a bounded time."""
@@ -155,7 +153,7 @@ class Channel:
             if not self.is_connected:
                 raise UnavailableError("the connection to NATS is lost")
             await self._client.send(b"".join(commands[at : at + IN_A_ROW]))
-            await self._clock.sleep(0)
+            await LOOP_CLOCK.sleep(0)
         if commands:
             await self.flush()
 
@@ -169,7 +167,7 @@ class Channel:
         """Extend all held messages; without any, ask the server for an answer. Raises the errors of
         `publish`.
         """
-        began, held = self._clock.now(), [*replies]
+        began, held = LOOP_CLOCK.now(), [*replies]
         await self.extend(held)
         if not held:
             if not self.is_connected:
@@ -185,17 +183,17 @@ class Channel:
         """Set the wait of a consumer without held messages, if it is shorter than requested."""
         if ack_wait < self.ack_wait:
             self.ack_wait = ack_wait
-            self._alive_at = self._clock.now()
+            self._alive_at = LOOP_CLOCK.now()
             self.shortened.fire()
 
     @property
     def has_lapsed(self) -> bool:
         """Whether held messages may have been delivered to another process."""
-        return self._clock.now() - self._alive_at >= self.ack_wait
+        return LOOP_CLOCK.now() - self._alive_at >= self.ack_wait
 
     def begin_again(self) -> None:
         """Record that no message is held."""
-        self._alive_at = self._clock.now()
+        self._alive_at = LOOP_CLOCK.now()
 
 
 GROUP = "sluicegate"
@@ -396,7 +394,6 @@ class StreamSession:
     api: StreamApi
     host: ClaimHost
     troubles: Troubles
-    clock: Clock
 
     def reason(self, error: BaseException) -> str:
         """Describe the cause of a failure, for operators."""

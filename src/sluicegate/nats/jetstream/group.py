@@ -17,7 +17,7 @@ import logging
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from ..._core.clock import Signal, wait_until
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log
@@ -26,7 +26,6 @@ from .moves import logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ..._core.clock import Clock
     from .channel import Channel
     from .options import ReadOptions
 
@@ -40,9 +39,8 @@ FIRST = 0.2
 class MemberGroup:
     """This process as a member of a group."""
 
-    def __init__(self, options: ReadOptions, channel: Channel, clock: Clock) -> None:
+    def __init__(self, options: ReadOptions, channel: Channel) -> None:
         self._channel = channel
-        self._clock = clock
         self._subject = f"_SLUICEGATE.members.{options.stream}.{options.durable}"
         self._roster = Roster(options.member, options.count)
         self._changed = Signal()
@@ -53,14 +51,14 @@ class MemberGroup:
         """Serve this member's partitions as members join and leave."""
         await self._channel.subscribe(self._subject, self._heard)
         await self._say("here")
-        await self._clock.sleep(FIRST)
+        await LOOP_CLOCK.sleep(FIRST)
         while True:
             self._has_changed = False
-            self._roster.forget_silent(self._clock.now())
+            self._roster.forget_silent(LOOP_CLOCK.now())
             serve(self._roster.mine())
             await self._say("here")
             if not self._has_changed:
-                await wait_until(self._clock, self._clock.now() + ANNOUNCE_EVERY, self._changed)
+                await wait_until(LOOP_CLOCK, LOOP_CLOCK.now() + ANNOUNCE_EVERY, self._changed)
 
     async def _heard(self, message: Any) -> None:
         try:
@@ -72,7 +70,7 @@ class MemberGroup:
         if state == "gone":
             news = self._roster.part(member)
         else:
-            news = self._roster.hear(member, self._clock.now())
+            news = self._roster.hear(member, LOOP_CLOCK.now())
             if news:
                 await self._say("here")
         if news:

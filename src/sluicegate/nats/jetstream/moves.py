@@ -15,6 +15,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.told import for_log
@@ -134,7 +135,7 @@ class Moves:
         while state is None and not partition.is_left:
             state = await self._try_begin(partition)
             if state is None:
-                await self._session.clock.sleep(RETRY)
+                await LOOP_CLOCK.sleep(RETRY)
         if state is None or partition.is_left:
             return
         is_shared = is_first and state.group is None and state.pulls > 0
@@ -217,7 +218,7 @@ class Moves:
                 stream = self._session.options.stream
                 say(logger, logging.ERROR, _GONE, stream, partition.name)
                 partition.lose()
-                await self._session.clock.sleep(REMOVED_WITHIN)
+                await LOOP_CLOCK.sleep(REMOVED_WITHIN)
                 await self._begin(partition)
         finally:
             partition.stay()
@@ -235,5 +236,5 @@ class Moves:
                 raise
             except Exception:  # the next status reports it again
                 return False
-            await self._session.clock.sleep(CHECK_EVERY)
+            await LOOP_CLOCK.sleep(CHECK_EVERY)
         return False

@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from ..._core.clock import Signal, wait_until
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
 from ..._core.say import say
 from ..._core.source import Unread
@@ -60,7 +60,6 @@ class Serving:
         self._session = session
         self._options = session.options
         self._channel = session.channel
-        self._clock = session.clock
         self._news = news
         self.moves = Moves(session, self._handle)
         self._attention = Signal()
@@ -93,14 +92,14 @@ class Serving:
         if self._options.partitions is None:
             self.moves.serve({0})
         else:
-            self._group = MemberGroup(self._options, self._channel, self._clock)
+            self._group = MemberGroup(self._options, self._channel)
             start(self._group.run(self.moves.serve))
         try:
             while not self._channel.is_closed:
                 if self.moves.failure is not None:
                     raise self.moves.failure
                 self._note_rights()
-                await wait_until(self._clock, math.inf, self._channel.changed)
+                await wait_until(LOOP_CLOCK, math.inf, self._channel.changed)
         finally:
             await self.moves.stop()
 
@@ -125,7 +124,7 @@ class Serving:
             except ConfigError:
                 raise
             except Exception:  # the connection failed, or the server is not ready
-                await self._clock.sleep(RETRY)
+                await LOOP_CLOCK.sleep(RETRY)
         self._attention.fire()
 
     async def _resume_all(self) -> None:
@@ -154,10 +153,10 @@ class Serving:
     async def _keep(self) -> None:
         """Request messages wherever there is room."""
         while True:
-            now, due = self._clock.now(), math.inf
+            now, due = LOOP_CLOCK.now(), math.inf
             for partition in self.moves:
                 due = min(due, await self._tend(partition, now))
-            await wait_until(self._clock, max(due, now + SOON), self._attention)
+            await wait_until(LOOP_CLOCK, max(due, now + SOON), self._attention)
 
     async def _tend(self, partition: StreamPartition, now: float) -> float:
         try:
@@ -174,9 +173,9 @@ class Serving:
     async def _beat(self) -> None:
         """Extend held messages, and detect when this is no longer possible."""
         while True:
-            due = self._clock.now() + self._channel.ack_wait / BEATS
-            await wait_until(self._clock, due, self._channel.shortened)
-            is_late = self._clock.now() - due > LATE * self._channel.ack_wait
+            due = LOOP_CLOCK.now() + self._channel.ack_wait / BEATS
+            await wait_until(LOOP_CLOCK, due, self._channel.shortened)
+            is_late = LOOP_CLOCK.now() - due > LATE * self._channel.ack_wait
             await self._extend()
             if is_late:  # include messages that had not been read at the first one
                 await self._extend()
@@ -352,4 +351,4 @@ async def unread(session: StreamSession, partition: StreamPartition) -> Unread:
         if told is None:
             return Unread(messages, 0.0)
         stored = datetime.fromisoformat(told).timestamp()
-    return Unread(messages, max(0.0, session.clock.wall_time() - stored))
+    return Unread(messages, max(0.0, LOOP_CLOCK.wall_time() - stored))

@@ -17,7 +17,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..._core.clock import Signal, wait_until
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
 from ..._core.runtime.closing import close_within
 from ..._core.runtime.cuts import end_if_cut
@@ -32,7 +32,6 @@ from .serving import Serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from ..._core.clock import Clock
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord, Unread
     from ..options import NatsOptions
     from .options import ReadOptions
@@ -51,13 +50,11 @@ class StreamSessions:
         options: ReadOptions,
         connection: NatsOptions,
         host: ClaimHost,
-        clock: Clock,
         close_timeout: float,
     ) -> None:
         self._options = options
         self._connection = connection
         self._host = host
-        self._clock = clock
         self._close_timeout = close_timeout
         self._troubles = Troubles(host, options.stream, logger)
         self._news = Signal()
@@ -79,7 +76,7 @@ class StreamSessions:
                 end_if_cut(error)
                 self._troubles.note("connection", text_of(error))
                 self._end_first_try()
-                await self._clock.sleep(retry)
+                await LOOP_CLOCK.sleep(retry)
                 retry = min(2 * retry, LONGEST_RETRY)
 
     async def wait_opened(self) -> None:
@@ -104,7 +101,7 @@ class StreamSessions:
 
         Raises `ConfigError`, and `UnavailableError` for other errors, with a message for operators.
         """
-        channel = Channel(self._connection, self._options.ack_wait, self._clock)
+        channel = Channel(self._connection, self._options.ack_wait)
         session = StreamSession(
             options=self._options,
             connection=self._connection,
@@ -112,7 +109,6 @@ class StreamSessions:
             api=StreamApi(channel.request, self._options),
             host=self._host,
             troubles=self._troubles,
-            clock=self._clock,
         )
         serving = Serving(session, self._news)
         try:
@@ -140,7 +136,7 @@ class StreamSessions:
     async def _close(self, serving: Serving) -> None:
         within = close_within(self._close_timeout)
         try:
-            async with self._clock.timeout_at(self._clock.now() + within):
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + within):
                 await serving.close()
         except Exception as error:
             told, wait = for_log(error), self._options.ack_wait
@@ -155,7 +151,7 @@ class StreamSessions:
                 raise self._failure
             if self._serving is not None and (found := self._serving.take(claims, most)):
                 return found
-            await wait_until(self._clock, math.inf, self._news)
+            await wait_until(LOOP_CLOCK, math.inf, self._news)
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
         """Acknowledge the settled records of these claims. Raises errors of the client."""
