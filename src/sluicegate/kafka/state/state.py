@@ -44,16 +44,15 @@ class KafkaState(PositionedState):
 
     Args:
         topic: the name of the state topic, one for each consumed topic and each group. Created if
-            it does not exist, with as many partitions as the consumed topic. Its records are the
-            entries: a key, and an encoded value or a tombstone.
+            it does not exist, with as many partitions as the consumed topic, and 3 replicas, or one
+            on each broker if there are fewer. Its records are the entries: a key, and an encoded
+            value or a tombstone.
         bootstrap: `"host:port"`, several separated by commas, or a list; the cluster of the
             consumed topic.
         codec: the encoding of values; default: JSON.
         max_pending: the most turns whose changes wait for their position. At this limit, no later
             event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys, encoded values and forwarded records.
-        replication_factor: replication factor of a created topic; default: 3, or the number of
-            brokers if there are fewer.
         topic_config: more settings of a created topic, by Kafka's names.
         compression: as for `KafkaSink`, as are `request_timeout`, `close_timeout`,
             `transaction_timeout`, and the options of aiokafka's client.
@@ -75,7 +74,6 @@ class KafkaState(PositionedState):
         codec: StateCodec | None = None,
         max_pending: int = 10_000,
         max_pending_bytes: int = 16 << 20,
-        replication_factor: int | None = None,
         topic_config: Mapping[str, str] | None = None,
         compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
         request_timeout: float | timedelta = 10.0,
@@ -120,7 +118,6 @@ class KafkaState(PositionedState):
         self._topic = StateTopic(
             topic,
             options,
-            checks.optional_count("replication_factor", replication_factor),
             _checked_config(topic_config),
         )
 

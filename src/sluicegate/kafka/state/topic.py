@@ -88,12 +88,10 @@ class StateTopic:
         self,
         name: str,
         options: ProducerOptions,
-        replication_factor: int | None,
         settings: Mapping[str, str],
     ) -> None:
         self.name = name
         self._options = options
-        self._replication_factor = replication_factor
         self._settings = {**settings, "cleanup.policy": COMPACT}
         self._partitions = 0
         self._needed = 0
@@ -186,7 +184,7 @@ class StateTopic:
 
     async def _create(self, admin: TopicAdmin, partitions: int) -> None:
         try:
-            replicas = self._replication_factor or min(REPLICAS, await admin.brokers())
+            replicas = min(REPLICAS, await admin.brokers())
             await admin.create(self.name, partitions, replicas, self._settings)
         except TopicRefused as error:
             command = self.creation.replace("partitions N", f"partitions {partitions}")
