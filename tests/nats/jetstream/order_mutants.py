@@ -201,7 +201,7 @@ def an_identity_is_kept_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def resumed(puller: Puller) -> None:
     """Like `begin_again`, but keeps the identity."""
-    puller.window.lost()
+    puller.window.reset()
     puller._not_before = 0.0  # pyright: ignore[reportPrivateUsage]
 
 

@@ -75,9 +75,9 @@ class Channel:
         self._is_back = is_back
         events = ConnectionEvents(
             lost=is_lost,
-            back=self._back,
-            closed=self._closed,
-            denied=self._denied,
+            back=self._on_back,
+            closed=self._on_closed,
+            denied=self._on_denied,
             error=self._note_error,
         )
         self._client = await connect(self._options, events)
@@ -88,7 +88,7 @@ class Channel:
         if self._client is not None:
             await close(self._client)
 
-    def _back(self) -> None:
+    def _on_back(self) -> None:
         self.last_error = None
         self._is_back()
 
@@ -96,11 +96,11 @@ class Channel:
         if not self.is_connected:
             self.last_error = error
 
-    def _closed(self) -> None:
+    def _on_closed(self) -> None:
         self.is_closed = True
         self.changed.fire()
 
-    def _denied(self, denied: Denied) -> None:
+    def _on_denied(self, denied: Denied) -> None:
         if not denied.subject.startswith(ADVISORIES):
             self.denied = denied
             self.changed.fire()

@@ -120,7 +120,7 @@ class StreamIntake:
         return "out of place"
 
     def receive(self, record: StreamRecord) -> None:
-        """Add a message that is not held. An astray message waits for the next claim."""
+        """Add a message that is not held. A message that is out of place waits for the next claim."""
         sequence = record.offset
         self.held[sequence] = record
         if self.is_waiting or sequence <= self._through:

@@ -120,7 +120,7 @@ class Puller:
     def check_heard(self, now: float) -> None:
         """Detect requests that have died."""
         if self.window.credit and now > self._heard_at + 2 * IDLE:
-            self.window.lost()
+            self.window.reset()
 
     def stay(self, pin: str) -> None:
         """Continue with the pinned identity."""
@@ -135,7 +135,7 @@ class Puller:
 
         A request with another identity would wait for a long time before it is refused.
         """
-        self.window.lost()
+        self.window.reset()
         self._not_before = 0.0
         if self.pin != pinned:
             self.pin = None
@@ -146,7 +146,7 @@ class Puller:
         """Record a message."""
         self._heard_at = now
         self._too_few, self._has_arrived = 0, True
-        self.window.arrived()
+        self.window.receive()
         if pin is not None:
             self.pin = pin
 
@@ -157,7 +157,7 @@ class Puller:
         if status == "100":
             return ""
         if not subject.endswith(".k"):
-            self.window.ended(int(headers.get("Nats-Pending-Messages", self.window.credit)))
+            self.window.end(int(headers.get("Nats-Pending-Messages", self.window.credit)))
         if status == "423":
             self.pin = None
             return "taken"
@@ -220,15 +220,15 @@ class PullWindow:
         """Record a request."""
         self.credit += messages
 
-    def arrived(self) -> None:
+    def receive(self) -> None:
         """Record a message."""
         if self.credit > 0:
             self.credit -= 1
 
-    def ended(self, left: int) -> None:
+    def end(self, left: int) -> None:
         """Record the end of a request, and the number of messages that it did not deliver."""
         self.credit = max(0, self.credit - left)
 
-    def lost(self) -> None:
+    def reset(self) -> None:
         """Record that no request is in progress."""
         self.credit = 0

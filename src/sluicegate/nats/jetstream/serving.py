@@ -184,12 +184,12 @@ class Serving:
         self._check_lapse()
         self._channel.forget_denied()
         held = [each.reply for one in self.moves for each in one.intake.held.values()]
-        trouble = None
+        reason = None
         try:
             await self._channel.beat(held)
         except Exception as error:  # the next beat is in time, or everything is lost
-            trouble = self._session.reason(error)
-        self._session.troubles.note("connection", trouble)
+            reason = self._session.reason(error)
+        self._session.troubles.note("connection", reason)
         self._note_rights()
         self._check_lapse()
 

@@ -128,7 +128,7 @@ class PublishChannel:
         self._inbox = ""
         self._opening = asyncio.Lock()
         self._denied: RefusedError | None = None
-        self._trouble: Exception | None = None
+        self._last_error: Exception | None = None
         self._pings: set[asyncio.Future[Any]] = set()
 
     @property
@@ -139,7 +139,7 @@ class PublishChannel:
     async def open(self) -> None:
         """Connect and, for replies, subscribe to the inbox. Suspends; raises the sink's errors."""
         events = ConnectionEvents(
-            lost=self._lost, back=self._back, denied=self._deny, error=self._note_error
+            lost=self._on_lost, back=self._on_back, denied=self._on_denied, error=self._note_error
         )
         client = await connect(self._options, events)
         try:
@@ -196,14 +196,14 @@ class PublishChannel:
         return client
 
     def _unavailable(self) -> UnavailableError:
-        trouble, place = self._trouble, self._options.place
-        if trouble is None:
+        error, place = self._last_error, self._options.place
+        if error is None:
             return UnavailableError(f"the connection to {place} is lost and not yet restored")
-        told = reason_of(trouble, self._options)
-        if is_login(trouble):
+        told = reason_of(error, self._options)
+        if is_login(error):
             repair = "check the user and its password, token or credentials"
-            return caused(RefusedError(told, repair=repair), trouble)
-        return caused(UnavailableError(told), trouble)
+            return caused(RefusedError(told, repair=repair), error)
+        return caused(UnavailableError(told), error)
 
     async def flush(self, within: float) -> None:
         """Suspend until the server has received everything sent before.
@@ -263,7 +263,7 @@ class PublishChannel:
         number = message.subject[len(self._inbox) :]
         self.waiting.take(int(number), parse_reply(message.data, message.headers))
 
-    def _lost(self) -> None:
+    def _on_lost(self) -> None:
         self._denied = None
         self.waiting.lose(
             UnknownOutcomeError(
@@ -273,13 +273,13 @@ class PublishChannel:
         for ping in self._pings:
             ping.cancel()
 
-    def _back(self) -> None:
-        self._trouble = None
+    def _on_back(self) -> None:
+        self._last_error = None
 
     def _note_error(self, error: Exception) -> None:
-        self._trouble = error
+        self._last_error = error
 
-    def _deny(self, denied: Denied) -> None:
+    def _on_denied(self, denied: Denied) -> None:
         place, inbox = self._options.place, self._inbox.lower()
         if denied.what == "subscribe" and denied.subject.startswith(inbox):
             self._denied = RefusedError(

@@ -137,7 +137,7 @@ class MessageMaker:
             if expected is not None:
                 lines.append(f"{EXPECTED_SEQUENCE}: {_sequence(expected)}\r\n")
         if self.headers is not None:
-            lines += _given(self.headers(item))
+            lines += _header_lines(self.headers(item))
         return b"".join((_FIRST, "".join(lines).encode(), b"\r\n")) if lines else b""
 
 
@@ -171,7 +171,7 @@ def command(subject: str, reply: str, headers: bytes, payload: bytes) -> bytes:
     )
 
 
-def _given(headers: object) -> list[str]:
+def _header_lines(headers: object) -> list[str]:
     if headers is None:
         return []
     pairs = cast("Any", headers.items() if isinstance(headers, Mapping) else headers)
