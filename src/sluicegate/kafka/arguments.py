@@ -75,7 +75,8 @@ def client_options(
     return Options(given)
 
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+"""The names that Kafka allows."""
 _TOPIC_RULE = "a topic's name has 1 to 249 letters, digits, dots, underscores and hyphens"
 
 
@@ -104,7 +105,7 @@ class Topics:
         if bool(names) == (pattern is not None):
             raise checks.bad("topics", names, "give the names of topics, or pattern=")
         for name in names:
-            if not isinstance(name, str) or not _TOPIC.fullmatch(name):
+            if not isinstance(name, str) or not TOPIC.fullmatch(name):
                 raise checks.bad("topics", name, _TOPIC_RULE)
         if pattern is None:
             return cls(tuple(cast("Sequence[str]", names)))

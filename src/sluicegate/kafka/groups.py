@@ -133,7 +133,7 @@ class Beginnings:
         Raises errors of the client and of `store`, which stores positions and returns the
         partitions that are known to be stored.
         """
-        found = await self._begun([each for each in partitions if each not in stored])
+        found = await self._start_positions([each for each in partitions if each not in stored])
         forgotten = self._history.forgotten(found)
         known = dict(stored)
         if self._start.moves:
@@ -145,7 +145,7 @@ class Beginnings:
         self._history.store(known)
         return {each: starts[each] for each in partitions if each in starts}
 
-    async def _begun(
+    async def _start_positions(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
         """Return the start of partitions without a stored position."""

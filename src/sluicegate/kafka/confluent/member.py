@@ -187,7 +187,7 @@ class GroupMember:
         error, stored = answer.result()
         if error is not None:
             raise KafkaException(error)
-        return _stored(stored)
+        return _stored_partitions(stored)
 
     async def _commit_within(
         self, positions: Callable[[], Mapping[TopicPartition, Position]]
@@ -196,7 +196,7 @@ class GroupMember:
         offsets = _theirs(positions())
         if not offsets:
             return []
-        return _stored(await self._client.commit(offsets=offsets, asynchronous=False))
+        return _stored_partitions(await self._client.commit(offsets=offsets, asynchronous=False))
 
     async def _send(
         self, positions: Callable[[], Mapping[TopicPartition, Position]]
@@ -275,7 +275,7 @@ def _theirs(positions: Mapping[TopicPartition, Position]) -> list[ClientPartitio
     ]
 
 
-def _stored(answers: Iterable[Any]) -> list[TopicPartition]:
+def _stored_partitions(answers: Iterable[Any]) -> list[TopicPartition]:
     """Return the stored partitions. Raises the first error that is not about a rebalance."""
     for at in answers:
         if at.error is not None and not is_rebalanced(at.error):

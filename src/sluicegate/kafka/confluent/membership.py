@@ -98,7 +98,7 @@ class GroupClaims:
 
     # -- assignments -------------------------------------------------------------------------------
 
-    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+    def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Begin to read the positions of these partitions; their claims begin afterwards.
 
         No claim begins after `close`: a rebalance may complete while the client leaves.
@@ -123,13 +123,13 @@ class GroupClaims:
                 try:
                     starts = await self._starts(missing)
                 except (KafkaException, TimeoutError) as error:
-                    trouble = reason_of(error, self._options)
+                    reason = reason_of(error, self._options)
                 else:
                     self._begin(starts, number)
                     missing = [each for each in missing if each not in starts]
-                    trouble = NO_POSITION % named(missing)
+                    reason = NO_POSITION % named(missing)
                 if missing:
-                    self._troubles.note(part, trouble)
+                    self._troubles.note(part, reason)
                     await LOOP_CLOCK.sleep(delay)
                     delay = min(RETRY_TO, delay * 2)
         finally:
@@ -154,7 +154,7 @@ class GroupClaims:
         """Begin claims at these positions, for the partitions that still have this assignment."""
         begun = {each: at for each, at in starts.items() if self._expected.get(each) == number}
         for partition in begun:
-            self._troubles.note(str(partition), None)  # a trouble of the previous claim
+            self._troubles.note(str(partition), None)  # a reason of the previous claim
         if begun:
             self._claim(begun)
 
@@ -163,7 +163,7 @@ class GroupClaims:
         for claim in self._host.assigned(starts):
             self._held[claim.partition] = ArrivingClaim(claim, starts[claim.partition].offset)
 
-    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Release these partitions, and commit them. Never raises."""
         for each in partitions:
             self._expected.pop(each, None)
@@ -181,7 +181,7 @@ class GroupClaims:
         async with asyncio.timeout(self._options.commit_timeout):
             await self._send(lambda: self._committable(positions))
 
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+    def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """End the claims of these partitions without a commit."""
         for each in partitions:
             self._expected.pop(each, None)
@@ -211,7 +211,7 @@ class GroupClaims:
         self._end([owned.claim])
         self._claim({owned.claim.partition: Position(start)})
 
-    def failed(self, error: KafkaError, topic: str | None) -> None:
+    def on_error(self, error: KafkaError, topic: str | None) -> None:
         """Record an error of the group."""
         self._troubles.note("group", reason_of(error, self._options, topic))
 

@@ -1,7 +1,7 @@
 """The sessions of an open source, one after the other: each is one membership of a group, with a
 member, and a reader of the partitions that it owns.
 
-1. If a session dies, a trouble is reported and a new session follows.
+1. If a session dies, the reason is reported and a new session follows.
 2. A session joins once a broker has described the topics. Topics are requested again only while one
    is missing, or after a client has reported an error. Otherwise one of them is requested
    regularly: librdkafka reports a silent connection only when it is closed.
@@ -183,15 +183,15 @@ class GroupSession:
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Handle an assignment of partitions."""
         self._history.begin([*self.partitions(), *partitions])
-        self.membership.assigned(partitions)
+        self.membership.on_assigned(partitions)
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Handle a revoke. The member owns the partitions until this returns."""
-        await self.membership.revoked(partitions)
+        await self.membership.on_revoked(partitions)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Handle a loss. Other members already own the partitions."""
-        self.membership.lost(partitions)
+        self.membership.on_lost(partitions)
 
     def on_error(self, error: KafkaError, topic: str | None) -> None:
         """Handle an error of a client."""
@@ -200,7 +200,7 @@ class GroupSession:
         elif is_refused_login(error):
             self._refusal = reason_of(error, self._options)
         elif not is_unreachable(error) and not is_about_topics(error):
-            self.membership.failed(error, topic)
+            self.membership.on_error(error, topic)
         self._asks = True
 
     def _on_reader_error(self, error: KafkaError) -> None:

@@ -7,7 +7,6 @@ alone, so that only the faulty ones fail.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -17,6 +16,7 @@ from ..._core import checks
 from ..._core.text import repr_of
 from ..._core.values.encoding import all_to_json, item_error, to_json
 from ..._core.values.fields import getter
+from ..arguments import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 Headers = list[tuple[str, bytes | None]]
 NO_HEADERS: Headers = []
 _LONG = 1 << 63
-TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-"""The names that Kafka allows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ from ..._core.say import say
 from ..._core.sink import Capabilities
 from ..._core.told import for_log
 from ..._core.values.fields import getter
+from ..arguments import TOPIC
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka
-from .records import TOPIC, RecordMaker, RecordParts, part
+from .records import RecordMaker, RecordParts, part
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -288,7 +289,7 @@ class KafkaSink(Openable):
         """Own these partitions from now on, and abort open transactions of earlier owners; return
         the group's offsets. Suspends. Raises `RefusedError` if the broker does not allow it.
         """
-        return await self._claimed().claim(group, partitions)
+        return await self._open_claims().claim(group, partitions)
 
     async def read_positions(
         self, group: str, partitions: Collection[TopicPartition]
@@ -296,13 +297,13 @@ class KafkaSink(Openable):
         """The group's offsets of claimed partitions, after aborting any open transaction of this
         owner. Suspends. Raises `PositionLost`.
         """
-        return await self._claimed().read(group, partitions)
+        return await self._open_claims().read(group, partitions)
 
     async def store_positions(
         self, group: str, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
         """Store offsets without records; return the partitions whose offsets are stored. Suspends."""
-        return await self._claimed().store(group, positions)
+        return await self._open_claims().store(group, positions)
 
     def stored_offset(
         self, group: str, partition: TopicPartition, of: TopicPartition
@@ -310,7 +311,7 @@ class KafkaSink(Openable):
         """The offset of the first record in the last batch that was stored in the partition `of`,
         in transactions of a claimed partition; `None` if unknown.
         """
-        return self._claimed().stored_offset(group, partition, of)
+        return self._open_claims().stored_offset(group, partition, of)
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Forget claimed partitions."""
@@ -331,7 +332,7 @@ class KafkaSink(Openable):
         """
         if not isinstance(unit, PositionUnit):
             raise checks.bad("unit", unit, f"must be a PositionUnit: {self.refuses_units}")
-        producer = await self._claimed().producer(unit)
+        producer = await self._open_claims().producer(unit)
         from .claims import KafkaTransaction
         from .write import SentItems
 
@@ -368,7 +369,7 @@ class KafkaSink(Openable):
             say(logger, logging.WARNING, _LEFT_OPEN, self, unit.name, for_log(error))
         return None
 
-    def _claimed(self) -> KafkaClaims:
+    def _open_claims(self) -> KafkaClaims:
         if self._claims is None:
             raise self._closed_error()
         return self._claims

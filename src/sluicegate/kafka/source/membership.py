@@ -147,17 +147,17 @@ class Membership:
             try:
                 starts = await self._starts(missing)
             except (KafkaError, TimeoutError) as error:
-                trouble = reason_of(error, self._options)
+                reason = reason_of(error, self._options)
             except Exception as error:
                 if not self._stored.are_elsewhere:
                     raise
-                trouble = _NOT_TAKEN % (named(missing), text_of(error))
+                reason = _NOT_TAKEN % (named(missing), text_of(error))
             else:
                 self.begin({**starts, **moved})
                 missing = [each for each in missing if each not in starts]
-                trouble = NO_POSITION % named(missing)
+                reason = NO_POSITION % named(missing)
             if missing:
-                self._troubles.note("positions", trouble)
+                self._troubles.note("positions", reason)
                 await LOOP_CLOCK.sleep(delay)
                 delay = min(RETRY_TO, delay * 2)
         self._troubles.note("positions", None)
@@ -181,7 +181,7 @@ class Membership:
         for partition, position in starts.items():
             if self._session.position(partition) != position.offset:
                 self._session.seek(partition, position.offset)
-            self._troubles.note(str(partition), None)  # a trouble of the previous claim
+            self._troubles.note(str(partition), None)  # a reason of the previous claim
         for claim in self._host.assigned(starts):
             self._held[claim.partition] = OwnedClaim(claim, starts[claim.partition].offset)
 

@@ -1,6 +1,6 @@
 """The sessions of an open source, one after the other, and a health check of each.
 
-If a broker cannot be reached, or a session dies, a trouble is reported and a new attempt follows.
+If a broker cannot be reached, or a session dies, the reason is reported and a new attempt follows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger("sluicegate.kafka")
 REFRESH_WITHIN = 1.0
 """Timeout in seconds for a response about topics."""
 LOST_AFTER = 2.0
-"""Seconds without a coordinator after which a trouble is reported."""
+"""Seconds without a coordinator after which the reason is reported."""
 REFRESH_EVERY = 5.0
 """Seconds between requests about missing topics."""
 

@@ -112,7 +112,7 @@ class KafkaKeeper:
                     elif record.key.startswith(MARKS):
                         other = StateMark.decoded(record.value)
                     else:
-                        page.append((record.key.decode(), self._stored(record.value)))
+                        page.append((record.key.decode(), self._as_stored(record.value)))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 rule = (
                     "has records that were not written by a state; use a topic only for the state"
@@ -125,7 +125,7 @@ class KafkaKeeper:
         self._topic.check(found, self._group, partition)
         owned.restore(0 if mark is None else mark.number, content, offset)
 
-    def _stored(self, value: bytes | None) -> Stored | None:
+    def _as_stored(self, value: bytes | None) -> Stored | None:
         return value if value is None or not self._as_text else value.decode()
 
     async def store(self, partition: TopicPartition, taken: TakenChanges) -> None:

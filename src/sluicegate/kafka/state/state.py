@@ -16,8 +16,8 @@ from ...flow.state.changes import ChangeLog
 from ...flow.state.codec import check_decodes, checked_codec
 from ...flow.state.positioned import PositionedState
 from ...flow.state.store import KeptStore
+from ..arguments import TOPIC
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
-from ..sink.records import TOPIC
 from ..sink.sink import KafkaSink
 from ..source.source import KafkaSource
 
