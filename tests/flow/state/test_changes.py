@@ -12,7 +12,7 @@ from sluicegate._core.source import TopicPartition
 from sluicegate.flow.state.changes import ChangeLog
 from sluicegate.flow.state.codec import JsonState
 from sluicegate.flow.state.store import KeptStore
-from sluicegate.kafka.state.content import StateContent
+from sluicegate.kafka.state.topic import StateContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

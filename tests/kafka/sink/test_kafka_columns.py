@@ -17,8 +17,7 @@ from sluicegate import ConfigError, Retry, Timeout, stack
 from sluicegate._core.order.scattered import scattered_by
 from sluicegate._core.values.tls import TlsFiles
 from sluicegate.kafka import KafkaSink
-from sluicegate.kafka.sink.parts import part
-from sluicegate.kafka.sink.records import Columns, RecordMaker
+from sluicegate.kafka.sink.records import Columns, RecordMaker, part
 from sluicegate.sinks import DeadLetter, FanOut, MemorySink
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])

@@ -10,7 +10,7 @@ import pytest
 
 from sluicegate import ConfigError
 from sluicegate._core.values.tls import TlsFiles
-from sluicegate.nats.client.options import NatsOptions
+from sluicegate.nats.options import NatsOptions
 
 SECRET = "s3cret"
 

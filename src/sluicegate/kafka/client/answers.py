@@ -1,20 +1,23 @@
-"""The result of one batch of records that was sent to a partition.
+"""The meaning of a broker's answers to a producer: the result of a batch, and the error of a
+transaction, with remedies for operators.
 
-The table of `kafka_errors` determines the class of a broker's error. A producer id that the broker
-has forgotten is transient, with a new id.
+The table of `kafka.errors` determines the class of an error. A producer id that the broker has
+forgotten is transient, with a new id.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiokafka import errors as kafka
 
 from ..._core.causes import caused
 from ..._core.errors import (
+    ConfigError,
     ErrorClass,
     PermanentError,
+    PositionLost,
     RefusedError,
     SinkError,
     ThrottledError,
@@ -24,9 +27,12 @@ from ..._core.errors import (
     UnknownOutcomeError,
 )
 from ..errors import class_of_code
+from .coordinator import UNSTABLE_OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ..._core.errors import SluicegateError
 
 _UNSUPPORTED_COMPRESSION = 76
 _PRODUCER_FENCED = 90
@@ -91,7 +97,9 @@ class Failed:
 Produced = Stored | Failed
 
 
-def produced(code: int, place: str, offset: int, records: Mapping[int, str], told: str) -> Produced:
+def result_of(
+    code: int, place: str, offset: int, records: Mapping[int, str], told: str
+) -> Produced:
     """Interpret a broker's answer; `place` is the partition, as text."""
     if code in {0, _DUPLICATE}:
         return Stored(offset)
@@ -117,19 +125,19 @@ def produced(code: int, place: str, offset: int, records: Mapping[int, str], tol
     return Failed(caused(_NOT_STORED[kind](text), error), may_pass=True)
 
 
-def unsent(place: str, error: Exception | None) -> Failed:
+def unsent_result(place: str, error: Exception | None) -> Failed:
     """Return the result of a batch that could not be sent to a broker."""
     made = UnavailableError(f"the leader of {place} cannot be reached")
     return Failed(made if error is None else caused(made, error), may_pass=True)
 
 
-def unanswered(place: str, error: Exception) -> Failed:
+def unanswered_result(place: str, error: Exception) -> Failed:
     """Return the result of a batch that was sent without receiving an answer."""
     made = UnknownOutcomeError(f"{place} has not answered ({type(error).__name__})")
     return Failed(caused(made, error), may_pass=not isinstance(error, kafka.RequestTimedOutError))
 
 
-def still_unknown(failed: Failed, place: str) -> Failed:
+def unknown_result(failed: Failed, place: str) -> Failed:
     """Return the result of a batch that was also sent before, without an answer.
 
     Unless its records are invalid, the refusal of the second attempt gives no information about the
@@ -139,3 +147,57 @@ def still_unknown(failed: Failed, place: str) -> Failed:
         return failed
     made = UnknownOutcomeError(f"{place} may have stored an earlier attempt ({failed.error})")
     return replace(failed, error=caused(made, failed.error))
+
+
+FENCED = frozenset({kafka.InvalidProducerEpoch.errno, _PRODUCER_FENCED})
+"""Another owner has claimed the transactional id, or the broker has ended the transaction."""
+_UNFINISHED = {kafka.ConcurrentTransactions.errno, UNSTABLE_OFFSETS}
+
+
+class Attempted(NamedTuple):
+    """The attempted operation, as a verb with an object, and its names."""
+
+    what: str
+    transactional_id: str
+    group: str
+
+    def __str__(self) -> str:
+        return f"cannot {self.what}, transactional id {self.transactional_id!r}"
+
+
+def transaction_error(code: int, attempted: Attempted) -> SluicegateError:
+    """Return the sink error for a broker's answer. Nothing was committed."""
+    error = kafka.for_code(code)()
+    why = f"{attempted} ({type(error).__name__})"
+    if code in FENCED:
+        text = f"{why}: another owner has claimed it, or transaction_timeout has passed"
+        return caused(PositionLost(text), error)
+    if code in _UNFINISHED:
+        text = f"{why}: an earlier transaction is still being completed"
+        return caused(UnavailableError(text), error)
+    kind = class_of_code(code)
+    if kind is ErrorClass.UNAVAILABLE or code == kafka.RequestTimedOutError.errno:
+        return caused(UnavailableError(f"{why}: its coordinator is not available"), error)
+    if code == kafka.InvalidTransactionTimeout.errno:
+        rule = "use a smaller transaction_timeout, or raise the broker's transaction.max.timeout.ms"
+        return ConfigError(f"{why}: {rule}")
+    if kind is ErrorClass.REFUSED:
+        return caused(RefusedError(why, repair=_repair(code, attempted)), error)
+    return caused(TransientError(why), error)
+
+
+def _repair(code: int, attempted: Attempted) -> str:
+    if code == kafka.TransactionalIdAuthorizationFailed.errno:
+        return "grant its user WRITE and DESCRIBE on the transactional id"
+    if code == kafka.GroupAuthorizationFailedError.errno:
+        return f"grant its user READ on the group {attempted.group!r}"
+    if code == kafka.TopicAuthorizationFailedError.errno:
+        return "grant its user READ on the source's topic, and WRITE on the sink's"
+    if code == kafka.UnknownTopicOrPartitionError.errno:
+        return "source and sink must be on one cluster, which stores the source's offsets"
+    return "change the setting of the broker or the producer that the answer names"
+
+
+def unanswered_error(error: Exception, attempted: Attempted) -> UnavailableError:
+    """Return the error of a request without an answer."""
+    return caused(UnavailableError(f"{attempted}: no answer ({type(error).__name__})"), error)

@@ -1,16 +1,22 @@
-"""The meaning of librdkafka's errors for a source, and messages for operators that give a remedy.
+"""The meaning of librdkafka's errors for a source, as messages that give a remedy, and its log lines.
 
-The names of librdkafka's own error codes begin with an underscore, but are public.
+1. The names of librdkafka's own error codes begin with an underscore, but are public.
+2. While a broker is down, each connection of librdkafka logs every attempt, up to 40 lines a
+   second. At most one line a minute is logged for each cause. Two lines have the same cause if they
+   differ in nothing but the client, times and counts.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ...._core.told import for_log
-from ...groups import words
+from ..._core.told import for_log
+from .. import groups
+from ..arguments import no_topic
 
 if TYPE_CHECKING:
     from .options import GroupOptions
@@ -50,7 +56,7 @@ _FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError.UNRELEASED_INSTANCE_ID, Kaf
 _NO_PROTOCOL = {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}
 
 
-def told_by(error: BaseException) -> KafkaError | None:
+def librdkafka_error(error: BaseException) -> KafkaError | None:
     """Return the error of librdkafka that an exception holds."""
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0]
@@ -92,34 +98,69 @@ def is_about_topics(error: KafkaError) -> bool:
     return error.code() in _NO_TOPIC or is_denied(error)
 
 
-def trouble_of(
+def reason_of(
     error: BaseException | KafkaError, options: GroupOptions, topic: str | None = None
 ) -> str:
     """Return why nothing can be delivered, as text for operators, without values of options."""
-    found = error if isinstance(error, KafkaError) else told_by(error)
+    found = error if isinstance(error, KafkaError) else librdkafka_error(error)
     if found is None:
         is_late = isinstance(error, TimeoutError)
         told = for_log(error) if isinstance(error, BaseException) else str(error)
-        return words.unreachable(options.bootstrap) if is_late else told
+        return groups.unreachable(options.bootstrap) if is_late else told
     code = found.code()
     if is_denied(found):
-        return words.no_right_to_topics(() if topic is None else (topic,))
+        return groups.no_right_to_topics(() if topic is None else (topic,))
     if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return words.no_right_to_group(options.group)
+        return groups.no_right_to_group(options.group)
     if code == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
-        return words.other_protocol(options.group)
+        return groups.other_protocol(options.group)
     if code == KafkaError.INVALID_SESSION_TIMEOUT:
-        return words.bad_session_timeout(options.session_timeout)
+        return groups.bad_session_timeout(options.session_timeout)
     if code == KafkaError.TOPIC_EXCEPTION:
-        return words.bad_topic_name(found.str())
+        return groups.bad_topic_name(found.str())
     if code in _REFUSED_LOGIN:
-        return words.refused_login(options.bootstrap, found.name())
+        return groups.refused_login(options.bootstrap, found.name())
     if code in _NO_TOPIC:
-        return words.no_partition(found.str()) if topic is None else words.no_topic((topic,))
+        return groups.no_partition(found.str()) if topic is None else no_topic((topic,))
     if code in _UNREACHABLE:
-        return words.unreachable(options.bootstrap)
+        return groups.unreachable(options.bootstrap)
     if code in _FENCED and options.instance is not None:
-        return words.refused_instance(options.instance)
+        return groups.refused_instance(options.instance)
     if code in _NO_PROTOCOL and options.protocol == "consumer":
         return f"{options.bootstrap} has no groups of protocol='consumer'; use 'cooperative'"
     return f"{found.name()}: {found.str()}"
+
+
+EVERY = 60.0
+"""Seconds between two lines with the same cause."""
+MOST = 1000
+"""The most causes to remember."""
+
+_CLIENT = re.compile(r"\[[^\]]*#(?:consumer|producer)-\d+\]")
+_COUNT = re.compile(r"(?<![\w:.#/\-])\d+")
+"""A number that is no port, and no part of an address or a name."""
+
+
+class OncePerCause(logging.Filter):
+    """Drops lines with the same cause as one of the last minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._causes: dict[str, float] = {}
+        """The time of the last line of each cause."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log the line."""
+        now, text = record.created, record.getMessage()
+        cause = f"{record.levelno} {_COUNT.sub('', _CLIENT.sub('', text))}"
+        if 0 <= now - self._causes.get(cause, -EVERY) < EVERY:
+            return False
+        self._causes.pop(cause, None)
+        if len(self._causes) >= MOST:
+            del self._causes[next(iter(self._causes))]
+        self._causes[cause] = now
+        return True
+
+
+LOGGER = logging.getLogger("librdkafka")
+LOGGER.addFilter(OncePerCause())

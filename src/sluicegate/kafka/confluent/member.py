@@ -24,10 +24,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.aio import AIOConsumer
 
-from ...._core.clock import LOOP_CLOCK, Signal, wait_until
-from ...._core.source import Position, TopicPartition
-from .errors import is_rebalanced
-from .log_lines import LOGGER
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.source import Position, TopicPartition
+from .errors import LOGGER, is_rebalanced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -53,16 +52,16 @@ class CommitAnswer(NamedTuple):
 class GroupListener(Protocol):
     """Receives the events of a member, on the loop's thread."""
 
-    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+    def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """These partitions were assigned to the member."""
 
-    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """These partitions are being revoked; the member owns them until this returns."""
 
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+    def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """These partitions are lost; others may already own them."""
 
-    def failed(self, error: KafkaError, topic: str | None) -> None:
+    def on_error(self, error: KafkaError, topic: str | None) -> None:
         """An error has occurred, for this topic or for all."""
 
 
@@ -74,8 +73,8 @@ class GroupMember:
         self._listener = listener
         given = {
             **options.of_member(),
-            "error_cb": self._failed,
-            "on_commit": self._answered,
+            "error_cb": self._on_error,
+            "on_commit": self._on_commit,
             "logger": LOGGER,
         }
         self._client: Any = AIOConsumer(given, executor=threads)
@@ -93,7 +92,10 @@ class GroupMember:
     async def run(self, topics: Sequence[str]) -> None:
         """Join the group for these topics, until `leave`. Raises fatal errors of librdkafka."""
         await self._client.subscribe(
-            list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+            list(topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
         )
         while not self._is_leaving:
             ahead = self._ended_calls + self._calls
@@ -106,7 +108,7 @@ class GroupMember:
                 self._is_polling = False
                 self._turn.fire()
             if message is not None and (error := message.error()) is not None:
-                self._listener.failed(error, message.topic())
+                self._listener.on_error(error, message.topic())
 
     async def listen(self) -> None:
         """Report errors that occurred before `run`, which reports later ones."""
@@ -120,27 +122,27 @@ class GroupMember:
         """Leave the group and close, after `run`. Suspends until closed."""
         await self._client.close()
 
-    async def _assigned(self, _: Any, partitions: Sequence[Any]) -> None:
+    async def _on_assign(self, _: Any, partitions: Sequence[Any]) -> None:
         await self._client.incremental_assign([])
-        self._listener.assigned(_ours(partitions))
+        self._listener.on_assigned(_ours(partitions))
 
-    async def _revoked(self, _: Any, partitions: Sequence[Any]) -> None:
+    async def _on_revoke(self, _: Any, partitions: Sequence[Any]) -> None:
         self._inside = contextvars.copy_context()
         self._turn.fire()
         try:
-            await self._listener.revoked(_ours(partitions))
+            await self._listener.on_revoked(_ours(partitions))
         finally:
             self._inside = None
             await self._client.incremental_unassign([])
 
-    async def _lost(self, _: Any, partitions: Sequence[Any]) -> None:
-        self._listener.lost(_ours(partitions))
+    async def _on_lost(self, _: Any, partitions: Sequence[Any]) -> None:
+        self._listener.on_lost(_ours(partitions))
         await self._client.incremental_unassign([])
 
-    async def _failed(self, error: KafkaError) -> None:
-        self._listener.failed(error, None)
+    async def _on_error(self, error: KafkaError) -> None:
+        self._listener.on_error(error, None)
 
-    async def _answered(self, error: KafkaError | None, partitions: Sequence[Any]) -> None:
+    async def _on_commit(self, error: KafkaError | None, partitions: Sequence[Any]) -> None:
         sent, self._sent = self._sent, None
         if sent is not None and not sent.done():
             sent.set_result(CommitAnswer(error, partitions))
@@ -185,7 +187,7 @@ class GroupMember:
         error, stored = answer.result()
         if error is not None:
             raise KafkaException(error)
-        return _stored(stored)
+        return _stored_partitions(stored)
 
     async def _commit_within(
         self, positions: Callable[[], Mapping[TopicPartition, Position]]
@@ -194,7 +196,7 @@ class GroupMember:
         offsets = _theirs(positions())
         if not offsets:
             return []
-        return _stored(await self._client.commit(offsets=offsets, asynchronous=False))
+        return _stored_partitions(await self._client.commit(offsets=offsets, asynchronous=False))
 
     async def _send(
         self, positions: Callable[[], Mapping[TopicPartition, Position]]
@@ -221,7 +223,7 @@ class GroupMember:
         found = await self._call(lambda: self._client.committed(asked, within))
         return {
             TopicPartition(at.topic, at.partition): Position(at.offset, at.metadata or "")
-            for at in _answered(found)
+            for at in _checked(found)
             if at.offset >= 0
         }
 
@@ -247,13 +249,13 @@ class GroupMember:
         found = await self._call(lambda: self._client.offsets_for_times(asked, within))
         return {
             TopicPartition(at.topic, at.partition): at.offset
-            for at in _answered(found)
+            for at in _checked(found)
             if at.offset >= 0
         }
 
     # -- topics ------------------------------------------------------------------------------------
 
-    async def described(self, topic: str | None, within: float) -> dict[str, Any]:
+    async def describe(self, topic: str | None, within: float) -> dict[str, Any]:
         """Request metadata of a topic, or of all, from a broker. Raises errors of librdkafka."""
         given = {"timeout": within} if topic is None else {"topic": topic, "timeout": within}
         found: dict[str, Any] = (await self._call(lambda: self._client.list_topics(**given))).topics
@@ -273,7 +275,7 @@ def _theirs(positions: Mapping[TopicPartition, Position]) -> list[ClientPartitio
     ]
 
 
-def _stored(answers: Iterable[Any]) -> list[TopicPartition]:
+def _stored_partitions(answers: Iterable[Any]) -> list[TopicPartition]:
     """Return the stored partitions. Raises the first error that is not about a rebalance."""
     for at in answers:
         if at.error is not None and not is_rebalanced(at.error):
@@ -281,7 +283,7 @@ def _stored(answers: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(at.topic, at.partition) for at in answers if at.error is None]
 
 
-def _answered(found: Iterable[Any]) -> list[Any]:
+def _checked(found: Iterable[Any]) -> list[Any]:
     """Return the answers for partitions. Raises the first error."""
     answers = list(found)
     for at in answers:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from ..._core.errors import (
+from .._core.errors import (
     PermanentError,
     RefusedError,
     SinkError,

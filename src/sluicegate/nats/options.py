@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from ..._core import addresses, checks
-from ..._core.errors import ConfigError
-from ..._core.extras import need
-from ..._core.options import Options
+from .._core import addresses, checks
+from .._core.errors import ConfigError
+from .._core.extras import need
+from .._core.options import Options
 
 _SERVER = re.compile(
     r"(?:(?P<scheme>nats|tls|ws|wss)://)?(?:[^\s/@]*@)?"
@@ -77,7 +77,7 @@ class NatsOptions:
             of: the owner of the options, for messages.
         """
         need("nats", "nats", of)
-        from .insides import CONNECT_OPTIONS
+        from .client import CONNECT_OPTIONS
 
         for name in client:
             if name in _OWNED:

@@ -15,11 +15,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from ...._core import checks
-from ...._core.errors import ConfigError
-from ...._core.extras import need
-from ...._core.text import text_of
-from ...groups.arguments import (
+from ..._core import checks
+from ..._core.errors import ConfigError
+from ..._core.extras import need
+from ..._core.text import text_of
+from ..arguments import (
     ANSWER_WITHIN,
     COMMITTED,
     LONGEST_HEARTBEAT,
@@ -167,7 +167,7 @@ class GroupOptions:
             "heartbeat.interval.ms": milliseconds(heartbeat),
         }
 
-    def refused(self, error: Exception) -> ConfigError:
+    def refusal(self, error: Exception) -> ConfigError:
         """Return the error for options that librdkafka refuses, without their values."""
         told = text_of(error)
         if (named := _NAMED.search(told)) is not None:

@@ -1,22 +1,24 @@
-"""Internals of nats-py that a connection needs: answers to pings, an immediate end, and messages
-whose subject or headers cannot be decoded.
+"""nats-py's client, with the internal parts that a connection needs: answers to pings, an immediate
+end, and messages whose subject or headers cannot be decoded.
 
 Written for nats-py 2.10 to 2.16.
 """
+
+# nats-py leaves the types of its internal parts open
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from nats.aio.client import PING_PROTO, Client
+from nats.aio.transport import TcpTransport
 from nats.errors import OutboundBufferLimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from nats.aio.msg import Msg
+    from collections.abc import Callable
 
 
 CONNECT_OPTIONS = frozenset(inspect.signature(Client.connect).parameters) - {"self"}
@@ -78,9 +80,8 @@ class PatientClient(Client):
         if not headers:
             return None
         if headers != self._headers:
-            parse: Callable[[bytes], Awaitable[dict[str, str] | None]]
-            parse = vars(Client)["_process_headers"].__get__(self)
-            self._parsed = RawHeaders(await parse(headers) or {}, headers)
+            parsed = await super()._process_headers(headers)
+            self._parsed = RawHeaders(parsed or {}, headers)
             self._headers = headers
         return self._parsed
 
@@ -95,24 +96,19 @@ class PatientClient(Client):
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         made = asyncio.get_running_loop().create_future() if future is None else future
-        self._waiting.append(made)
+        self._pongs.append(made)
         await self._send_command(PING_PROTO)
         await self._flush_pending()
 
     async def _process_pong(self) -> None:
-        waiting = self._waiting
-        if waiting and waiting[0].done():
-            waiting[0] = asyncio.get_running_loop().create_future()
+        pongs = self._pongs
+        if pongs and pongs[0].done():
+            pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
     async def _process_op_err(self, e: Exception) -> None:
         self.cut()
         await super()._process_op_err(e)
-
-    @property
-    def _waiting(self) -> list[asyncio.Future[Any]]:
-        """Return the unanswered pings, in order."""
-        return cast("list[asyncio.Future[Any]]", vars(self)["_pongs"])
 
     def forget_unwritten(self) -> None:
         """Drop unwritten data whose callers have stopped waiting, before a reconnect sends it."""
@@ -121,14 +117,9 @@ class PatientClient(Client):
 
     def cut(self) -> None:
         """Close the socket immediately; no effect without one."""
-        writer: Any = getattr(self._transport, "_io_writer", None)
-        if writer is not None:
+        transport = self._transport
+        if isinstance(transport, TcpTransport) and (writer := transport._io_writer) is not None:
             writer.transport.abort()
-
-    async def listen(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> None:
-        """As `subscribe`, with complete types."""
-        subscribe: Callable[..., Awaitable[object]] = vars(Client)["subscribe"]
-        await subscribe(self, subject, cb=callback)
 
     async def send(self, commands: bytes) -> None:
         """Send commands that the caller has checked: a misplaced newline would end a command.

@@ -1,31 +1,37 @@
-"""Internals of aiokafka that a group member needs: its generation, single commits, single waits,
-the end of silent connections, and the decoding of records one by one.
+"""The private parts of aiokafka that a group member needs: its generation, single commits, single
+waits, the end of silent connections, and the decoding of records one by one.
 
 aiokafka decodes the names of headers while it iterates over a batch. A name that is not UTF-8 ends
 the iteration, at the same record each time, so that it and the records behind it would never be
 returned. `decode_singly` fetches the partition again, and decodes each record by itself.
 
+Some calls of aiokafka that close a client never return. Their limits end with the closing of a
+consumer, but each has at least `AT_LEAST` seconds.
+
 Written for aiokafka 0.13 and 0.14, as the extra `kafka` requires. Importing this module raises
-`MissingExtra` if a name no longer exists, as does `Insides`: all that construct a class for Kafka
-import it.
+`MissingExtra` if a name no longer exists, as does `MemberInternals`: all that construct a class for
+Kafka import it.
 """
 
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportPrivateUsage=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import math
+import ssl
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiokafka
 
 from ..._core.errors import MissingExtra
+from ..._core.runtime.closing import close_within
+from ..._core.source import Position, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Coroutine, Mapping
 
 
 def _other_version(missing: str) -> MissingExtra:
@@ -42,12 +48,14 @@ try:
     from aiokafka import AIOKafkaConsumer
     from aiokafka import errors as kafka
     from aiokafka.client import AIOKafkaClient, ConnectionGroup
-    from aiokafka.conn import AIOKafkaConnection, CloseReason
+    from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
     from aiokafka.consumer.fetcher import PartitionRecords
     from aiokafka.protocol.fetch import FetchRequest
     from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
     from aiokafka.record import default_records, memory_records
     from aiokafka.record.util import decode_varint
+    from aiokafka.structs import OffsetAndMetadata
+    from aiokafka.structs import TopicPartition as ClientPartition
 
     _Batch: Any = default_records._DefaultRecordBatchPy
     _Record: Any = default_records._DefaultRecordPy
@@ -55,6 +63,7 @@ try:
 except (ImportError, AttributeError) as error:
     raise _other_version(f"part that is used ({error})") from error
 
+_UNKNOWN_OFFSET = -1
 _NAMES = {
     "_client": ("force_metadata_update", "close"),
     "_coordinator": (
@@ -116,10 +125,10 @@ class MemberClient(AIOKafkaClient):  # type: ignore[misc]
     members, and tells whether the brokers answer.
     """
 
-    def __init__(self, *, join_timeout: float, told_after: float, **arguments: Any) -> None:
+    def __init__(self, *, join_timeout: float, silent_after: float, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._join_timeout = join_timeout
-        self._told_after = told_after
+        self._silent_after = silent_after
         self._unanswered: dict[object, float] = {}
         """The time of each request that has no answer yet."""
 
@@ -127,7 +136,7 @@ class MemberClient(AIOKafkaClient):  # type: ignore[misc]
     def is_silent(self) -> bool:
         """Whether a request has had no answer for half of its time limit."""
         since = min(self._unanswered.values(), default=math.inf)
-        return asyncio.get_running_loop().time() - since >= self._told_after
+        return asyncio.get_running_loop().time() - since >= self._silent_after
 
     async def _get_conn(
         self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, **given: Any
@@ -168,9 +177,14 @@ class MemberConsumer(AIOKafkaConsumer):  # type: ignore[misc]
         answer, wait = arguments["request_timeout_ms"], arguments["fetch_max_wait_ms"]
         self._client = MemberClient(
             join_timeout=(arguments["rebalance_timeout_ms"] + answer) / 1000,
-            told_after=(answer + wait) / 2000,
+            silent_after=(answer + wait) / 2000,
             **{name: value for name, value in arguments.items() if name in CLIENT_OPTIONS},
         )
+
+    @property
+    def connections(self) -> MemberClient:
+        """Its connections to the brokers."""
+        return self._client
 
 
 class _SingleRecords(_Batch):  # type: ignore[misc]
@@ -264,18 +278,49 @@ async def decode_singly(consumer: Any, partition: Any, offset: int, most: int) -
     return DecodedSingly(records, batches.errors, reading.next_fetch_offset)
 
 
-class Insides:
-    """The internal parts of a started `AIOKafkaConsumer`."""
+async def refusal_of(client: Any) -> Exception | None:
+    """Ask each broker again; return its refusal of the login or certificate, otherwise `None`.
 
-    def __init__(self, consumer: Any) -> None:
+    Suspends until the brokers have answered, or the client's request timeout has passed.
+    """
+    options: dict[str, Any] = {
+        name: getattr(client, f"_{name}")
+        for name in inspect.signature(create_conn).parameters
+        if name.startswith(("sasl_", "ssl_")) or name in ("client_id", "security_protocol")
+        if hasattr(client, f"_{name}")
+    }
+    if options.get("security_protocol") == "PLAINTEXT":
+        return None
+    for host, port, _ in client.hosts:
+        try:
+            connection = await create_conn(host, port, **options)
+        except (TimeoutError, kafka.KafkaConnectionError):
+            continue
+        except (kafka.KafkaError, ssl.SSLError) as error:
+            return error
+        except OSError:
+            continue
+        connection.close()
+    return None
+
+
+class MemberInternals:
+    """The private parts of an `AIOKafkaConsumer`, which exist once it has started."""
+
+    def __init__(self, client: MemberConsumer) -> None:
+        self._client: Any = client
+        self._has_started = False
+
+    def _begin(self) -> None:
+        """Find the parts of the started client. Raises `MissingExtra` if one no longer exists."""
         for part, names in _NAMES.items():
             for name in names:
-                if not hasattr(getattr(consumer, part, None), name):
+                if not hasattr(getattr(self._client, part, None), name):
                     raise _other_version(f"AIOKafkaConsumer.{part}.{name}")
-        self._coordinator = consumer._coordinator
-        self._fetcher = consumer._fetcher
-        self._subscription = consumer._subscription
-        self._client = consumer._client
+        self._coordinator = self._client._coordinator
+        self._fetcher = self._client._fetcher
+        self._subscription = self._client._subscription
+        self._has_started = True
 
     @property
     def generation(self) -> int:
@@ -289,72 +334,105 @@ class Insides:
         return self._coordinator.coordinator_id is not None
 
     @property
+    def is_silent(self) -> bool:
+        """Whether a broker has not answered a request for half of its time limit."""
+        silent: bool = self._client.connections.is_silent
+        return silent
+
+    @property
     def has_died(self) -> bool:
-        """Whether coordination has ended with an error inside aiokafka."""
+        """Whether aiokafka has stopped coordination because of an internal error."""
         task: asyncio.Task[object] = self._coordinator._coordination_task
         return task.done()
 
     def raise_death(self) -> None:
-        """Raise the error with which coordination has ended, if there is one."""
+        """Raise the error behind `has_died`, if it is known."""
         task: asyncio.Task[object] = self._coordinator._coordination_task
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
 
+    def fault(self) -> Exception | None:
+        """Return the pending error of coordination, once; coordination then continues."""
+        if self.has_died:
+            return None
+        try:
+            self._coordinator.check_errors()
+        except Exception as error:
+            return error
+        return None
+
+    async def refresh(self) -> None:
+        """Request the topics from a broker again. Suspends until it answers, however long."""
+        await self._client.connections.force_metadata_update()
+
     @property
-    def is_reassigning(self) -> bool:
+    def _is_reassigning(self) -> bool:
         """Whether a rebalance is in progress; no records are returned meanwhile."""
         reassigning: bool = self._subscription.reassignment_in_progress
         return reassigning
 
-    def raise_fault(self) -> None:
-        """Raise the pending error of coordination, once; coordination then continues."""
-        self._coordinator.check_errors()
-
-    def state(self, partition: Any) -> Any:
+    def _state(self, partition: TopicPartition) -> Any:
         """Return the state of an assigned partition; `None` for other partitions."""
         subscription = self._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
-        return None if assignment is None else assignment.state_value(partition)
+        return None if assignment is None else assignment.state_value(ClientPartition(*partition))
 
-    def has_arrived(self, partition: tuple[str, int]) -> bool:
-        """Return whether the partition has fetched data that was not taken yet.
-
-        That is records, transaction markers or an error.
-        """
+    def has_arrived(self, partition: TopicPartition) -> bool:
+        """Return whether `take` has records of a partition to return, or an error to raise."""
         return partition in self._fetcher._records
 
-    def news(self) -> asyncio.Future[None]:
-        """Return a future that is done when records or an error have arrived."""
+    async def wait(self, seconds: float) -> None:
+        """Suspend until records or an error have arrived, for at most `seconds`."""
         waiter: asyncio.Future[None] = self._fetcher._create_fetch_waiter()
-        return waiter
+        try:
+            await asyncio.wait([waiter], timeout=seconds)
+        finally:
+            if not waiter.cancel() and not waiter.cancelled():
+                waiter.exception()  # reported by `fault`
 
-    async def refresh(self) -> None:
-        """Suspend until a broker has sent new metadata of the topics."""
-        await self._client.force_metadata_update()
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Send one commit in the current generation. Raises errors of aiokafka.
 
-    async def commit(self, offsets: Mapping[Any, Any]) -> None:
-        """Send one commit in the current generation, and suspend until its answer."""
+        Suspends until the answer. A cancelled commit may have been stored.
+        """
+        offsets = {
+            ClientPartition(*partition): OffsetAndMetadata(*position)
+            for partition, position in positions.items()
+        }
         await self._coordinator._do_commit_offsets(None, offsets)
 
-    async def committed(self, partitions: Collection[Any]) -> Mapping[Any, Any]:
-        """Request stored offsets with their metadata, once."""
-        found: Mapping[Any, Any] = await self._coordinator._do_fetch_commit_offsets(partitions)
-        return found
+    async def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
+        """Return the existing stored positions with their maps, in one request.
 
-    async def close_fetcher(self) -> None:
-        """Stop fetching records."""
-        await self._fetcher.close()
+        Raises errors of aiokafka.
+        """
+        asked = [ClientPartition(*each) for each in partitions]
+        found: Mapping[Any, Any] = await self._coordinator._do_fetch_commit_offsets(asked)
+        return {
+            # librdkafka's clients append a NUL to the metadata
+            TopicPartition(*key): Position(stored.offset, (stored.metadata or "").rstrip("\0"))
+            for key, stored in found.items()
+            if stored.offset != _UNKNOWN_OFFSET
+        }
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether a request has had no answer for half of its time limit."""
-        silent: bool = self._client.is_silent
-        return silent
+    async def _close_parts(self, within: float) -> None:
+        """Close the fetcher and the connections, each in at most `within` seconds."""
+        await close_client(self._fetcher.close(), within)
+        await close_client(self._client.connections.close(), within)
 
-    def cut(self) -> None:
-        """Close the connections immediately; requests on them fail."""
-        self._client.cut()
 
-    async def close_client(self) -> None:
-        """Close the connections."""
-        await self._client.close()
+AT_LEAST = 0.05
+
+
+async def close_client(closing: Coroutine[Any, Any, object], within: float) -> None:
+    """Run a client's own `close()` or `stop()` for at most `within` seconds, ignoring its errors."""
+    await end_task(asyncio.ensure_future(closing), within)
+
+
+async def end_task(task: asyncio.Future[Any], within: float) -> None:
+    """Suspend until the work has ended, ignoring its errors; cancel it after `within` seconds."""
+    await asyncio.wait([task], timeout=max(AT_LEAST, close_within(within)))
+    if not task.cancel() and not task.cancelled():
+        task.exception()
