@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...telemetry.families import Families
-from ...telemetry.prometheus import require_prometheus
+from ...telemetry.prometheus import PrometheusInstruments, require_prometheus
 from ..monitoring.queue_observer import QueueObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .queue_definitions import QUEUES
@@ -29,4 +28,4 @@ class PrometheusQueueObserver(MonitorMetricsObserver, QueueObserver):
         self, registry: CollectorRegistry | None = None, *, name: str | None = None
     ) -> None:
         require_prometheus("PrometheusQueueObserver")
-        super().__init__(lambda: Families.of(registry, QUEUES), name=name)
+        super().__init__(lambda: PrometheusInstruments.of(registry, QUEUES), name=name)

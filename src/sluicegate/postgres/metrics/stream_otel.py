@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._core.public import publish
-from ...telemetry.otel_metrics import OtelInstruments, otel_metrics_api
+from ...telemetry.otel import OtelInstruments, otel_metrics_api
 from ..monitoring.stream_observer import StreamObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .stream_definitions import STREAM
