@@ -90,7 +90,7 @@ class Alert(NamedTuple):
     """A row: an alert rule for Prometheus."""
 
     name: str
-    severity: Literal["info", "warning", "critical"]
+    level: Literal["info", "warning", "critical"]
     lasts: str
     """How long the condition must hold; empty: it fires at once."""
     condition: str

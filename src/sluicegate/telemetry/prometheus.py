@@ -441,7 +441,7 @@ def _rule(alert: Alert) -> str:
         f"      - alert: {alert.name}\n"
         f"        expr: {alert.condition}\n"
         f"{lasts}"
-        f"        labels: {{severity: {alert.severity}}}\n"
+        f"        labels: {{severity: {alert.level}}}\n"
         "        annotations:\n"
         f'          summary: "{{{{ $labels.name }}}}: {alert.summary}"\n'
     )
