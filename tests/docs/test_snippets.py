@@ -239,7 +239,7 @@ def test_watch_with_prometheus(
     collects.run(runner, given)
     assert given["metrics"]() == b""
     rules.run(runner, given, **{"/etc/prometheus": str(tmp_path)})
-    assert (tmp_path / "sluicegate.yml").read_text().startswith("# Rules for batchers")
+    assert (tmp_path / "sluicegate.yml").read_text().startswith("groups:\n# Rules for batchers")
 
 
 def test_why_is_it_stuck(runner: asyncio.Runner) -> None:

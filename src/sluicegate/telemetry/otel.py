@@ -37,7 +37,7 @@ _ATTRIBUTES = {"error_type": "error.type"}
 
 
 class OpenTelemetryObserver(MetricsObserver):
-    """Metrics of batchers or, with `Observed`, of sinks; the how-to page lists their names.
+    """Metrics of batchers or, with `Observed`, of sinks; the reference page lists their names.
 
     Args:
         meter_provider: default: OpenTelemetry's global one.
@@ -65,7 +65,7 @@ class OpenTelemetryObserver(MetricsObserver):
 
 
 class OpenTelemetryConsumerObserver(ConsumerMetricsObserver):
-    """Metrics of consumers; the how-to page lists their names.
+    """Metrics of consumers; the reference page lists their names.
 
     Args:
         meter_provider: default: OpenTelemetry's global one.

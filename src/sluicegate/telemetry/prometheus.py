@@ -51,7 +51,7 @@ REFRESH_SECONDS = 1.0
 
 
 class PrometheusObserver(MetricsObserver):
-    """Metrics of batchers or, with `Observed`, of sinks; the how-to page lists their names.
+    """Metrics of batchers or, with `Observed`, of sinks; the reference page lists their names.
 
     Args:
         registry: a registry of `prometheus_client`; default: its global one.
@@ -102,7 +102,7 @@ class Metrics(Observed):
 
 
 class PrometheusConsumerObserver(ConsumerMetricsObserver):
-    """Metrics of consumers; the how-to page lists their names.
+    """Metrics of consumers; the reference page lists their names.
 
     Args:
         registry: a registry of `prometheus_client`; default: its global one.

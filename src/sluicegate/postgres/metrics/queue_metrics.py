@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PrometheusQueueObserver(MonitorMetricsObserver, QueueObserver):
-    """Metrics of the queues of a schema, from a `QueueMonitor`; the how-to page lists their names.
+    """Metrics of the queues of a schema, from a `QueueMonitor`; the reference page lists their names.
 
     Args:
         registry: a registry of `prometheus_client`; default: its global one.

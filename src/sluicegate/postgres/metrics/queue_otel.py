@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OpenTelemetryQueueObserver(MonitorMetricsObserver, QueueObserver):
-    """Metrics of the queues of a schema, from a `QueueMonitor`; the how-to page lists their names.
+    """Metrics of the queues of a schema, from a `QueueMonitor`; the reference page lists their names.
 
     Args:
         meter_provider: default: OpenTelemetry's global one.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PrometheusStreamObserver(MonitorMetricsObserver, StreamObserver):
-    """Metrics of a log of streams, from a `StreamMonitor`; the how-to page lists their names.
+    """Metrics of a log of streams, from a `StreamMonitor`; the reference page lists their names.
 
     Args:
         registry: a registry of `prometheus_client`; default: its global one.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OpenTelemetryStreamObserver(MonitorMetricsObserver, StreamObserver):
-    """Metrics of a log of streams, from a `StreamMonitor`; the how-to page lists their names.
+    """Metrics of a log of streams, from a `StreamMonitor`; the reference page lists their names.
 
     Args:
         meter_provider: default: OpenTelemetry's global one.
