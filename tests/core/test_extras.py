@@ -60,8 +60,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "telemetry/otel_metrics.py": ("otel",),
     "telemetry/tracing.py": ("otel",),
     "testing": ("testing",),
-    "testing/load/plot.py": ("tune",),
-    "testing/servers/processes.py": ("testing",),
+    "testing/load.py": ("tune",),
+    "testing/servers/guard.py": ("testing",),
 }
 """The extras of a module, or of all modules in a folder: each of them must provide its imports."""
 WITH_ITS_DATA = {

@@ -21,7 +21,7 @@ from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
 from sluicegate.consumer.jobs import EventContext, Incomplete, Interjector, JobScheduler
 from sluicegate.postgres import PostgresSink, install_streams
 from sluicegate.sinks import MemorySink
-from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,14 +7,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...._core.source import Position
-from .host import RecordingHost
-from .reader import ClaimReader
-from .subject import SourceUnderTest
+from .subject import ClaimReader, RecordingHost, SourceUnderTest
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
     from ...._core.source import SourceClaim
-    from .host import HeldClaim
+    from .subject import HeldClaim
 
 TOLD_WITHIN = 1.0
 """Seconds within which a source ends lost claims while their host drains them, if it does so."""

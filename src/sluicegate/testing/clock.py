@@ -7,11 +7,18 @@ import contextlib
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..._core import checks
-from ..._core.runtime.loops import running_loop
-from .describe import task_line, timer_line
-from .loop import VirtualLoop
-from .moment import MAX_ROUNDS, Moment, TimeMove, Watch, WouldHang
+from .._core import checks
+from .._core.runtime.loops import running_loop
+from .virtual_loop import (
+    MAX_ROUNDS,
+    Moment,
+    TimeMove,
+    VirtualLoop,
+    Watch,
+    WouldHang,
+    task_line,
+    timer_line,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Generator
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from ..._core.clock import TimerHandle
+    from .._core.clock import TimerHandle
 
 R = TypeVar("R")
 

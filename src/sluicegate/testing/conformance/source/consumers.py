@@ -1,4 +1,4 @@
-"""A source that passes every call on, and checks the calls of its consumer.
+"""Running consumers on the source under test, with a journal of their handlers.
 
 Every test with a consumer checks these rules; `WatchedSource.violations` lists the violations:
 
@@ -9,16 +9,29 @@ Every test with a consumer checks these rules; `WatchedSource.violations` lists 
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...._core.source import ExtendsRecords, KeepsAlive
-from ....consumer import offset_map
+from ....consumer import Ack, Consumer, offset_map
+from .subject import News, SourceUnderTest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+    from typing import Unpack
 
+    from ...._core.clock import Clock
     from ...._core.source import (
         ClaimHost,
         Fetched,
@@ -28,7 +41,186 @@ if TYPE_CHECKING:
         SourceRecord,
         TopicPartition,
     )
-    from .news import News
+    from ....consumer import DrainReport
+    from ....consumer.message import Message
+    from ....consumer.settings import ConsumerOptions
+
+
+DRAIN = 5.0
+"""The consumer's default, in seconds; a source may allow less."""
+
+
+class ConsumerRun:
+    """A running consumer and its source."""
+
+    def __init__(self, consumer: Consumer, source: WatchedSource) -> None:
+        self.consumer = consumer
+        self.source = source
+        self._task: asyncio.Task[DrainReport] | None = None
+
+    def begin(self, run: Callable[[Consumer], Awaitable[DrainReport]]) -> None:
+        """Start the consumer."""
+
+        async def running() -> DrainReport:
+            return await run(self.consumer)
+
+        self._task = asyncio.get_running_loop().create_task(running())
+
+    async def end(self) -> DrainReport:
+        """Suspend until the consumer has ended without a drain; raises its error."""
+        assert self._task is not None
+        return await self._task
+
+    async def stop(self) -> DrainReport:
+        """Drain the consumer; a second call has no effect."""
+        self.consumer.stop()
+        return await self.end()
+
+
+class ConsumingSource(SourceUnderTest):
+    """Helpers that run consumers on the source."""
+
+    @asynccontextmanager
+    async def consuming(
+        self,
+        topic: str,
+        journal: Journal,
+        handler: Callable[[Any], Awaitable[object]] | None = None,
+        *,
+        run: Callable[[Consumer], Awaitable[DrainReport]] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncIterator[ConsumerRun]:
+        """Run a consumer with this handler inside the context, and drain it at the end.
+
+        `run` starts it in another way. Checks the calls that its source received.
+        """
+        call = handler or journal.handler()
+        source = WatchedSource(self.source(topic), journal.news, journal.is_settled)
+        defaults: ConsumerOptions = {
+            "clock": journal.clock,
+            "commit_every": 3600.0,
+            "drain": DRAIN,
+        }
+        settings: ConsumerOptions = {**defaults, **options}
+        if source.traits.revoke_within is not None:
+            settings["drain"] = min(settings["drain"], 0.9 * source.traits.revoke_within)
+        consumer = Consumer(source, **settings)
+        async with consumer:
+            running = ConsumerRun(consumer, source)
+            running.begin(run or (lambda consumer: consumer.run(call)))
+            try:
+                yield running
+            finally:
+                await running.stop()
+        assert source.violations + journal.violations == []
+
+    async def lost(self, run: ConsumerRun, journal: Journal) -> None:
+        """Lose all claims of a consumer; suspend until it has as many new ones."""
+        before = {*run.source.claims}
+        await self.lose(run.source.inner)
+        await journal.news.wait_for(
+            lambda: len(run.source.claims) == len(before) and before.isdisjoint(run.source.claims)
+        )
+
+
+Place: TypeAlias = "tuple[int, int]"
+"""Partition and offset."""
+
+
+class Journal:
+    """The begun and handled messages of a topic, and every overlap within a key."""
+
+    def __init__(self, clock: Clock, before: Journal | None = None) -> None:
+        """`before` is the journal of ended consumers: messages settled there are settled here."""
+        self.news = News()
+        self.clock = clock
+        self.begun: list[Place] = []
+        self.handled: list[Place] = []
+        """The messages that handlers have acknowledged, in order, with repeats."""
+        self.running: set[Place] = set()
+        self.violations: list[str] = []
+        self._keys: dict[Place, bytes] = {}
+        self._settled: set[Place] = set() if before is None else before.settled
+
+    @contextmanager
+    def handling(self, *messages: Message) -> Iterator[None]:
+        """Note the beginning and the end of a handler, for one message or for a batch."""
+        lanes = {(message.partition, message.key) for message in messages}
+        overlapping = [other for other in self.running if (other[0], self._keys[other]) in lanes]
+        places = [place_of(message) for message in messages]
+        if overlapping:
+            self.violations.append(f"{places} ran concurrently with {overlapping} of its key")
+        self._keys.update(zip(places, [message.key for message in messages], strict=True))
+        self.begun += places
+        self.running.update(places)
+        self.news.fire()
+        try:
+            yield
+        finally:
+            self.running.difference_update(places)
+            self.news.fire()
+
+    def done(self, *messages: Message) -> None:
+        """Note messages as handled, so that they may be committed."""
+        for message in messages:
+            self.handled.append(place_of(message))
+            self.settle(message)
+        self.news.fire()
+
+    def handler(
+        self, act: Callable[[Message], Awaitable[object]] | None = None
+    ) -> Callable[[Message], Awaitable[object]]:
+        """Make a handler that calls `act`, or lets other tasks run for a few rounds."""
+
+        async def handle(message: Message) -> object:
+            result: object = None
+            with self.handling(message):
+                if act is not None:
+                    result = await act(message)
+                else:
+                    for _ in range(message.offset % 4):
+                        await self.clock.sleep(0)
+            if result is None or isinstance(result, Ack):
+                self.done(message)
+            return result
+
+        return handle
+
+    def settle(self, message: Message) -> None:
+        """Allow the commit of a message that no handler has acknowledged."""
+        self._settled.add(place_of(message))
+
+    def settle_all(self, *places: Place) -> None:
+        """Like `settle`, by partition and offset."""
+        self._settled.update(places)
+
+    @property
+    def settled(self) -> set[Place]:
+        """The messages that may be committed."""
+        return set(self._settled)
+
+    def is_settled(self, record: SourceRecord) -> bool:
+        """Whether a record may be committed."""
+        return (record.partition, record.offset) in self._settled
+
+    async def wait_for(self, count: int) -> None:
+        """Suspend until this number of messages has been handled, repeats included."""
+        await self.news.wait_for(lambda: len(self.handled) >= count)
+
+    def check_order(self) -> None:
+        """Check that the messages of each key were handled once, and in order."""
+        last: dict[tuple[int, bytes], int] = {}
+        for partition, offset in self.handled:
+            lane = partition, self._keys[partition, offset]
+            assert last.get(lane, -1) < offset, (
+                f"{lane}: {offset} was handled after {last[lane]}: {self.handled}"
+            )
+            last[lane] = offset
+
+
+def place_of(message: Message) -> Place:
+    """Return the partition and offset of a message."""
+    return message.partition, message.offset
 
 
 class WatchedSource:

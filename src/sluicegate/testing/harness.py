@@ -11,43 +11,39 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..._core import checks
-from ..._core.clock import LOOP_CLOCK
-from ..._core.retry_policy import RetryPolicy
-from ..._core.source import TopicPartition
-from ...consumer import MemoryLog, MemorySource, offset_map
-from ...consumer.consumer import Consumer
-from ...consumer.handlers import as_batch_handler, as_handler
-from ...consumer.settings import FullJitter
-from ...letters.source_items import record_of_item
-from ..scripted import FakeSink
-from .calls import Calls
-from .ran import HarnessRun
+from .._core import checks
+from .._core.clock import LOOP_CLOCK
+from .._core.retry_policy import RetryPolicy
+from .._core.source import TopicPartition
+from ..consumer import MemoryLog, MemorySource, offset_map
+from ..consumer.consumer import Consumer
+from ..consumer.handlers import as_batch_handler, as_handler
+from ..consumer.settings import FullJitter
+from ..letters.source_items import record_of_item
+from .scripted import FakeSink
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import timedelta
     from typing import Unpack
 
-    from ..._core.source import Record, SourceRecord, SourceTraits
-    from ...consumer.batching.batch_options import BatchOptions
-    from ...consumer.handlers import BatchHandler, MessageHandler
-    from ...consumer.jobs import (
-        EventContext,
-        Interjector,
-        ItemBatcher,
-        JobScheduler,
-        StateBackend,
-    )
-    from ...consumer.jobs.forwarded import TakesForwarded
-    from ...consumer.message import Message
-    from ...consumer.report import DrainReport
-    from ...consumer.settings import ConsumerOptions
-    from ...letters.record import DeadLetterRecord
+    from .._core.clock import Clock
+    from .._core.source import Record, SourceRecord, SourceTraits
+    from ..consumer.batching.batch_options import BatchOptions
+    from ..consumer.counts import MessageCounts
+    from ..consumer.handlers import BatchHandler, MessageHandler
+    from ..consumer.jobs import EventContext, Interjector, ItemBatcher, JobScheduler, StateBackend
+    from ..consumer.jobs.forwarded import TakesForwarded
+    from ..consumer.message import Message
+    from ..consumer.report import DrainReport
+    from ..consumer.settings import ConsumerOptions
+    from ..letters.record import DeadLetterRecord
+
 
 Where: TypeAlias = "tuple[str, int, int]"
 """Topic, partition and offset."""
@@ -276,3 +272,90 @@ def _hashable(key: object) -> object:
     except TypeError:
         return repr(key)
     return key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessRun:
+    """The results of a harness's messages in one run of its consumer."""
+
+    settled: dict[object, list[object]]
+    """Per key, the ids of the messages that were settled in this run, in the order of the ends of
+    their last calls. A settled message is not delivered again.
+    """
+    unsettled: list[object]
+    """The ids of the other messages, in the order in which they were sent; the next run handles
+    them.
+    """
+    blocked: list[object]
+    """The unsettled messages that could not be handled, and block their keys."""
+    calls: list[HandlerCall]
+    """The handler's calls, in the order of their starts."""
+    dead_letters: list[DeadLetterRecord[Any]]
+    """The dead letters that were written, in order; empty if the consumer has its own sink for
+    them.
+    """
+    positions: dict[TopicPartition, int]
+    """The stored positions."""
+    report: DrainReport
+    """The consumer's own report."""
+
+    @property
+    def counts(self) -> MessageCounts:
+        """The number of messages that were acknowledged, failed, dead-lettered and so on."""
+        return self.report.counts
+
+
+@dataclass(slots=True)
+class HandlerCall:
+    """One call of a handler. Times are the clock's, in seconds."""
+
+    ids: tuple[object, ...]
+    """The id of its message, or the ids of the messages of its batch."""
+    attempt: int
+    """The attempt of its (first) message, from 1."""
+    started: float
+    ended: float | None = None
+    """The end; `None` while it runs."""
+    result: object = None
+    error: BaseException | None = None
+    """The exception that it raised, including a cancellation."""
+
+    def returns(self, result: object) -> object:
+        """Note a result, and return it."""
+        self.result = result
+        return result
+
+    def ends(self, now: float, error: BaseException | None) -> None:
+        """Note the end."""
+        self.ended, self.error = now, error
+
+
+class Calls:
+    """The calls of one run, in the order of their starts."""
+
+    def __init__(self, clock: Clock, id_of: Callable[[Message], object]) -> None:
+        self.all: list[HandlerCall] = []
+        self.ended: list[object] = []
+        """The ids of ended calls, in the order of their ends, with repeats."""
+        self._clock = clock
+        self._id_of = id_of
+
+    def recorded(self, handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Any]:
+        """Wrap a handler of a message or of a list of messages; record every call."""
+
+        async def call(given: Message | list[Message]) -> object:
+            messages = given if isinstance(given, list) else [given]
+            ids = tuple(map(self._id_of, messages))
+            record = HandlerCall(ids, messages[0].attempt, self._clock.now())
+            self.all.append(record)
+            error: BaseException | None = None
+            try:
+                return record.returns(await handler(given))
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                record.ends(self._clock.now(), error)
+                self.ended += ids
+
+        return call
