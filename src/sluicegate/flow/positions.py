@@ -12,6 +12,10 @@
    transaction exceeded a time limit. The position is therefore claimed again after a while, unless
    it is before the last commit of this claim.
 5. An error of a position does not concern the records: it is an outage, regardless of its duration.
+6. A source with leases has no position to store (`LeasedPositions`): the last statement of a
+   transaction settles its records under their lease. If the lease has ended, the transaction is not
+   applied. After a failure with an unknown outcome, the source is asked which records are settled
+   before anything else is written.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from .._core.clock import Signal, wait_until
 from .._core.errors import PositionLost, UnavailableError
 from .._core.positions import PositionUnit
 from .._core.say import say
+from .._core.source import Position
 from .._core.told import for_log, text_of
 
 if TYPE_CHECKING:
@@ -33,8 +38,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from .._core.clock import Clock
-    from .._core.positions import KeepsPositions
-    from .._core.source import Position, SourceClaim, TopicPartition
+    from .._core.positions import KeepsPositions, SettlesInTransaction
+    from .._core.source import SourceClaim, TopicPartition
+
 
 logger = logging.getLogger("sluicegate.flow")
 
@@ -258,3 +264,38 @@ def as_outage(partition: TopicPartition) -> Iterator[None]:
         text = f"the position of {partition} cannot be determined"
         made = UnavailableError(f"{text} ({text_of(error)})")
         raise caused(made, error, summary=f"{text} ({for_log(error)})") from error
+
+
+class LeasedPositions:
+    """The positions of leases, as moved by a transactional flow."""
+
+    def __init__(self, source: SettlesInTransaction) -> None:
+        self._source = source
+        self._doubted: dict[SourceClaim, HeldPosition] = {}
+        """Positions in doubt, until their claims end: if a later attempt fails as well, it must not
+        repeat the writes of the one in doubt.
+        """
+
+    @asynccontextmanager
+    async def moving(self, claim: SourceClaim) -> AsyncIterator[HeldPosition]:
+        """Yield the position of a claim, which has one transaction in progress at a time.
+
+        Raises `PositionLost` for a claim that has ended, and `UnavailableError` if the source
+        cannot be reached.
+        """
+        held = self._doubted.get(claim) or HeldPosition(None)
+        if held.is_in_doubt:
+            with as_outage(claim.partition):
+                held.read(Position(await self._source.settled(claim)))
+        try:
+            yield held
+        finally:
+            if held.is_in_doubt:
+                self._doubted[claim] = held
+            for each in [each for each in self._doubted if each.is_closed]:
+                del self._doubted[each]
+
+    def unit(self, claim: SourceClaim, position: Position) -> PositionUnit:
+        """Build the unit of a transaction that settles the records before this position."""
+        move = self._source.move_to(claim, position)
+        return PositionUnit(self._source.group, claim.partition, position, move)

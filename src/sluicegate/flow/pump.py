@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ..batcher.feed import Feed
     from ..consumer.claim import Claim
     from ..consumer.engine import Engine
+    from .failed_rows import RowEnds
     from .piped import PipedMessage, PipedRow, PipedSchedule
-    from .row_ends import RowEnds
     from .transform import Transformed, Transformer
 
 

@@ -24,7 +24,7 @@ from ..consumer import MemoryLog, MemorySource, offset_map
 from ..consumer.consumer import Consumer
 from ..consumer.handlers import as_batch_handler, as_handler
 from ..consumer.settings import FullJitter
-from ..letters.source_items import record_of_item
+from ..letters.items import record_of_item
 from .scripted import FakeSink
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..consumer.message import Message
     from ..consumer.report import DrainReport
     from ..consumer.settings import ConsumerOptions
-    from ..letters.record import DeadLetterRecord
+    from ..letters.letter import DeadLetterRecord
 
 
 Where: TypeAlias = "tuple[str, int, int]"

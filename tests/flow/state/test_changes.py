@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from sluicegate._core.source import TopicPartition
 from sluicegate.flow.state.changes import ChangeLog
-from sluicegate.flow.state.codec import JsonState
-from sluicegate.flow.state.store import KeptStore
+from sluicegate.flow.state.store import JsonState, KeptStore
 from sluicegate.kafka.state.content import StateContent
 
 if TYPE_CHECKING:

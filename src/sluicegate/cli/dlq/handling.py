@@ -18,7 +18,7 @@ from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ...consumer.handlers import as_handler
 from ...consumer.replayed import handle_again
-from ...letters.source_items import NoSourceRecordError, record_of_item
+from ...letters.items import NoSourceRecordError, record_of_item
 from ..named import named
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ..._core.errors import PositionLost
 from ..._core.positions import PositionUnit
 from ..._core.send import send
 from ..._core.source import Position, TopicPartition
-from ...flow.state.mark import StateMark, for_the_source
+from ...flow.state.changes import StateMark, for_the_source
 from .content import StateContent, content_of
 from .topic import MARKS, FoundState, mark_key
 

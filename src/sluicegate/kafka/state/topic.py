@@ -2,7 +2,7 @@
 
 1. Partition n of the topic contains the changes of partition n of the source's topic. The topic
    therefore serves one topic of one consumer group.
-2. Each transaction ends with a mark; see `flow/state/mark.py`. Its key names the group and the source's
+2. Each transaction ends with a mark; see `flow/state/changes.py`. Its key names the group and the source's
    topic, so that compaction keeps the marks of each, and a topic of several states is detected.
 3. A topic that deletes by age or size would lose entries silently, and is refused.
 """
@@ -16,7 +16,7 @@ from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import UnavailableError
 from ..._core.source import TopicPartition
-from ...flow.state.mark import mismatch
+from ...flow.state.changes import mismatch
 from ...flow.state.store import check_size
 from ..client.admin import TopicAdmin, TopicRefused
 from ..client.log_reader import committed_pages
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
     from ..._core.source import Position
-    from ...flow.state.changes import Stored
-    from ...flow.state.mark import StateMark
+    from ...flow.state.changes import StateMark, Stored
     from ..client.producer_options import ProducerOptions
     from .content import StateContent
 

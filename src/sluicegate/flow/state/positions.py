@@ -1,4 +1,4 @@
-"""The positions of a source, each stored in one transaction with the state before it.
+"""States that are stored together with the positions of a source.
 
 1. `take` takes over a partition: an uncommitted transaction of the previous owner fails. The state
    is read afterwards, so it belongs to the position.
@@ -15,22 +15,99 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import abstractmethod
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
+from ..._core.checks import bad
+from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, PositionLost
+from ..._core.opening import Openable
 from ..._core.say import say
+from ..._core.source import Source, TransactionalSource
 from ..._core.told import for_log
-from .mark import COPY, is_of_a_state
+from .changes import COPY, is_of_a_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 
     from ..._core.clock import Clock
     from ..._core.source import Position, TopicPartition
+    from ...consumer.jobs.state import StateStore
     from .changes import Stored, TakenChanges
-    from .keeper import StateKeeper
     from .store import KeptStore
+
+
+class PositionedState(Openable):
+    """Base of states whose changes are stored with positions: a `PositionedBackend`."""
+
+    _kept: StatePositions | None = None
+    _source: Source | None = None
+    _fitting = ""
+    """Sources that can leave their positions to it, for error messages."""
+
+    def __init__(self) -> None:
+        self._stores: dict[TopicPartition, KeptStore] = {}
+
+    @abstractmethod
+    def _keeper(self, source: TransactionalSource) -> StateKeeper:
+        """Create the keeper for the states of a source.
+
+        Raises `ConfigError` for an unsuitable source, and `ClosedError` unless this is open.
+        """
+
+    @abstractmethod
+    def _made(
+        self, partition: TopicPartition, entries: dict[str, Stored], offset: int
+    ) -> KeptStore:
+        """Create the store of a partition, with the entries before this offset."""
+
+    def attach(self, source: Source) -> Source:
+        """Return the source for the consumer, with its positions in this state. May be called once.
+
+        Raises `ConfigError` for a source that cannot leave its positions to this state, and
+        `ClosedError` unless the state is open.
+        """
+        if not isinstance(source, TransactionalSource):
+            rule = f"must be a source that can leave its positions to the state: {self._fitting}"
+            raise bad("source", source, rule)
+        keeper = self._keeper(source)
+        if self._kept is not None:
+            raise bad(
+                "source", source, "must be the only source of a state; create a state for each"
+            )
+        self._kept = StatePositions(keeper)
+        self._source = source.with_positions(self._kept)
+        return self._source
+
+    # -- the interface for the consumer ------------------------------------------------------------
+
+    def check_source(self, source: Source) -> None:
+        """Raise `ConfigError` unless the source has its positions in this state."""
+        if source is not self._source or self._kept is None:
+            rule = "has to store the positions of the consumer's source: Consumer(state.attach(source))"
+            raise bad("state", self, rule)
+
+    def progress(self, partition: TopicPartition) -> str:
+        """Return the progress of a restore, for operators; empty if there is none."""
+        return "" if self._kept is None else self._kept.progress(partition)
+
+    async def open(self, partition: TopicPartition) -> StateStore:
+        """Read the state of a partition. Suspends. Raises `PositionLost`, and the server's errors."""
+        if self._kept is None:
+            raise PositionLost(f"{partition} is not owned")
+        made = partial(self._made, partition)
+        store = await self._kept.restore(partition, made, LOOP_CLOCK)
+        self._stores[partition] = store
+        return store
+
+    def close(self, partition: TopicPartition) -> None:
+        """Forget the state of a partition; its position no longer moves."""
+        store = self._stores.pop(partition, None)
+        if store is not None and self._kept is not None:
+            self._kept.ended(partition, store)
+
 
 logger = logging.getLogger("sluicegate.flow")
 
@@ -297,3 +374,49 @@ class StatePositions:
         if held is None:
             raise PositionLost(f"{partition} is no longer owned")
         return held
+
+
+class StateKeeper(Protocol):
+    """The states and positions of one consumer group. All methods except `release` suspend."""
+
+    @property
+    def keeps_group_offsets(self) -> bool:
+        """Whether its positions are the group's own offsets; see `PositionStore`."""
+        ...
+
+    async def claim(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Position]:
+        """Take over these partitions; return their stored positions.
+
+        An uncommitted transaction of the previous owner fails from now on.
+        """
+        ...
+
+    def pages(
+        self, partition: TopicPartition, entries: Mapping[str, Stored]
+    ) -> AsyncGenerator[Sequence[tuple[str, Stored | None]]]:
+        """Yield the state of a claimed partition, one page at a time. The last value of a key is
+        valid. `entries` are those of the pages before.
+
+        Raises `ConfigError` if the state does not belong to the position.
+        """
+        ...
+
+    async def store(self, partition: TopicPartition, taken: TakenChanges) -> None:
+        """Store changes and the position after them, in one transaction.
+
+        Raises `PositionLost` if the partition has another owner. After any error, `has_stored` has
+        to be called before the next call.
+        """
+        ...
+
+    async def has_stored(self, partition: TopicPartition, taken: TakenChanges) -> bool:
+        """Whether a failed call of `store` has stored these changes nevertheless.
+
+        Raises `PositionLost`. May return false for stored changes if they may be stored again.
+        """
+        ...
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget these partitions."""

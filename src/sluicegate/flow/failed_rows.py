@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.classify import classified
@@ -28,10 +29,9 @@ from .._core.errors import (
 from .._core.outcome import Outcome
 from ..consumer.results import Nak, Terminate
 from .entering import Entering
-from .held_rows import HeldRows, arrival
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 
     from .._core.retry_policy import RetryPolicy
     from ..batcher.feed import Feed
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..consumer.engine import Engine
     from ..consumer.message import Message
     from .piped import FailedRow, PipedMessage, PipedRow, PipedSchedule
+
 
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT)
 """The outcomes after which later rows of a key wait."""
@@ -301,3 +302,112 @@ def _is_verifiable(row: FailedRow) -> bool:
 
 def _error_of(row: FailedRow) -> BaseException:
     return row.error or UnknownOutcomeError(f"a row ended {row.outcome.value}")
+
+
+class HeldRows:
+    """Failed rows by key."""
+
+    def __init__(self, key_of: Callable[[Any], Hashable]) -> None:
+        self._key_of = key_of
+        self._rows: dict[Hashable, list[FailedRow]] = {}
+        self._keys: dict[PipedMessage, list[Hashable]] = {}
+        self._driven: set[PipedMessage] = set()
+        self._touched: dict[Hashable, None] = {}  # in the order of their failures
+
+    def __contains__(self, message: PipedMessage) -> bool:
+        return message in self._keys
+
+    def add(self, key: Hashable, row: FailedRow) -> None:
+        """Add a failed row."""
+        message = row.message
+        insort(self._rows.setdefault(key, []), row, key=_number_of)
+        keys = self._keys.setdefault(message, [])
+        if key not in keys:
+            keys.append(key)
+        self._touched[key] = None
+
+    def touch(self, message: PipedMessage) -> None:
+        """Check a record again after its last row has left the batcher."""
+        self._touched.update(dict.fromkeys(self._keys.get(message, ())))
+
+    def take_heads(self) -> Iterator[PipedMessage]:
+        """Yield the records that have become heads since the last call."""
+        touched, self._touched = self._touched, {}
+        for key in touched:
+            rows = self._rows.get(key)
+            if rows and self._is_head(rows[0].message):
+                self._driven.add(rows[0].message)
+                yield rows[0].message
+
+    def _is_head(self, message: PipedMessage) -> bool:
+        if message in self._driven:
+            return False
+        keys = self._keys[message]
+        if message.inside and not all(self._waits_behind(row, keys) for row in message.rows):
+            return False
+        return all(self._rows[key][0].message is message for key in keys)
+
+    def _waits_behind(self, row: PipedRow, keys: Collection[Hashable]) -> bool:
+        """Whether a row that has not ended has one of these keys, or no key. In the latter case it
+        is about to be refused, which is reported once the rows submitted with it have been
+        accepted.
+        """
+        try:
+            return self._key_of(row.item) in keys
+        except Exception:  # raised by the caller's function
+            return True
+
+    def rows_of(self, message: PipedMessage) -> list[FailedRow]:
+        """Return the failed rows of a record."""
+        found = [self._rows[key] for key in self._keys.get(message, ())]
+        return [row for rows in found for row in rows if row.message is message]
+
+    def groups_of(self, head: PipedMessage) -> list[list[FailedRow]]:
+        """Return the rows of each key of a head, including those of later records."""
+        return [self._rows[key] for key in self._keys[head]]
+
+    def take(self, head: PipedMessage) -> list[list[FailedRow]]:
+        """Remove and return the rows of `groups_of`, to be resent."""
+        groups: list[list[FailedRow]] = []
+        for key in tuple(self._keys[head]):
+            rows = self._rows.pop(key)
+            groups.append(rows)
+            for message in dict.fromkeys([row.message for row in rows]):
+                self._leave(message, key)
+        return groups
+
+    def _leave(self, message: PipedMessage, key: Hashable) -> None:
+        keys = self._keys[message]
+        keys.remove(key)
+        if not keys:
+            del self._keys[message]
+            self._driven.discard(message)
+
+    def remove(self, message: PipedMessage) -> list[FailedRow]:
+        """Remove the rows of a record; return one for each key that no failed row holds any more."""
+        freed: list[FailedRow] = []
+        for key in self._keys.pop(message, ()):
+            rows = self._rows[key]
+            left = [row for row in rows if row.message is not message]
+            if left:
+                self._rows[key] = left
+                self._touched[key] = None
+            else:
+                del self._rows[key]
+                freed.append(rows[0])
+        self._driven.discard(message)
+        return freed
+
+    def of(self, claims: Collection[Claim]) -> list[PipedMessage]:
+        """Return the records of these claims, in the order of their arrival."""
+        found = [message for message in self._keys if message.claim in claims]
+        return sorted(found, key=arrival)
+
+
+def arrival(message: Message) -> tuple[int, int]:
+    """Return the sort key of a record: its arrival, within a claim."""
+    return message.claim.number, message.index
+
+
+def _number_of(row: FailedRow) -> int:
+    return row.receipt.number
