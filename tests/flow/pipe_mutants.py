@@ -8,15 +8,15 @@ from sluicegate import Batcher, Outcome
 from sluicegate._core.delivery.delivery import Delivery
 from sluicegate.batcher.feed import Feed
 from sluicegate.consumer.claims import Claims
-from sluicegate.flow import failed_rows
-from sluicegate.flow.piped import FailedRow, PipedMessage
+from sluicegate.flow import rows
+from sluicegate.flow.rows import FailedRow, PipedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from sluicegate.flow.piped import PipedRow
+    from sluicegate.flow.rows import PipedRow
 
     Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -79,7 +79,7 @@ def a_record_is_settled_before_its_last_row(monkeypatch: pytest.MonkeyPatch) -> 
 @mutant("overtook", keys=("a",), partitions=1, retry_attempts=0, prefix_safe=True)
 def failed_rows_are_sent_again_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed rows are sent again in reverse order."""
-    monkeypatch.setattr(failed_rows, "_number_of", lambda row: -row.receipt.number)
+    monkeypatch.setattr(rows, "_number_of", lambda row: -row.receipt.number)
 
 
 @mutant("unmarked", retry_attempts=0)

@@ -18,9 +18,8 @@ from .._core.source import TakesBack
 from ..batcher.batcher import Batcher, name_after
 from ..consumer.operated import Operated
 from ..consumer.settings import check_left_to_source, checked_settings, checked_strategy
-from .failed_rows import HELD, RowEnds
-from .piped import PipedSchedule
 from .pump import Pump
+from .rows import HELD, PipedSchedule, RowEnds
 from .transform import Transformer, checked_transform
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Settles records after their rows have ended.
+"""The rows of a record inside a batcher, until the record is settled.
 
 1. A record's message is the receipt of its row. Once all its rows are safe, the message is
    acknowledged immediately.
@@ -9,13 +9,23 @@
    poison at once, since no attempt can resolve that; its dead letter is marked `maybe_delivered`.
 3. A key is released once no failed row holds it. In a drain it stays held: later rows are returned
    unsent, and delivered again by the source.
+
+Failed rows wait to be resent (`HeldRows`):
+
+4. All failed rows of a key wait in the order in which they entered the batcher, and are resent
+   together.
+5. The record of a key's first row is its *head*: its backoff applies to the key. A record whose
+   rows have several keys is a head once it is the first record of each key, and none of its rows is
+   inside, except rows queued behind its own failed ones. Such a record always exists, since all
+   keys have the same order.
+6. A head is *driven* once, until its rows are taken or removed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .._core.classify import classified
 from .._core.errors import (
@@ -27,19 +37,19 @@ from .._core.errors import (
     WithdrawnError,
 )
 from .._core.outcome import Outcome
+from ..consumer.arrivals import ArrivalSchedule
+from ..consumer.message import NOT_DECODED, Message
 from ..consumer.results import Nak, Terminate
-from .entering import Entering
+from ..consumer.wait_reason import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 
     from .._core.retry_policy import RetryPolicy
+    from .._core.source import SourceRecord
     from ..batcher.feed import Feed
     from ..consumer.claim import Claim
     from ..consumer.engine import Engine
-    from ..consumer.message import Message
-    from .piped import FailedRow, PipedMessage, PipedRow, PipedSchedule
-
 
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT)
 """The outcomes after which later rows of a key wait."""
@@ -47,6 +57,147 @@ STILL_WRITTEN = 0.05
 """Delay in seconds before another check of a key whose last write is still running."""
 _GONE = (ClosedError, WithdrawnError, asyncio.CancelledError)
 """The errors of rows that were not accepted for reasons other than the row."""
+
+
+class PipedMessage(Message):
+    """A message that is the receipt of its row, or owns the receipts of its rows."""
+
+    __slots__ = ("_end", "inside", "is_held", "item", "number", "rows")
+
+    def __init__(
+        self, lane_key: Hashable, size: int, record: SourceRecord, claim: Claim, index: int
+    ) -> None:
+        # not super().__init__: this runs once per message
+        self.lane_key = lane_key
+        self.size = size
+        self.behind = None
+        self.record = record
+        self.claim = claim
+        self.index = index
+        self._value = NOT_DECODED
+        self.finalise = None
+        self.is_held = False  # whether it has failed rows that wait
+        self.inside = 0  # rows in the batcher
+
+    @property
+    def message(self) -> PipedMessage:
+        """Return itself; the message of one of several rows is a different object."""
+        return self
+
+    @property
+    def lent_for(self) -> WaitReason:  # type: ignore[override]  # a constant of other messages
+        """The reason for waiting: its rows are in the batcher, or queued behind failed rows."""
+        return WaitReason.QUEUED_BEHIND if self.is_held else WaitReason.IN_BATCHER
+
+    def enters(self, end: RowEnds, item: object, number: int) -> None:
+        """Register its only row, which is about to be accepted under this number."""
+        self._end = end
+        self.item = item
+        self.number = number
+        self.inside = 1
+
+    def enters_as(
+        self, end: RowEnds, items: Sequence[object], numbers: Iterator[int]
+    ) -> list[PipedRow]:
+        """Register its rows, which are about to be accepted; return their receipts."""
+        self._end = end
+        rows = [PipedRow(self, item, next(numbers)) for item in items]
+        self.rows = set(rows)  # those in the batcher
+        self.inside = len(rows)
+        return rows
+
+    def enters_again(self, receipt: PipedMessage | PipedRow) -> None:
+        """Register a failed row that is about to be accepted again."""
+        self.inside += 1
+        if isinstance(receipt, PipedRow):
+            self.rows.add(receipt)
+
+    def hold(self, *, is_held: bool) -> None:
+        """Set whether it has failed rows that wait."""
+        self.is_held = is_held
+
+    def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
+        """Handle the outcome of the only row, as reported by the batcher."""
+        self.inside = 0
+        if outcome.is_safe:
+            self._end.delivered(self)
+        else:
+            self._end.failed(FailedRow(self, self.item, outcome, cause))
+
+    def row_ended(self, row: PipedRow, outcome: Outcome, cause: BaseException | None) -> None:
+        """Record the outcome of one of several rows."""
+        self.inside -= 1
+        self.rows.remove(row)
+        if not outcome.is_safe:
+            self._end.failed(FailedRow(row, row.item, outcome, cause))
+        elif self.is_held:
+            self._end.look(self)
+        elif not self.inside:
+            self._end.delivered(self)
+
+    def refuse(self, receipt: PipedMessage | PipedRow, error: BaseException) -> None:
+        """Record that the batcher has refused a row."""
+        self.inside -= 1
+        if isinstance(receipt, PipedRow):
+            self.rows.remove(receipt)
+        self._end.failed(FailedRow(receipt, receipt.item, Outcome.REJECTED, error, is_refused=True))
+
+    def resend(self) -> None:
+        """Resend the failed rows."""
+        self._end.resend(self)
+
+    def departed(self) -> None:
+        """Handle its departure while failed rows are held."""
+        self._end.departed(self)
+
+
+class PipedRow:
+    """The receipt of one of a record's rows."""
+
+    __slots__ = ("item", "message", "number")
+
+    def __init__(self, message: PipedMessage, item: object, number: int) -> None:
+        self.message = message
+        self.item = item
+        self.number = number
+
+    def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
+        """Handle the outcome of the row, as reported by the batcher."""
+        self.message.row_ended(self, outcome, cause)
+
+
+class FailedRow(NamedTuple):
+    """A row that is not known to be at its destination, and the reason."""
+
+    receipt: PipedMessage | PipedRow
+    item: Any
+    outcome: Outcome
+    error: BaseException | None
+    is_refused: bool = False
+    """Whether the batcher has refused it."""
+
+    @property
+    def message(self) -> PipedMessage:
+        """The message of its record."""
+        return self.receipt.message
+
+
+class PipedSchedule(ArrivalSchedule):
+    """Messages in the order of arrival, including those with failed rows that wait."""
+
+    message_type = PipedMessage
+
+    def finish(self, message: Message) -> None:
+        """Finish a message that was settled other than by its rows, or left to a later claim."""
+        super().finish(message)
+        if isinstance(message, PipedMessage) and message.is_held:
+            message.departed()
+
+    def _start(self, message: Message) -> None:
+        if isinstance(message, PipedMessage) and message.is_held:
+            message.resend()
+        else:
+            super()._start(message)
 
 
 class RowEnds:
@@ -68,11 +219,11 @@ class RowEnds:
         self._failed: list[FailedRow] = []
         self._is_looking = False
         self._is_draining = False
-        self._entering: set[Entering] = set()
+        self._submissions: set[RowSubmission] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def are_told(self) -> bool:
+    def are_decided(self) -> bool:
         """Whether no failed row waits for a decision."""
         return not self._failed
 
@@ -227,12 +378,12 @@ class RowEnds:
 
     async def submit(self, receipts: Sequence[PipedMessage | PipedRow]) -> None:
         """Submit rows in this order. Suspends while the batcher is full."""
-        entering = Entering(self._feed, receipts)
-        self._entering.add(entering)
+        submission = RowSubmission(self._feed, receipts)
+        self._submissions.add(submission)
         try:
-            await entering.run()
+            await submission.run()
         finally:
-            self._entering.discard(entering)
+            self._submissions.discard(submission)
 
     def _submit_soon(self, rows: Sequence[FailedRow]) -> None:
         """Submit refused rows again, in their own task."""
@@ -278,8 +429,8 @@ class RowEnds:
     def _take_out(self, messages: Collection[Message]) -> None:
         """Withdraw the rows of records from the batcher."""
         self._feed.withdraw(lambda receipt: cast("PipedRow", receipt).message in messages)
-        for entering in self._entering:
-            entering.tell_refused()
+        for submission in self._submissions:
+            submission.fail_refused()
         self._note_failed()
 
 
@@ -411,3 +562,31 @@ def arrival(message: Message) -> tuple[int, int]:
 
 def _number_of(row: FailedRow) -> int:
     return row.receipt.number
+
+
+class RowSubmission:
+    """Rows submitted in order; rows that are not accepted have failed."""
+
+    def __init__(self, feed: Feed[Any], receipts: Sequence[PipedMessage | PipedRow]) -> None:
+        self._receipts = receipts
+        self._submission = feed.submit([receipt.item for receipt in receipts], receipts)
+        self._failed_count = 0
+
+    async def run(self) -> None:
+        """Submit the rows. Suspends while the batcher is full."""
+        try:
+            await self._submission
+        except (ClosedError, asyncio.CancelledError) as error:
+            for receipt in self._receipts[self._submission.taken :]:
+                receipt.message.refuse(receipt, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self.fail_refused()
+
+    def fail_refused(self) -> None:
+        """Fail the rows that were refused since the last call."""
+        refused = self._submission.refused[self._failed_count :]
+        self._failed_count += len(refused)
+        for index, error in refused:
+            self._receipts[index].message.refuse(self._receipts[index], error)
