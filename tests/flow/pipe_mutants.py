@@ -63,17 +63,17 @@ def unknown_frees_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_record_is_settled_before_its_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is settled by its first row."""
 
-    def row_ended(
+    def end_row(
         self: PipedMessage, row: PipedRow, outcome: Outcome, cause: BaseException | None
     ) -> None:
         self.inside -= 1
         self.rows.remove(row)
         if outcome.is_safe:
-            self._end.delivered(self)
+            self._end.acknowledge(self)
         else:
-            self._end.failed(FailedRow(row, row.item, outcome, cause))
+            self._end.add_failed(FailedRow(row, row.item, outcome, cause))
 
-    monkeypatch.setattr(PipedMessage, "row_ended", row_ended)
+    monkeypatch.setattr(PipedMessage, "end_row", end_row)
 
 
 @mutant("overtook", keys=("a",), partitions=1, retry_attempts=0, prefix_safe=True)

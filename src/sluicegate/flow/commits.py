@@ -131,7 +131,7 @@ class PartitionCommits(ABC):
         except BaseException:
             held.doubt()
             raise
-        held.stored(position)
+        held.confirm(position)
 
     async def _write(self, within: Transaction[Any], made: Sequence[object]) -> None:
         rows: list[Any] = []
@@ -142,11 +142,11 @@ class PartitionCommits(ABC):
                 places += [place] * len(cast("list[Any]", each))
         size = self._write_size
         for at in range(0, len(rows), size):
-            errors = await self._sent(within, RowBatch(rows[at : at + size]))
+            errors = await self._send(within, RowBatch(rows[at : at + size]))
             if errors:
                 self._raise_first(errors, places[at : at + size], rows[at : at + size])
 
-    async def _sent(
+    async def _send(
         self, within: Transaction[Any], batch: RowBatch[Any]
     ) -> Mapping[int, BaseException]:
         """Write rows. Raises `UnavailableError` without an answer within `WRITE_WITHIN`."""
@@ -178,7 +178,7 @@ class PartitionTransactions(PartitionCommits):
     async def _handle_new(
         self, messages: Sequence[Message], done: int, held: HeldPosition
     ) -> list[Result | None]:
-        made = await self._made(messages)
+        made = await self._transform(messages)
         ended: list[Result | None] = []
         end = next((at for at, rows in enumerate(made) if isinstance(rows, _ENDS)), len(made))
         if end < len(made):
@@ -194,7 +194,7 @@ class PartitionTransactions(PartitionCommits):
         left = len(messages) - end - len(ended)
         return [*results, *ended, *[None] * left]
 
-    async def _made(self, messages: Sequence[Message]) -> list[Transformed]:
+    async def _transform(self, messages: Sequence[Message]) -> list[Transformed]:
         made: list[Transformed] = []
         most = self._transformer.most
         for at in range(0, len(messages), most):
@@ -279,7 +279,7 @@ class PartitionEffects(PartitionCommits):
         super().__init__(sink, keeper, write_size=write_size)
         self._handler = handler
 
-    async def _sent(
+    async def _send(
         self, within: Transaction[Any], batch: RowBatch[Any]
     ) -> Mapping[int, BaseException]:
         """Run effects, which have their own limits."""

@@ -76,14 +76,14 @@ class HeldPosition:
         """Whether this claim has committed the record at this offset."""
         return offset < self._done
 
-    def stored(self, position: Position) -> None:
+    def confirm(self, position: Position) -> None:
         """Set the stored position."""
         self.position, self._done, self.is_in_doubt = position, position.offset, False
 
     def read(self, position: Position | None) -> None:
         """Set the position that was read. A changed position was stored by this claim."""
         if position is not None and position != self.position:
-            self.stored(position)
+            self.confirm(position)
         self.is_in_doubt = False
 
     def doubt(self) -> None:
@@ -180,7 +180,7 @@ class PositionKeeper:
                 raise
             for each, position in new.items():
                 if each in stored:
-                    free[each].stored(position)
+                    free[each].confirm(position)
                 else:
                     self._lose(each, free[each], "another process has changed it")
         return [*same, *stored]
@@ -215,7 +215,7 @@ class PositionKeeper:
         async with held.turn:
             if held.lost is not None:
                 await wait_until(self._clock, self._clock.now() + LOOK_AFTER, self._released)
-                if not await self._regained(partition, held):
+                if not await self._regain(partition, held):
                     raise PositionLost(held.lost)
             try:
                 if held.is_in_doubt:
@@ -231,7 +231,7 @@ class PositionKeeper:
         """Build the unit of a transaction that stores this position."""
         return PositionUnit(self._group, claim.partition, position)
 
-    async def _regained(self, partition: TopicPartition, held: HeldPosition) -> bool:
+    async def _regain(self, partition: TopicPartition, held: HeldPosition) -> bool:
         """Claim a lost position again if its revoke is long overdue."""
         is_due = self._clock.now() >= held.lost_at + RECLAIM_AFTER
         if not is_due or self._held.get(partition) is not held:

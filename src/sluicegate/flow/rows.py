@@ -120,35 +120,37 @@ class PipedMessage(Message):
         """Handle the outcome of the only row, as reported by the batcher."""
         self.inside = 0
         if outcome.is_safe:
-            self._end.delivered(self)
+            self._end.acknowledge(self)
         else:
-            self._end.failed(FailedRow(self, self.item, outcome, cause))
+            self._end.add_failed(FailedRow(self, self.item, outcome, cause))
 
-    def row_ended(self, row: PipedRow, outcome: Outcome, cause: BaseException | None) -> None:
+    def end_row(self, row: PipedRow, outcome: Outcome, cause: BaseException | None) -> None:
         """Record the outcome of one of several rows."""
         self.inside -= 1
         self.rows.remove(row)
         if not outcome.is_safe:
-            self._end.failed(FailedRow(row, row.item, outcome, cause))
+            self._end.add_failed(FailedRow(row, row.item, outcome, cause))
         elif self.is_held:
             self._end.look(self)
         elif not self.inside:
-            self._end.delivered(self)
+            self._end.acknowledge(self)
 
     def refuse(self, receipt: PipedMessage | PipedRow, error: BaseException) -> None:
         """Record that the batcher has refused a row."""
         self.inside -= 1
         if isinstance(receipt, PipedRow):
             self.rows.remove(receipt)
-        self._end.failed(FailedRow(receipt, receipt.item, Outcome.REJECTED, error, is_refused=True))
+        self._end.add_failed(
+            FailedRow(receipt, receipt.item, Outcome.REJECTED, error, is_refused=True)
+        )
 
     def resend(self) -> None:
         """Resend the failed rows."""
         self._end.resend(self)
 
-    def departed(self) -> None:
+    def depart(self) -> None:
         """Handle its departure while failed rows are held."""
-        self._end.departed(self)
+        self._end.release(self)
 
 
 class PipedRow:
@@ -163,7 +165,7 @@ class PipedRow:
 
     def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
         """Handle the outcome of the row, as reported by the batcher."""
-        self.message.row_ended(self, outcome, cause)
+        self.message.end_row(self, outcome, cause)
 
 
 class FailedRow(NamedTuple):
@@ -191,7 +193,7 @@ class PipedSchedule(ArrivalSchedule):
         """Finish a message that was settled other than by its rows, or left to a later claim."""
         super().finish(message)
         if isinstance(message, PipedMessage) and message.is_held:
-            message.departed()
+            message.depart()
 
     def _start(self, message: Message) -> None:
         if isinstance(message, PipedMessage) and message.is_held:
@@ -234,7 +236,7 @@ class RowEnds:
 
     def _forget(self, claims: Collection[Claim]) -> None:
         for message in self._held.of(claims):
-            self.departed(message)
+            self.release(message)
             if self._settler.take_back(message):
                 self._poison.leave(message)
 
@@ -242,7 +244,7 @@ class RowEnds:
         """Keep held keys from now on."""
         self._is_draining = True
 
-    def delivered(self, message: PipedMessage) -> None:
+    def acknowledge(self, message: PipedMessage) -> None:
         """Acknowledge a record whose rows are safe. The fast path: once per record."""
         if not self._settler.take_back(message):
             return  # it has left in the meantime, with its claim
@@ -251,7 +253,7 @@ class RowEnds:
         if not self._is_looking:
             self._look_soon()
 
-    def failed(self, row: FailedRow) -> None:
+    def add_failed(self, row: FailedRow) -> None:
         """Record a failed row, to be handled after the batcher's step."""
         row.message.hold(is_held=True)
         self._failed.append(row)
@@ -296,7 +298,7 @@ class RowEnds:
     def _decide(self, message: PipedMessage) -> None:
         """Decide whether a record backs off, leaves or is poison."""
         if not self._settler.take_back(message):
-            self.departed(message)  # it has left in the meantime, with its claim
+            self.release(message)  # it has left in the meantime, with its claim
             return
         if self._parks(message):
             return
@@ -366,7 +368,7 @@ class RowEnds:
             maybe_applied=[i for i, row in enumerate(rows) if _is_verifiable(row)],
         )
 
-    def departed(self, message: PipedMessage) -> None:
+    def release(self, message: PipedMessage) -> None:
         """Release the keys of a record's failed rows, which are not resent."""
         message.hold(is_held=False)
         for row in self._held.remove(message):
@@ -400,7 +402,7 @@ class RowEnds:
             return False
         if message.inside:  # rows are queued behind its own failed ones
             self._take_out({message})
-        self.departed(message)
+        self.release(message)
         self._schedule.waits_parked(message)
         self._poison.look()
         return True

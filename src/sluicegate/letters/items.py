@@ -116,7 +116,7 @@ class _Copying:
     def _scalar(self, value: Any) -> Any:
         if isinstance(value, str):
             text = str.__str__(value)
-            return text if _is_storable(text) else self._mark("$text", _escaped(text))
+            return text if _is_storable(text) else self._mark("$text", _escape(text))
         if isinstance(value, int):
             number = int.__int__(value)
             is_small = number.bit_length() <= _LARGE
@@ -137,7 +137,7 @@ class _Copying:
         form = form_for(value)
         if _hides(value):
             self.form = REPR
-        return self._repr(value) if form is None else self._value(_formed(form, value))
+        return self._repr(value) if form is None else self._value(_apply_form(form, value))
 
     def _mapping(self, pairs: list[tuple[Any, Any]]) -> Any:
         if all(isinstance(name, str) and _is_storable(name) for name, _ in pairs) and not (
@@ -176,7 +176,7 @@ def _has_secret(value: Any) -> bool:
     return hasattr(value, "get_secret_value")
 
 
-def _formed(form: Form, value: object) -> object:
+def _apply_form(form: Form, value: object) -> object:
     """Return its form, or its attributes if the form raises, as for a model with bytes."""
     try:
         return form(value)
@@ -210,11 +210,11 @@ def _is_storable(text: str) -> bool:
         return False
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.encode("unicode_escape").decode()
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return text.encode("ascii").decode("unicode_escape")
 
 
@@ -227,17 +227,17 @@ def _key(value: Any) -> Any:
     return tuple(map(_key, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
-def _refused(_: object) -> Any:
+def _refuse(_: object) -> Any:
     raise ValueError("only the repr is known")
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    "$text": _unescaped,
+    "$text": _unescape,
     "$int": lambda text: int(text, 16),
     "$float": float,
     "$base64": partial(b64decode, validate=True),
     "$mapping": _pairs,
-    _SHOWN: _refused,
+    _SHOWN: _refuse,
 }
 
 

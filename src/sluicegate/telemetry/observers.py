@@ -61,7 +61,7 @@ class Observed:
     """
 
     def __init__(self, observer: Observer) -> None:
-        self.observer = _checked(observer)
+        self.observer = _check_observer(observer)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
         """Wrap `sink`."""
@@ -71,7 +71,7 @@ class Observed:
         return f"Observed({self.observer!r})"
 
 
-def _checked(observer: object) -> Observer:
+def _check_observer(observer: object) -> Observer:
     if not isinstance(observer, Observer):
         raise checks.bad("observer", observer, "must be an Observer")
     return observer

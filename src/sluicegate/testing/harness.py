@@ -192,12 +192,12 @@ class ConsumerHarness:
     ) -> HarnessRun:
         letters: FakeSink[Any] = FakeSink()
         calls = Calls(self._clock, lambda message: self._id_of(message.record))
-        before = self._settled()
+        before = self._settled_places()
         self.source = MemorySource(self.log, ends=True, traits=self._traits, clock=self._clock)
         consumer = Consumer(self.source, **self._consumer_options(letters))
         stop = self._clock.call_at(self._clock.now() + self._timeout, consumer.stop)
         try:
-            report = await receive(consumer, calls.recorded(handler))
+            report = await receive(consumer, calls.record(handler))
         finally:
             stop.cancel()
         if report.unfinished:
@@ -214,7 +214,7 @@ class ConsumerHarness:
     def _ran(
         self, before: set[Where], calls: Calls, letters: FakeSink[Any], report: DrainReport
     ) -> HarnessRun:
-        after = self._settled()
+        after = self._settled_places()
         ended = {name: at for at, name in enumerate(calls.ended)}
         settled: dict[object, list[object]] = defaultdict(list)
         unsettled: list[object] = []
@@ -244,7 +244,7 @@ class ConsumerHarness:
             self._id_of(record)
         return [(where, found[where]) for where in self._ids if where in found]
 
-    def _settled(self) -> set[Where]:
+    def _settled_places(self) -> set[Where]:
         """Return the settled records, by the log's stored positions and their maps."""
         settled: set[Where] = set()
         for partition, records in self.log.records.items():
@@ -340,7 +340,7 @@ class Calls:
         self._clock = clock
         self._id_of = id_of
 
-    def recorded(self, handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Any]:
+    def record(self, handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Any]:
         """Wrap a handler of a message or of a list of messages; record every call."""
 
         async def call(given: Message | list[Message]) -> object:

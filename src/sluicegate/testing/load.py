@@ -272,13 +272,13 @@ class LoadedSink:
             work *= 1.1 ** max(0, self.writing - kind.knee)
         work *= 1 + (self._random.expovariate(1 / kind.jitter) if kind.jitter else 0.0)
         if kind.servers is not None:
-            work += self._queued(kind.servers, now, work)
+            work += self._queue(kind.servers, now, work)
         if kind.items_per_second is None:
             return work
         self._free_at = max(self._free_at, now) + items / kind.items_per_second
         return max(work, self._free_at - now + kind.seconds)
 
-    def _queued(self, servers: int, now: float, work: float) -> float:
+    def _queue(self, servers: int, now: float, work: float) -> float:
         """Return the seconds that a write waits for a server; add `work` to that server's work."""
         while len(self._servers) > servers:  # the work of removed servers is dropped
             heapq.heappop(self._servers)

@@ -106,7 +106,7 @@ class Database:
         self.entries = {key: JsonState().decode(str(each)) for key, each in self.stored.items()}
         self.content = self.content.after(taken.replaced, taken.changes)
         assert self.content == StateContent().plus(self.stored.items())
-        store.log.stored(taken)
+        store.log.confirm(taken)
 
 
 def first_incomplete(history: list[Turn], place: int) -> int:

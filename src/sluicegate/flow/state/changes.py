@@ -183,7 +183,7 @@ class ChangeLog:
         replaced = {key: self._base[key] for key in changes}
         return TakenChanges(offset, changes, replaced, forwarded, self._number)
 
-    def stored(self, taken: TakenChanges) -> None:
+    def confirm(self, taken: TakenChanges) -> None:
         """Record that these changes are stored."""
         self._at, self._is_tied = taken.offset, False
         self._turns = [

@@ -106,7 +106,7 @@ class PositionedState(Openable):
         """Forget the state of a partition; its position no longer moves."""
         store = self._stores.pop(partition, None)
         if store is not None and self._kept is not None:
-            self._kept.ended(partition, store)
+            self._kept.end(partition, store)
 
 
 logger = logging.getLogger("sluicegate.flow")
@@ -302,7 +302,7 @@ class StatePositions:
             held.doubt(taken)
             await self._keeper.store(partition, taken)
             held.know(taken)
-            store.log.stored(taken)
+            store.log.confirm(taken)
 
     async def _find_out(self, partition: TopicPartition, held: HeldState) -> None:
         """Find out whether the last transaction is stored, if that is uncertain."""
@@ -311,7 +311,7 @@ class StatePositions:
         if await self._keeper.has_stored(partition, doubted):
             held.know(doubted)
             if held.store is not None:
-                held.store.log.stored(doubted)
+                held.store.log.confirm(doubted)
         else:
             held.know(None)
 
@@ -363,7 +363,7 @@ class StatePositions:
         reading = self._restoring.get(partition)
         return "" if reading is None else str(reading)
 
-    def ended(self, partition: TopicPartition, store: KeptStore) -> None:
+    def end(self, partition: TopicPartition, store: KeptStore) -> None:
         """Stop moves of the position, since the claim of this store has ended."""
         held = self._held.get(partition)
         if held is not None and held.store is store:

@@ -129,14 +129,14 @@ class SinkConformance(ABC, Generic[T]):
             pytest.skip("bad_item() is not implemented: the destination accepts everything")
         return cast("list[T]", bad)
 
-    async def _all_there(self, items: Sequence[T], *, in_order: bool = True) -> None:
+    async def _check_all_there(self, items: Sequence[T], *, in_order: bool = True) -> None:
         stored = await self.stored()
         if stored is not None:
             found = [item for item in stored if item in items]
             assert sorted(map(repr, found)) == sorted(map(repr, items))
             assert not (self.ordered and in_order) or found == [*items]
 
-    async def _nothing_lost(self, items: Sequence[T]) -> None:
+    async def _check_nothing_lost(self, items: Sequence[T]) -> None:
         stored = await self.stored()
         if stored is not None:
             missing = [item for item in items if item not in stored]
@@ -162,7 +162,7 @@ class SinkConformance(ABC, Generic[T]):
         items = self.items(7)
         async with self.open_sink() as sink:
             assert await send(sink, RowBatch(items)) == {}
-        await self._all_there(items)
+        await self._check_all_there(items)
 
     async def test_the_answer_fits_the_batch(self, real_clock: LoopClock) -> None:
         """The result is `None` or a `WriteResult` of the batch's length, also for an empty batch."""
@@ -193,7 +193,7 @@ class SinkConformance(ABC, Generic[T]):
             assert await send(sink, batch.pick([0, 2, 4])) == {}
             assert await send(sink, batch.pick([1, 3, 5])) == {}
         assert list(batch.unsettled()) == []
-        await self._nothing_lost(items)
+        await self._check_nothing_lost(items)
 
     async def test_a_refused_item_is_told_and_its_neighbours_are_told_truly(
         self, real_clock: LoopClock
@@ -244,7 +244,7 @@ class SinkConformance(ABC, Generic[T]):
         items = self.items(7)
         async with self.open_sink() as sink:
             assert await send(sink, self._column_batch(items)) == {}
-        await self._all_there(items)
+        await self._check_all_there(items)
 
     async def test_parts_of_columns_are_written_each(self, real_clock: LoopClock) -> None:
         """A pick of a batch contains only the picked rows."""
@@ -262,7 +262,7 @@ class SinkConformance(ABC, Generic[T]):
                     assert await self.copies(items[index]) in {None, 0}, (
                         f"row {index} was not in the part, and the destination has it"
                     )
-        await self._all_there(items, in_order=False)
+        await self._check_all_there(items, in_order=False)
 
     async def test_a_refused_row_of_columns_is_told_by_its_index(
         self, real_clock: LoopClock
@@ -305,9 +305,9 @@ class SinkConformance(ABC, Generic[T]):
                 ended, _ = await asyncio.wait([write], timeout=10.0)
                 assert ended, "the write did not end within 10 s of its cancellation"
                 delivered = [batch[index] for index in range(4) if batch.delivery.is_settled(index)]
-                await self._nothing_lost(delivered)
+                await self._check_nothing_lost(delivered)
                 again = await send(sink, batch)
-                await self._nothing_lost(
+                await self._check_nothing_lost(
                     [item for index, item in enumerate(batch) if index not in again]
                 )
                 assert await send(sink, RowBatch(self.items(1))) == {}, (
@@ -324,11 +324,11 @@ class SinkConformance(ABC, Generic[T]):
                         await send(sink, batch)
                 except TimeoutError:
                     pass
-                await self._nothing_lost(
+                await self._check_nothing_lost(
                     [batch[index] for index in range(4) if batch.delivery.is_settled(index)]
                 )
                 again = await send(sink, batch)
-                await self._nothing_lost(
+                await self._check_nothing_lost(
                     [item for index, item in enumerate(batch) if index not in again]
                 )
 
@@ -339,7 +339,7 @@ class SinkConformance(ABC, Generic[T]):
             batches = [RowBatch(self.items(5)) for _ in range(min(most, 16))]
             answers = await asyncio.gather(*(send(sink, batch) for batch in batches))
         assert answers == [{}] * len(batches)
-        await self._nothing_lost([item for batch in batches for item in batch])
+        await self._check_nothing_lost([item for batch in batches for item in batch])
 
     # -- opening, closing and pickling -------------------------------------------------------------
 

@@ -103,7 +103,7 @@ def program_of(java: str, source: Path, jars: Path) -> list[str]:
         jars: the folder of its class path.
     """
     try:
-        classes = made_once(_name(source, jars), partial(_compiled, java, source, jars))
+        classes = made_once(_name(source, jars), partial(_compile, java, source, jars))
     except (OSError, RuntimeError, subprocess.SubprocessError):
         return ["-cp", f"{jars}/*", str(source)]
     return ["-cp", f"{classes}{os.pathsep}{jars}/*", source.stem]
@@ -116,7 +116,7 @@ def _name(source: Path, jars: Path) -> str:
     return f"{source.stem.lower()}-program-{digest.hexdigest()[:12]}"
 
 
-def _compiled(java: str, source: Path, jars: Path, aside: Path) -> Path:
+def _compile(java: str, source: Path, jars: Path, aside: Path) -> Path:
     classes = aside / "classes"
     path = os.pathsep.join(str(jar) for jar in jars.glob("*.jar"))  # it expands no "*" itself
     options = ["-source", _RELEASE, "-target", _RELEASE, "-proc:none", "-nowarn", "-Xlint:none"]
