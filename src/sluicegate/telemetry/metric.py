@@ -70,7 +70,8 @@ class Metric(NamedTuple):
         """The series that start at 0, by their labels after `name`."""
         if not self.labels:
             return ((),) if self.kind == "counter" else ()
-        known = self.value if isinstance(self.value, Mapping) else self.label_values
+        value = self.value
+        known = self.label_values if isinstance(value, str) or callable(value) else tuple(value)
         return tuple((each,) for each in known)
 
     def read(self, stats: Any) -> Values:
@@ -134,7 +135,7 @@ def _follow(value: Any, path: list[str]) -> dict[Labels, Any]:
             return {}
         if name == "*":
             return {
-                tuple(map(str, key)) if isinstance(key, tuple) else (key,): found
+                (key,) if isinstance(key, str) else tuple(map(str, key)): found
                 for key, each in value.items()
                 for found in _follow(each, path[index + 1 :]).values()
             }
