@@ -14,7 +14,7 @@ from tests.cli.dlq_help import Cli, keep_in_file, module, process, record
 from sluicegate._core.source import Record
 from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, Terminate
 from sluicegate.files import FileSink
-from sluicegate.letters.source_items import item_of_record
+from sluicegate.letters.items import item_of_record
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,8 +30,8 @@ from sluicegate.consumer.message import Message
 from sluicegate.consumer.results import PoisonError, Terminate, ToDeadLetter
 from sluicegate.files import FileSink
 from sluicegate.files.letters.store import FileStore
+from sluicegate.letters.items import NoSourceRecordError, item_of_record, record_of_item
 from sluicegate.letters.letter import Selection
-from sluicegate.letters.source_items import NoSourceRecordError, item_of_record, record_of_item
 from sluicegate.testing import BlockingSink, ScriptedSink, fail, ok
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from sluicegate.consumer import (
     TopicPartition,
 )
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -374,7 +374,7 @@ async def test_a_trouble_reaches_the_host(fake_clock: FakeClock) -> None:
     async with source.open(host):
         source.report("no broker at localhost:9092")
         source.report(None)
-    assert host.troubles == ["no broker at localhost:9092", None]
+    assert host.reports == ["no broker at localhost:9092", None]
     with pytest.raises(ClosedError, match="is not open"):
         source.report(None)
 

@@ -55,13 +55,12 @@ HOMES: dict[str, tuple[str, ...]] = {
     "spark/pipeline": ("pipeline",),
     "sql": ("sql",),
     "telemetry": ("prometheus",),
-    "telemetry/consumer_otel.py": ("otel",),
     "telemetry/consumer_tracing.py": ("otel",),
-    "telemetry/otel_metrics.py": ("otel",),
+    "telemetry/otel.py": ("otel",),
     "telemetry/tracing.py": ("otel",),
     "testing": ("testing",),
-    "testing/load/plot.py": ("tune",),
-    "testing/servers/processes.py": ("testing",),
+    "testing/load.py": ("tune",),
+    "testing/servers/guard.py": ("testing",),
 }
 """The extras of a module, or of all modules in a folder: each of them must provide its imports."""
 WITH_ITS_DATA = {
@@ -74,7 +73,6 @@ LOOKED_FOR = {
     "consumer/probe_app.py",
     "files/sink/sink.py",
     "files/source/forms.py",
-    "telemetry/prometheus.py",
 }
 """Modules that only check whether a package is installed."""
 NOT_IMPORTED = {

@@ -108,7 +108,7 @@ STRANGERS: dict[tuple[str, str], str] = {
         )
     },
     ("sluicegate.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
-    ("sluicegate.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
+    ("sluicegate.testing.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }
 
 # Attributes of any object that one module alone writes.

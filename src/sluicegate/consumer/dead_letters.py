@@ -36,8 +36,8 @@ from .._core.order.keys import text_of
 from .._core.say import say
 from .._core.send import send
 from .._core.sink import classifier_of
-from ..letters.record import DeadLetterRecord
-from ..letters.source_items import item_of_record
+from ..letters.items import item_of_record
+from ..letters.letter import DeadLetterRecord
 from .keys import SingleRecord
 
 if TYPE_CHECKING:

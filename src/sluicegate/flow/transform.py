@@ -113,7 +113,9 @@ class Transformer:
         if transform is None:
             return [[message.record] for message in messages]
         if checks.is_async(transform):
-            return [_raised(each) for each in await gather(*map(self._kept, messages))]
+            return [
+                _raise_error(each) for each in await gather(*map(self._insist_or_exit, messages))
+            ]
         found: list[Transformed] = []
         for message in messages:
             try:
@@ -125,7 +127,7 @@ class Transformer:
             found.append(rows)
         return found
 
-    async def _kept(self, message: Message) -> Transformed | BaseException:
+    async def _insist_or_exit(self, message: Message) -> Transformed | BaseException:
         """Like `_insist`; returns an exit, which would end the loop if a task raised it."""
         try:
             return await self._insist(message)
@@ -158,7 +160,7 @@ class Transformer:
             error = None
 
 
-def _raised(answer: Transformed | BaseException) -> Transformed:
+def _raise_error(answer: Transformed | BaseException) -> Transformed:
     if isinstance(answer, BaseException):
         raise answer
     return answer

@@ -28,7 +28,7 @@ from sluicegate.files.source.identity import record
 from sluicegate.files.source.parts import FileParts
 from sluicegate.files.source.places import End, FilePlace, Mark
 from sluicegate.postgres import PostgresSubscriptions
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from sluicegate import Message

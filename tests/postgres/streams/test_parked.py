@@ -19,7 +19,7 @@ from sluicegate.consumer import Consumer, ConsumerObserver, ParkedRecord
 from sluicegate.postgres import PostgresParkStore, install_streams
 from sluicegate.postgres.streams.source.selection import slot_of
 from sluicegate.testing.conformance import ParkStoreConformance
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.subject import News
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

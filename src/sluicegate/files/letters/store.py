@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import SluicegateError
 from ...letters.letter import NoLetterError, key_in, letter_in
-from ...letters.noted import NotedStore
-from ...letters.store import StoreError
+from ...letters.store import NotedStore, StoreError
 from ...letters.text import without_secrets
 from ..client.append import AppendFile, FileSettings, archives
 from ..client.errors import refusal

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.values.compression import compressed
 from ...letters.letter import NoLetterError, key_in, letter_in
-from ...letters.noted import NotedStore
-from ...letters.store import StoreError
+from ...letters.store import NotedStore, StoreError
 from ..client.folder import ObjectFolder
 from ..client.place import StoreGiven
 from .turn import ANSWER_WITHIN, LEASE, ReplayTurn

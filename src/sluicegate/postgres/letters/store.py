@@ -9,8 +9,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ...letters.letter import ERROR, INTERRUPTED, PENDING, NoLetterError, letter_of
-from ...letters.record import DeadLetterRecord
+from ...letters.letter import (
+    ERROR,
+    INTERRUPTED,
+    PENDING,
+    DeadLetterRecord,
+    NoLetterError,
+    letter_of,
+)
 from ...letters.store import StoreError, Unreadable
 from ..client.names import qualified, quoted
 from .connection import LetterConnection

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.errors import PositionLost, UnavailableError
 from ..._core.source import Position
-from ...flow.state.mark import StateMark, for_the_source
+from ...flow.state.changes import StateMark, for_the_source
 from ..sink.transactions.ledger import BEGIN_UNIT
 from ..sink.transactions.positions import IDLE_MOST
 from .table_mismatch import check_mark

@@ -9,9 +9,8 @@ from ..._core.checks import bad
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ...flow.state.changes import ChangeLog
-from ...flow.state.codec import check_decodes, checked_codec
-from ...flow.state.positioned import PositionedState
-from ...flow.state.store import KeptStore
+from ...flow.state.positions import PositionedState
+from ...flow.state.store import KeptStore, check_decodes, checked_codec
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
     from ..._core.source import TopicPartition, TransactionalSource
     from ...flow.state.changes import Stored
-    from ...flow.state.codec import StateCodec
-    from ...flow.state.keeper import StateKeeper
+    from ...flow.state.positions import StateKeeper
+    from ...flow.state.store import StateCodec
     from ..client.access import PoolFactory, PostgresAccess
 
 

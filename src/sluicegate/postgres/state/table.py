@@ -24,7 +24,7 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, PositionLost, RefusedError
 from ..._core.source import TopicPartition
-from ...flow.state.mark import StateMark
+from ...flow.state.changes import StateMark
 from ...flow.state.store import check_size
 from ..client.names import qualified
 from ..client.types import identity

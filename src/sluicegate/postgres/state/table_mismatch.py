@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._core.checks import bad
-from ...flow.state.mark import mismatch
+from ...flow.state.changes import mismatch
 from ..client.names import literal
 from .table import MARK_KEY, marked
 
 if TYPE_CHECKING:
-    from ...flow.state.mark import StateMark
+    from ...flow.state.changes import StateMark
     from ..sink.transactions.positions import OwnedPosition, PositionTable
     from .table import StateTable
 

@@ -1,7 +1,7 @@
 """Sinks that wrap one sink."""
 
 from ..._core.public import publish, publish_all
-from ...letters.record import DeadLetterRecord
+from ...letters.letter import DeadLetterRecord
 from .combine import Combine
 from .dead_letter import DeadLetter
 from .isolate import Isolate

@@ -54,7 +54,7 @@ from ..._core.send import send
 from ..._core.sink import SinkDecorator, branches_of, capabilities_of, chain, walk
 from ..._core.tracing import trace_of
 from ..._core.transaction import transaction_of
-from ...letters.record import DeadLetterRecord
+from ...letters.letter import DeadLetterRecord
 from .held_letters import HeldLetters
 
 if TYPE_CHECKING:

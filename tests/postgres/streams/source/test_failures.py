@@ -17,7 +17,7 @@ from sluicegate.postgres.client.waking import Waker
 from sluicegate.postgres.streams.messages.channel import channel_of
 from sluicegate.postgres.streams.source import standing
 from sluicegate.postgres.streams.source.log_reader import LogReader
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

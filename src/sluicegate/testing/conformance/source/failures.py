@@ -13,8 +13,7 @@ from ...._core.retry_policy import DoublingBackoff, RetryPolicy
 from ...._core.source import Position
 from ....consumer import Terminate, ToDeadLetter, decode
 from ...scripted import BlockingSink, FakeSink, FlakySink
-from .consuming import ConsumingSource
-from .journal import Journal
+from .consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
