@@ -29,7 +29,7 @@ from sluicegate.consumer.keys import alone
 from sluicegate.consumer.message import Message
 from sluicegate.consumer.results import PoisonError, Terminate, ToDeadLetter
 from sluicegate.files import FileSink
-from sluicegate.files.letters.store import FileStore
+from sluicegate.files.letters import FileStore
 from sluicegate.letters.letter import Selection
 from sluicegate.letters.source_items import NoSourceRecordError, item_of_record, record_of_item
 from sluicegate.testing import BlockingSink, ScriptedSink, fail, ok

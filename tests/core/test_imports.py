@@ -51,7 +51,7 @@ DOORS = [
     "sluicegate.postgres.sink.sink", "sluicegate.telemetry.tracing", "sluicegate.batcher.report",
     "sluicegate.batcher.threads.blocking", "sluicegate.retry.circuit",
     "sluicegate.sinks.combinators.router", "sluicegate.sinks.decorators.timeout",
-    "sluicegate.http.elasticsearch.sink", "sluicegate.files.sink.sink", "sluicegate.http.write",
+    "sluicegate.http.elasticsearch.sink", "sluicegate.files.sink", "sluicegate.http.write",
     "sluicegate.telemetry.rules",
 ]  # fmt: skip
 """Modules that a program may import first."""

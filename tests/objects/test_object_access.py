@@ -26,7 +26,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate.objects import ObjectSink
-from sluicegate.objects.client.errors import translated
+from sluicegate.objects.errors import translated
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

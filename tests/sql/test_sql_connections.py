@@ -16,7 +16,7 @@ from tests.sql.sql_help import SqlTable, names, written
 from sluicegate import ConfigError, RowBatch, UnavailableError, send
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.sql import SqlSink
-from sluicegate.sql.connections import SqlConnections
+from sluicegate.sql.engine import SqlConnections
 
 if TYPE_CHECKING:
     from pathlib import Path

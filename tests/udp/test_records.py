@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.udp.line_protocol import line
-from sluicegate.udp.packing import packed
-from sluicegate.udp.statsd import statsd
+from sluicegate.udp.records import line, statsd
+from sluicegate.udp.sink import packed
 
 METRICS: list[tuple[Any, str]] = [
     ({"name": "page.views", "value": 1, "type": "c"}, "page.views:1|c"),

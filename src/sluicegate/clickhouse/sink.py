@@ -25,11 +25,9 @@ from .._core.values.column_names import check_name, optional_names
 from ..http.client import HttpBase
 from ..http.config import HttpOptions, endpoint
 from ..http.write import RequestFormat
-from .codes import ALTERED
-from .errors import ClickHouseError, code_of, for_code
-from .request import TOKEN_SETTING, base_url, checked_settings, own_settings
-from .table import TableName, keeps_tokens
-from .watched import WatchedTable
+from .errors import ALTERED, ClickHouseError, code_of, for_code
+from .server import TOKEN_SETTING, TableName, base_url, checked_settings, keeps_tokens, own_settings
+from .table import WatchedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

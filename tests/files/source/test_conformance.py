@@ -14,7 +14,7 @@ import pytest
 
 from sluicegate.consumer import Fetched, Position, Record, TopicPartition, UndecodableRecord
 from sluicegate.files import FileSource, SQLiteSubscriptions
-from sluicegate.files.source.places import FilePlace
+from sluicegate.files.source.catalog import FilePlace
 from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pytest
 
 from sluicegate._core.clock import Signal, wait_until
 from sluicegate.consumer import Record
-from sluicegate.files.source.chunks import RowChunk
-from sluicegate.files.source.places import End
-from sluicegate.files.source.reading import FileReading
+from sluicegate.files.source.catalog import End
+from sluicegate.files.source.holding import FileReading
+from sluicegate.files.source.readers import RowChunk
 
 if TYPE_CHECKING:
     from sluicegate import LoopClock

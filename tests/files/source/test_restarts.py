@@ -22,11 +22,10 @@ from sluicegate import ClosedError, ConfigError, Consumer, LoopClock
 from sluicegate._core.subscriptions import Move, SubscriptionStart
 from sluicegate.consumer import MemorySubscriptions, Position
 from sluicegate.files import FileSource, SQLiteSubscriptions
-from sluicegate.files.source.catalog import FileCatalog
+from sluicegate.files.source.catalog import End, FileCatalog, FilePlace, Mark
+from sluicegate.files.source.finding import record
 from sluicegate.files.source.holding import FileHolder
-from sluicegate.files.source.identity import record
-from sluicegate.files.source.parts import FileParts
-from sluicegate.files.source.places import End, FilePlace, Mark
+from sluicegate.files.source.options import FileParts
 from sluicegate.postgres import PostgresSubscriptions
 from sluicegate.testing.conformance.source.host import RecordingHost
 

@@ -15,9 +15,9 @@ from tests.files.source.files_help import GZIP, ZSTD, handled, lines, path_of, r
 from sluicegate import ConfigError, Consumer
 from sluicegate.consumer import MemorySubscriptions, Position
 from sluicegate.files import FileSource, UnreadFiles
-from sluicegate.files.source.identity import record
+from sluicegate.files.source.finding import record
 from sluicegate.files.source.parquet_rows import ParquetReader
-from sluicegate.files.source.streams import FileBytes
+from sluicegate.files.source.readers import FileBytes
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

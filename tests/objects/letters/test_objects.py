@@ -21,8 +21,7 @@ from sluicegate import RefusedError
 from sluicegate.letters.letter import Selection
 from sluicegate.letters.store import Ending, StoreError
 from sluicegate.objects import ObjectSink
-from sluicegate.objects.letters.store import ObjectStore
-from sluicegate.objects.letters.turn import ANSWER_WITHIN
+from sluicegate.objects.letters import ANSWER_WITHIN, ObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

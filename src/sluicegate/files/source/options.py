@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import codecs
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core import checks
 from ..._core.checks import bad
-from .csv_rows import CsvReader
-from .finding import FileSet
-from .forms import form_of, need_pyarrow
-from .lines import LineReader
-from .streams import FileBytes
+from ..._core.clock import CountedSignal, Signal
+from .finding import FileSet, form_of, need_pyarrow
+from .readers import CsvReader, FileBytes, LineReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import timedelta
 
-    from .chunks import RowReader
-    from .forms import Format
-    from .identity import Recorded
-    from .places import Mark
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost
+    from ..._core.subscriptions import SubscriptionLocks
+    from .catalog import Mark
+    from .finding import Format, Recorded
+    from .readers import RowReader
+
 
 _FORMATS = ("auto", "ndjson", "csv", "parquet")
 
@@ -155,3 +156,21 @@ def _field(line: bytes, name: str) -> object:
     except (ValueError, RecursionError):
         return None
     return cast("dict[str, object]", found).get(name) if isinstance(found, dict) else None
+
+
+# -- shared objects --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FileParts:
+    """Options, the directory, the provider's locks, the host, the clock and the signals."""
+
+    options: FileOptions
+    root: Path
+    locks: SubscriptionLocks | None
+    host: ClaimHost
+    clock: Clock
+    news: Signal = field(default_factory=Signal)
+    """Fires when there are rows to deliver, or at the end."""
+    wake: CountedSignal = field(default_factory=CountedSignal)
+    """Fires when the tasks should begin their next round."""

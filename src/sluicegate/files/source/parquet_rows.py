@@ -14,13 +14,12 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ..._core.arrow_rows import rows_of
-from .chunks import RowChunk, UndecodableRow
-from .errors import BrokenFile
+from .readers import BrokenFile, RowChunk, UndecodableRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .streams import FileBytes
+    from .readers import FileBytes
 
 BATCH = 1_000
 """The most rows to decode at once."""

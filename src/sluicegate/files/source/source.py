@@ -15,8 +15,7 @@ from ..._core.subscriptions import KeptWithLog, SubscriptionLocks, SubscriptionS
 from ..._core.troubles import Troubles
 from ..subscriptions import SQLiteSubscriptions
 from .holding import logger
-from .options import FileOptions
-from .parts import FileParts
+from .options import FileOptions, FileParts
 from .subscription import OpenFiles
 
 if TYPE_CHECKING:

@@ -1,0 +1,418 @@
+"""The interface and the limits shared by the readers of all formats.
+
+Reads rows of NDJSON: each line is a row, unchanged. Blocks.
+
+1. A row's number is the number of its line, starting at 0. Empty lines have a number and no row.
+2. Line ends and a byte order mark at the start are not part of a row. A last line without a line
+   end is a row, except in a followed file, where the next append may continue it.
+
+Reads rows of CSV as `dict`, like `csv.DictReader`. Blocks.
+
+1. Rows are numbered from 0 after the header. A row may have several lines.
+2. Quoting is strict by default: an unclosed quote is damage, and does not swallow the rest of the
+   file.
+3. A row with bytes outside of the encoding is an `UndecodableRow`; it ends where it would end if
+   they were letters.
+
+The decompressed bytes of an open file. Blocks.
+
+1. A truncated file is detected, and not taken for a shorter file: gzip has a trailer, zstd has
+   frames.
+2. A plain file has no such end. Its size and time at the end must be the same as when it was
+   opened.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import zlib
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..._core.errors import SluicegateError
+from ..repair import whole_frames
+from .catalog import End, Mark
+from .finding import Look, difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from .finding import Compression, Recorded
+
+
+CHUNK_BYTES = 1 << 20
+"""Size of a chunk in bytes of rows."""
+PASSED_BYTES = 64 << 20
+"""The most bytes to skip in one call on the way to the first row, to keep a close fast."""
+
+
+class UndecodableRow(NamedTuple):
+    """The value of a row that cannot be decoded. The rows after it can be read."""
+
+    error: Exception
+    raw: bytes | None = None
+    """Its bytes, if they are known."""
+
+
+class RowChunk(NamedTuple):
+    """The next rows of a file."""
+
+    rows: Sequence[tuple[int, object]]
+    """Row numbers, starting at 0, and values. Empty lines have a number and no row."""
+    next_row: int
+    mark: Mark | None = None
+    """The mark of the row `next_row`, if its byte is known."""
+    end: End | None = None
+    """Set if the file has no more rows."""
+    waits: bool = False
+    """Whether a followed file has no more rows at present."""
+    broken: str | None = None
+    """The reason why no more rows can be read. The rows of this chunk are intact."""
+
+
+class RowReader(Protocol):
+    """An open file, used by one thread at a time. Every call blocks."""
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows, if the file states it."""
+        ...
+
+    def read(self, most: int) -> RowChunk:
+        """Read at most `most` rows."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+# -- NDJSON ----------------------------------------------------------------------------------------
+
+BOM = b"\xef\xbb\xbf"
+
+
+def too_long(row: int, most: int) -> BrokenFile:
+    """Build the error for a row over the limit."""
+    return BrokenFile(f"row {row} is longer than max_row_bytes={most}")
+
+
+class LineReader:
+    """Reads lines from a start row on, using a mark close to it if there is one."""
+
+    rows = None
+
+    def __init__(
+        self, file: FileBytes, start: int, mark: Mark | None, *, most_bytes: int, follow: bool
+    ) -> None:
+        self._file = file
+        self._start = start
+        self._row = self._byte = 0
+        if mark is not None and file.is_plain:
+            file.seek(mark)
+            self._row, self._byte = mark.row, mark.byte
+        self._most_bytes = most_bytes
+        self._follow = follow
+        self._waits = False
+
+    def read(self, most: int) -> RowChunk:
+        """Read the next lines."""
+        rows: list[tuple[int, object]] = []
+        end: End | None = None
+        broken: str | None = None
+        try:
+            end = self._read(rows, most)
+        except (BrokenFile, OSError) as error:
+            broken = str(error)
+        mark = self._file.mark(self._row, self._byte) if broken is None else None
+        return RowChunk(rows, max(self._row, self._start), mark, end, self._waits, broken)
+
+    def _read(self, rows: list[tuple[int, object]], most: int) -> End | None:
+        file, limit = self._file, self._most_bytes + 2
+        self._waits = False
+        if self._follow:
+            file.check_place(self._byte)
+        size, until = 0, self._byte + PASSED_BYTES
+        while len(rows) < most and size < CHUNK_BYTES and self._byte < until:
+            line = file.line(limit)
+            if line[-1:] != b"\n":
+                return self._last(line, rows)
+            value = self._taken(line)
+            if value and self._row > self._start:
+                rows.append((self._row - 1, value))
+                size += len(value)
+        return None
+
+    def _taken(self, line: bytes) -> bytes:
+        """Move past a line and return its value."""
+        value = line[:-2] if line[-2:] == b"\r\n" else line.removesuffix(b"\n")
+        if self._row == 0:
+            value = value.removeprefix(BOM)
+        if len(value) > self._most_bytes:
+            raise too_long(self._row, self._most_bytes)
+        self._row += 1
+        self._byte += len(line)
+        return value
+
+    def _last(self, line: bytes, rows: list[tuple[int, object]]) -> End | None:
+        """Handle a line without a line end: take it if complete; return the end of the file."""
+        if len(line) > self._most_bytes:
+            raise too_long(self._row, self._most_bytes)
+        if self._follow:
+            self._file.back(self._byte)
+            self._waits = True
+            return None
+        end = self._file.end()
+        value = self._taken(line) if line else b""
+        if value and self._row > self._start:
+            rows.append((self._row - 1, value))
+        return end
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+# -- CSV -------------------------------------------------------------------------------------------
+
+
+class CsvReader:
+    """Reads the rows from a start row on. Earlier rows are read and skipped."""
+
+    rows = None
+
+    def __init__(
+        self,
+        file: FileBytes,
+        start: int,
+        *,
+        most_bytes: int,
+        options: Mapping[str, Any],
+        encoding: str,
+        column: str | None,
+    ) -> None:
+        self._file = file
+        self._start = start
+        self._row = self._size = 0
+        self._most_bytes = most_bytes
+        self._encoding = encoding
+        self._column = column
+        self._end: End | None = None
+        self._error: UnicodeDecodeError | None = None
+        """The error of a line of the current row."""
+        self._raw: list[bytes] = []
+        """The lines of the current row."""
+        settings: dict[str, Any] = {"strict": True, **options}
+        self._reader = csv.DictReader(self._lines(), **settings)
+
+    def _lines(self) -> Iterator[str]:
+        is_first = True
+        while True:
+            line = self._file.line(self._most_bytes + 1)
+            if line[-1:] != b"\n":
+                if len(line) > self._most_bytes:
+                    raise too_long(self._row, self._most_bytes)
+                self._end = self._file.end()
+            if is_first:
+                line, is_first = line.removeprefix(BOM), False
+            self._size += len(line)
+            if self._size > self._most_bytes:
+                raise too_long(self._row, self._most_bytes)
+            if line:
+                self._raw.append(line)
+                yield self._decoded(line)
+            if self._end is not None:
+                return
+
+    def _decoded(self, line: bytes) -> str:
+        try:
+            return line.decode(self._encoding)
+        except UnicodeDecodeError as error:
+            self._error = error
+            return line.decode(self._encoding, "surrogateescape")
+
+    def read(self, most: int) -> RowChunk:
+        """Read the next rows."""
+        rows: list[tuple[int, object]] = []
+        is_end, broken = False, None
+        try:
+            is_end = self._read(rows, most)
+        except (BrokenFile, OSError) as error:
+            broken = str(error)
+        except (csv.Error, UnicodeDecodeError) as error:
+            broken = f"row {self._row} is not CSV in {self._encoding} ({error})"
+        next_row = max(self._row, self._start)
+        return RowChunk(rows, next_row, end=self._end if is_end else None, broken=broken)
+
+    def _read(self, rows: list[tuple[int, object]], most: int) -> bool:
+        size = passed = 0
+        self._check_header()
+        while len(rows) < most and size < CHUNK_BYTES and passed < PASSED_BYTES:
+            self._size, self._error, self._raw = 0, None, []
+            value: object = next(self._reader, None)
+            if value is None:
+                return True
+            if self._error is not None:
+                value = UndecodableRow(self._error, b"".join(self._raw))
+            if self._row >= self._start:
+                rows.append((self._row, value))
+                size += self._size
+            passed += self._size
+            self._row += 1
+        return False
+
+    def _check_header(self) -> None:
+        names = self._reader.fieldnames
+        if self._row == 0 and self._error is not None:
+            raise self._error  # of the header: no row was read yet
+        if names is not None and self._column is not None and self._column not in names:
+            raise BrokenFile(f"it has no column {self._column!r}, which key= names")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+BEFORE = 1 << 10
+"""Number of bytes before a row that the digest of its mark covers."""
+_BUFFER = 1 << 16
+
+
+class FileBytes:
+    """A file opened for reading and checked against its record.
+
+    Raises `BrokenFile` if the file differs, and `OSError`.
+    """
+
+    def __init__(
+        self, path: Path, recorded: Recorded, compression: Compression | None, *, follow: bool
+    ) -> None:
+        self._path = path
+        self._compression = compression
+        self._follow = follow
+        self.raw: BinaryIO = path.open("rb")
+        try:
+            may_grow = follow or compression is not None
+            self.check(difference(recorded, self.raw.fileno(), may_grow=may_grow))
+            self._look = Look.at(os.fstat(self.raw.fileno()))
+            self._stream = self._decompressed()
+        except BaseException:
+            self.raw.close()
+            raise
+
+    @staticmethod
+    def check(told: str | None) -> None:
+        """Raise `BrokenFile` if the file differs from its record."""
+        if told is not None:
+            raise BrokenFile(
+                f"{told}, so the stored position may be invalid; restore its old content, or "
+                "read it as a new file, with another name or subscription"
+            )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file is uncompressed."""
+        return self._compression is None
+
+    def _decompressed(self) -> BinaryIO:
+        if self._compression == "gzip":
+            return io.BufferedReader(gzip.GzipFile(fileobj=self.raw), _BUFFER)
+        if self._compression == "zstd":
+            import zstandard  # an optional dependency
+
+            opened = zstandard.ZstdDecompressor().stream_reader(
+                self.raw, read_across_frames=True, closefd=False
+            )
+            return io.BufferedReader(opened, _BUFFER)
+        return self.raw
+
+    def line(self, most: int) -> bytes:
+        """Read the next line with its line end, up to a limit in bytes. Raises `BrokenFile`."""
+        try:
+            return self._stream.readline(most)
+        except EOFError as error:
+            raise BrokenFile("it was cut off: its compressed data ends too early") from error
+        except (zlib.error, OSError) as error:
+            raise BrokenFile(f"it cannot be read ({error})") from error
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":
+                raise
+            raise BrokenFile(f"it cannot be read ({error})") from error
+
+    def seek(self, mark: Mark) -> None:
+        """Continue at a mark. Raises `BrokenFile` if the bytes before it have changed."""
+        if self._mark_digest(mark.byte) != mark.digest:
+            self.check("its content before the stored position has changed")
+        self.raw.seek(mark.byte)
+
+    def back(self, byte: int) -> None:
+        """Continue at this byte of a plain file."""
+        self.raw.seek(byte)
+
+    def mark(self, row: int, byte: int) -> Mark | None:
+        """Return the mark of a row that begins here."""
+        return Mark(row, byte, self._mark_digest(byte)) if self.is_plain else None
+
+    def _mark_digest(self, byte: int) -> str:
+        start = max(0, byte - BEFORE)
+        before = os.pread(self.raw.fileno(), byte - start, start)
+        return blake2b(before, digest_size=8).hexdigest()
+
+    def end(self) -> End:
+        """Check that this is the end of the complete file. Raises `BrokenFile`."""
+        file = self.raw.fileno()
+        if self._compression == "zstd" and whole_frames(file) != os.fstat(file).st_size:
+            raise BrokenFile("it was cut off: its last zstd frame is incomplete")
+        now = Look.at(os.fstat(file))
+        if (now.size, now.modified) != (self._look.size, self._look.modified):
+            self.check("it was written to while it was read")
+        return End(self._look.size, self._look.modified)
+
+    def check_place(self, byte: int) -> None:
+        """Check that a followed file was not replaced. Raises `BrokenFile` and `OSError`."""
+        now = self._path.stat()
+        if now.st_ino != self._look.file or now.st_size < byte:
+            self.check("it was replaced or cut while it was followed")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.raw.close()
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+SHOWN = 5
+"""The most files that a message names."""
+
+
+class UnreadFiles(SluicegateError):
+    """A source of files has ended, and some files could not be read to their ends.
+
+    The rows before the damage and all other files were delivered. `files` has each path with the
+    reason.
+    """
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        super().__init__(f"not read to the end: {named(files)}")
+        self.files = dict(files)
+
+    def __reduce__(self) -> tuple[type[UnreadFiles], tuple[dict[str, str]]]:
+        return type(self), (self.files,)
+
+
+class BrokenFile(Exception):
+    """A file cannot be read further; the message is the reason."""
+
+
+def named(files: Mapping[str, str]) -> str:
+    """Format paths with their reasons, up to a limit."""
+    told = [f"{path} ({reason})" for path, reason in sorted(files.items())[:SHOWN]]
+    more = len(files) - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more else "")
