@@ -7,21 +7,15 @@
    in new chapters, so that no number changes, whatever the order of the names.
 3. If several processes enter files at once, the first one stores the chapter, and the others read
    it.
-
-A consumer's position and its place in the file. Pure.
-
-1. The metadata of a stored position has two parts, separated by `|`: the source's part, and the
-   consumer's map.
-2. The source's part is `-ROW,BYTE,DIGEST` for a row at or before the position, the byte at which
-   it begins and a digest of the bytes before it; `-` alone if no byte is known; or `=SIZE,TIME` for
-   a file that was read to its end, with its size and time at that moment.
+4. The metadata of a stored position begins with `=|` if the file is finished, or `-|`. The rest is
+   that of the consumer.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import ConfigError
 from ..._core.source import Position
@@ -32,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ..._core.subscriptions import Move, SubscriptionState
-    from .finding import Look
 
 
 _FORM = "sluicegate files 1"
+_FINISHED, _UNFINISHED = "=|", "-|"
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +47,8 @@ class FileEntry:
     """Whether this process has a claim to it."""
     trouble: str | None = None
     """The reason why this process cannot read it."""
-    seen: Look | None = None
-    """Its status in the file system before this process read it."""
+    seen: Any = None
+    """Its status in the file system when it was last seen."""
 
     @property
     def path(self) -> str:
@@ -62,14 +56,14 @@ class FileEntry:
         return self.recorded.path
 
     @property
-    def place(self) -> FilePlace:
-        """The stored position, parsed."""
-        return FilePlace.of(self.stored)
+    def position(self) -> Position:
+        """The stored position, as the consumer sees it."""
+        return consumer_position(self.stored)
 
     @property
     def is_finished(self) -> bool:
         """Whether all its rows are settled."""
-        return self.stored.metadata.startswith("=")
+        return self.stored.metadata.startswith(_FINISHED)
 
     def is_at(self, stored: Position) -> None:
         """Set the stored position."""
@@ -83,7 +77,7 @@ class FileEntry:
         """Record that the file cannot be read."""
         self.trouble = reason
 
-    def look(self, seen: Look | None, trouble: str | None) -> None:
+    def look(self, seen: object, trouble: str | None) -> None:
         """Record the result of a directory scan."""
         self.seen, self.trouble = seen, trouble
 
@@ -190,54 +184,20 @@ def _records(chapter: str, selection: str) -> list[Recorded]:
         ) from error
 
 
-# -- places ----------------------------------------------------------------------------------------
+def stored_position(position: Position, *, is_end: bool) -> Position:
+    """The stored form of a consumer's position."""
+    return Position(position.offset, f"{_FINISHED if is_end else _UNFINISHED}{position.metadata}")
 
 
-class Mark(NamedTuple):
-    """A row with a known place in the file."""
-
-    row: int
-    byte: int
-    digest: str
-    """Digest of the bytes before it."""
-
-
-class End(NamedTuple):
-    """The size and time of a file that was read to its end."""
-
-    size: int
-    modified: int
-
-
-class FilePlace(NamedTuple):
-    """A parsed stored position."""
-
-    position: Position
-    """The position as the consumer sees it."""
-    mark: Mark | None = None
-    end: End | None = None
-
-    def stored(self) -> Position:
-        """Return the position as the provider stores it."""
-        if self.end is not None:
-            own = f"={self.end.size},{self.end.modified}"
-        else:
-            own = "-" if self.mark is None else "-{},{},{}".format(*self.mark)
-        return Position(self.position.offset, f"{own}|{self.position.metadata}")
-
-    @classmethod
-    def of(cls, stored: Position) -> FilePlace:
-        """Parse a stored position. Raises `ValueError` for metadata of another kind of source."""
-        if not stored.metadata:
-            return cls(stored)
-        own, divider, told = stored.metadata.partition("|")
-        if not divider or own[:1] not in {"-", "="}:
-            raise ValueError(f"the text {own[:20]!r} of a position is not from a source of files")
-        position = Position(stored.offset, told)
-        if own == "-":
-            return cls(position)
-        fields = own[1:].split(",")
-        if own[0] == "=":
-            return cls(position, end=End(*map(int, fields)))
-        row, byte, digest = fields
-        return cls(position, Mark(int(row), int(byte), digest))
+def consumer_position(stored: Position) -> Position:
+    """The consumer's part of a stored position. Raises `ValueError` for one of another kind of
+    source.
+    """
+    if not stored.metadata:
+        return stored
+    for own in (_FINISHED, _UNFINISHED):
+        if stored.metadata.startswith(own):
+            return Position(stored.offset, stored.metadata[len(own) :])
+    raise ValueError(
+        f"the text {stored.metadata[:20]!r} of a position is not from a source of files"
+    )

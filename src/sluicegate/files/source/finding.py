@@ -6,23 +6,14 @@
 2. Names that begin with `.` or `_`, or have a suffix of unfinished files, are skipped, as is all
    content of such directories. A path to one file reads that file, whatever its name.
 3. A path that cannot be inspected is reported by name, and never taken for an empty directory.
-
-Checks whether a file is still the recorded file. Blocks.
-
-1. A file is recorded when it is found, before any row is read: its size, its modification time, and
-   a digest of its first and last bytes.
-2. Any difference is a change, because a position is meaningless for other content.
-3. Two kinds of files may be longer than recorded: followed files, and compressed files, whose end
-   is recognized, so that an incomplete copy can be completed. The recorded part must be unchanged. Their
-   modification time is not compared: a file system sets it before the size when data is appended,
-   so it may be new while the size is old.
+4. A file is recorded when it is found, before any row is read: its size and its modification time.
+   Any difference is a change, because a position is meaningless for other content.
 """
 
 from __future__ import annotations
 
 import os
 from fnmatch import fnmatchcase
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -176,10 +167,7 @@ def need_pyarrow() -> None:
     need("pyarrow", "parquet", 'a FileSource with format="parquet"')
 
 
-# -- identity --------------------------------------------------------------------------------------
-
-SAMPLE = 1 << 16
-"""Bytes at each end that the digest covers."""
+# -- recorded files --------------------------------------------------------------------------------
 
 
 class Recorded(NamedTuple):
@@ -190,46 +178,18 @@ class Recorded(NamedTuple):
     size: int
     modified: int
     """Nanoseconds since the epoch."""
-    digest: str
-
-
-class Look(NamedTuple):
-    """The status of a file. If it differs, the content may differ."""
-
-    size: int
-    modified: int
-    changed: int
-    file: int
-
-    @classmethod
-    def at(cls, status: os.stat_result) -> Look:
-        """Build it from a status."""
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 def record(root: Path, path: str) -> Recorded:
     """Record a file. Raises `OSError`."""
-    with (root / path).open("rb") as file:
-        status = os.fstat(file.fileno())
-        digest = _digest(file.fileno(), status.st_size)
-        return Recorded(path, status.st_size, status.st_mtime_ns, digest)
+    status = (root / path).stat()
+    return Recorded(path, status.st_size, status.st_mtime_ns)
 
 
-def difference(recorded: Recorded, file: int, *, may_grow: bool) -> str | None:
-    """Describe how an open file differs from the recorded one; `None` if it does not."""
-    status = os.fstat(file)
-    if status.st_size < recorded.size or (status.st_size > recorded.size and not may_grow):
+def difference(recorded: Recorded, status: os.stat_result) -> str | None:
+    """Describe how a file differs from the recorded one; `None` if it does not."""
+    if status.st_size != recorded.size:
         return f"it has {status.st_size} bytes now, and had {recorded.size} when it was found"
-    if not may_grow and status.st_mtime_ns != recorded.modified:
+    if status.st_mtime_ns != recorded.modified:
         return "it was written to since it was found"
-    if _digest(file, recorded.size) != recorded.digest:
-        return "its content has changed since it was found"
     return None
-
-
-def _digest(file: int, size: int) -> str:
-    """Return the digest of both ends of the first `size` bytes."""
-    last = max(0, size - SAMPLE)
-    digest = blake2b(os.pread(file, min(size, SAMPLE), 0), digest_size=16)
-    digest.update(os.pread(file, size - last, last))
-    return digest.hexdigest()

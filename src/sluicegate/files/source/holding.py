@@ -38,7 +38,7 @@ from ..._core.source import Position, Record, TopicPartition, UndecodableRecord
 from ..._core.subscriptions import Move
 from ..._core.threads import in_thread
 from ..._core.told import for_log
-from .catalog import FilePlace
+from .catalog import stored_position
 from .readers import BrokenFile, UndecodableRow
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from ..._core.clock import Signal
     from ..._core.source import SourceClaim
-    from .catalog import End, FileCatalog, FileEntry, Mark
+    from .catalog import FileCatalog, FileEntry
     from .options import FileParts
     from .readers import RowChunk, RowReader
 
@@ -78,12 +78,10 @@ class HeldFile:
 
     def attempt(self, position: Position) -> Move:
         """Register an attempt to store a position of the consumer; return the move."""
-        reading = self.reading
-        is_end = reading.end is not None and position.offset == reading.read_to
-        mark = reading.mark_before(position.offset) or self.entry.place.mark
-        place = FilePlace(position, None if is_end else mark, reading.end if is_end else None)
-        self.attempts.append(place.stored())
-        return Move(self.entry.stored, place.stored())
+        is_end = self.reading.is_end and position.offset == self.reading.read_to
+        stored = stored_position(position, is_end=is_end)
+        self.attempts.append(stored)
+        return Move(self.entry.stored, stored)
 
     @property
     def is_settled(self) -> bool:
@@ -152,19 +150,18 @@ class FileHolder:
             return False
         if not self._held:
             self._kept_at = asked_at
-        place = entry.place
         partition = TopicPartition(self._name, entry.number)
-        (claim,) = self._host.assigned({partition: place.position})
-        self._held[entry] = HeldFile(entry, claim, self._reading(entry, place))
+        (claim,) = self._host.assigned({partition: entry.position})
+        self._held[entry] = HeldFile(entry, claim, self._reading(entry))
         self._ending.discard(entry)
         entry.hold(is_held=True)
         self._parts.news.fire()
         return True
 
-    def _reading(self, entry: FileEntry, place: FilePlace) -> FileReading:
-        recorded, start = entry.recorded, place.position.offset
+    def _reading(self, entry: FileEntry) -> FileReading:
+        recorded, start = entry.recorded, entry.stored.offset
         parts = self._parts
-        open_file = partial(parts.options.open, parts.root, recorded, start, place.mark)
+        open_file = partial(parts.options.open, parts.root, recorded, start)
         headers = (("file", recorded.path.encode("utf-8", "surrogateescape")),)
         key_of, topic, number = parts.options.keys(recorded.path), self._name, entry.number
         time = recorded.modified // 1_000_000
@@ -194,7 +191,7 @@ class FileHolder:
         """
         if not self._held:
             first = next(iter(self._catalog.entries.values()), None)
-            position = Position(0) if first is None else first.place.position
+            position = Position(0) if first is None else first.position
             partition = TopicPartition(self._name, 0 if first is None else first.number)
             (self._stand_in,) = self._host.assigned({partition: position})
 
@@ -239,7 +236,7 @@ class FileHolder:
                 held.entry.fail(held.reading.broken)
         for held in [each for each in self.all if each.is_settled]:
             entry, reading = held.entry, held.reading
-            if reading.end is not None and not entry.is_finished:
+            if reading.is_end and not entry.is_finished:
                 await self.commit({held.claim: Position(reading.read_to)})
             if entry.is_finished or reading.broken is not None:
                 await self._host.revoked([held.claim], 0.0)  # none of its messages is running
@@ -362,32 +359,23 @@ class FileReading:
         self._waiting: deque[Record] = deque()
         self._last = 0
         """Number of rows in the last chunk."""
-        self._is_idle = False
-        """Whether a followed file had no more rows."""
         self._told = self.read_to = start
-        self.marks: deque[Mark] = deque()
-        """Marks of rows that were read, in order."""
         self.rows: int | None = None
         """The number of rows, once it is known."""
-        self.end: End | None = None
+        self.is_end = False
         self.broken: str | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether all rows have been delivered."""
-        has_ended = self.end is not None or self.broken is not None
+        has_ended = self.is_end or self.broken is not None
         return has_ended and not self._waiting and self._told == self.read_to
 
     def fill(self) -> None:
         """Start to read the next chunk, if there is room for it. Does not suspend."""
-        has_ended = self.end is not None or self.broken is not None
-        if not has_ended and not self._is_idle and len(self._waiting) < max(1, self._last):
+        has_ended = self.is_end or self.broken is not None
+        if not has_ended and len(self._waiting) < max(1, self._last):
             self._task = self._task or asyncio.get_running_loop().create_task(self._read())
-
-    def wake(self) -> None:
-        """Check a followed file for more rows."""
-        self._is_idle = False
-        self.fill()
 
     async def _read(self) -> None:
         try:
@@ -413,15 +401,11 @@ class FileReading:
 
     def _take_in(self, chunk: RowChunk, records: Sequence[Record]) -> None:
         assert self._reader is not None  # a chunk was read with it
-        self._is_idle = chunk.waits
         self._waiting.extend(records)
         self._last = len(records)
         self.read_to = chunk.next_row
-        self.end, self.broken = chunk.end, chunk.broken
-        is_at_end = self.end is not None or self._is_idle
-        self.rows = self.read_to if is_at_end else self._reader.rows
-        if chunk.mark is not None and chunk.rows:
-            self.marks.append(chunk.mark)
+        self.is_end, self.broken = chunk.is_end, chunk.broken
+        self.rows = self.read_to if self.is_end else self._reader.rows
 
     def take(self, most: int) -> tuple[list[Record], int] | None:
         """Take the next records and the offset they reach; `None` if nothing is new."""
@@ -434,12 +418,6 @@ class FileReading:
         if self.is_over:
             self._over.fire()
         return records, reach
-
-    def mark_before(self, row: int) -> Mark | None:
-        """Return the last mark at or before a row, and forget the earlier ones."""
-        while len(self.marks) > 1 and self.marks[1].row <= row:
-            self.marks.popleft()
-        return self.marks[0] if self.marks and self.marks[0].row <= row else None
 
     async def close(self) -> None:
         """Close the file once the reading thread has ended."""

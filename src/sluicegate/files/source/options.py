@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..._core.clock import Clock
     from ..._core.source import ClaimHost
     from ..._core.subscriptions import SubscriptionLocks
-    from .catalog import Mark
     from .finding import Format, Recorded
     from .readers import RowReader
 
@@ -41,7 +40,6 @@ class FileOptions:
     encoding: str
     files_at_once: int
     max_row_bytes: int
-    follow: bool
     ends: bool
     poll: float
 
@@ -57,8 +55,7 @@ class FileOptions:
         encoding: str,
         files_at_once: int,
         max_row_bytes: int,
-        follow: bool,
-        ends: bool | None,
+        ends: bool,
         poll: float | timedelta,
     ) -> FileOptions:
         """Check the arguments.
@@ -68,11 +65,6 @@ class FileOptions:
         chosen = checks.choice("format", format, _FORMATS)
         if chosen == "parquet":
             need_pyarrow()
-        checks.flag("follow", follow)
-        if follow and chosen not in {"auto", "ndjson"}:
-            raise bad("follow", follow, "only NDJSON can grow while it is read")
-        if follow and ends:
-            raise bad("ends", ends, "a source that follows its files does not end")
         rule = "must be the name of a column, or a function of a row's value"
         if key is not None and not isinstance(key, str):
             key = checks.function("key", key, rule)
@@ -85,8 +77,7 @@ class FileOptions:
             encoding=_encoding(encoding),
             files_at_once=checks.count("files_at_once", files_at_once),
             max_row_bytes=checks.count("max_row_bytes", max_row_bytes),
-            follow=follow,
-            ends=not follow if ends is None else checks.flag("ends", ends),
+            ends=checks.flag("ends", ends),
             poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
         )
 
@@ -101,13 +92,13 @@ class FileOptions:
             return lambda line: _field(line, key)
         return lambda row: row.get(key)
 
-    def open(self, root: Path, recorded: Recorded, start: int, mark: Mark | None) -> RowReader:
+    def open(self, root: Path, recorded: Recorded, start: int) -> RowReader:
         """Open a file at a row. Blocks.
 
         Raises `BrokenFile`, `OSError` and the errors of `form_of`.
         """
         form = form_of(recorded.path, self.format)
-        file = FileBytes(root / recorded.path, recorded, form.compression, follow=self.follow)
+        file = FileBytes(root / recorded.path, recorded, form.compression)
         column = self.key if isinstance(self.key, str) else None
         try:
             if form.format == "parquet":
@@ -124,7 +115,7 @@ class FileOptions:
                     encoding=self.encoding,
                     column=column,
                 )
-            return LineReader(file, start, mark, most_bytes=most, follow=self.follow)
+            return LineReader(file, start, most_bytes=most)
         except BaseException:
             file.close()
             raise

@@ -1,25 +1,15 @@
-"""The interface and the limits shared by the readers of all formats.
+"""Readers of NDJSON and CSV, and the decompressed bytes of a file. Every call blocks.
 
-Reads rows of NDJSON: each line is a row, unchanged. Blocks.
-
-1. A row's number is the number of its line, starting at 0. Empty lines have a number and no row.
-2. Line ends and a byte order mark at the start are not part of a row. A last line without a line
-   end is a row, except in a followed file, where the next append may continue it.
-
-Reads rows of CSV as `dict`, like `csv.DictReader`. Blocks.
-
-1. Rows are numbered from 0 after the header. A row may have several lines.
-2. Quoting is strict by default: an unclosed quote is damage, and does not swallow the rest of the
-   file.
-3. A row with bytes outside of the encoding is an `UndecodableRow`; it ends where it would end if
-   they were letters.
-
-The decompressed bytes of an open file. Blocks.
-
-1. A truncated file is detected, and not taken for a shorter file: gzip has a trailer, zstd has
-   frames.
-2. A plain file has no such end. Its size and time at the end must be the same as when it was
-   opened.
+1. Rows are numbered from 0: lines of NDJSON, where empty lines have a number and no row, and rows of
+   CSV after the header, which may have several lines. Earlier rows than the first one are read and
+   skipped.
+2. A line of NDJSON is a row, unchanged. Line ends and a byte order mark at the start are not part of
+   it.
+3. A row of CSV is a `dict`, like that of `csv.DictReader`. Quoting is strict by default: an unclosed
+   quote is damage, and does not swallow the rest of the file. A row with bytes outside of the
+   encoding is an `UndecodableRow`; it ends where it would end if they were letters.
+4. A truncated file is detected, and not taken for a shorter file: gzip has a trailer, zstd has
+   frames. A plain file has no such end, so its size and time must still be the recorded ones.
 """
 
 from __future__ import annotations
@@ -29,13 +19,11 @@ import gzip
 import io
 import os
 import zlib
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..._core.errors import SluicegateError
 from ..repair import whole_frames
-from .catalog import End, Mark
-from .finding import Look, difference
+from .finding import difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -65,12 +53,8 @@ class RowChunk(NamedTuple):
     rows: Sequence[tuple[int, object]]
     """Row numbers, starting at 0, and values. Empty lines have a number and no row."""
     next_row: int
-    mark: Mark | None = None
-    """The mark of the row `next_row`, if its byte is known."""
-    end: End | None = None
-    """Set if the file has no more rows."""
-    waits: bool = False
-    """Whether a followed file has no more rows at present."""
+    is_end: bool = False
+    """Whether the file has no more rows."""
     broken: str | None = None
     """The reason why no more rows can be read. The rows of this chunk are intact."""
 
@@ -103,75 +87,47 @@ def too_long(row: int, most: int) -> BrokenFile:
 
 
 class LineReader:
-    """Reads lines from a start row on, using a mark close to it if there is one."""
+    """Reads lines from a start row on."""
 
     rows = None
 
-    def __init__(
-        self, file: FileBytes, start: int, mark: Mark | None, *, most_bytes: int, follow: bool
-    ) -> None:
+    def __init__(self, file: FileBytes, start: int, *, most_bytes: int) -> None:
         self._file = file
         self._start = start
-        self._row = self._byte = 0
-        if mark is not None and file.is_plain:
-            file.seek(mark)
-            self._row, self._byte = mark.row, mark.byte
+        self._row = 0
         self._most_bytes = most_bytes
-        self._follow = follow
-        self._waits = False
 
     def read(self, most: int) -> RowChunk:
         """Read the next lines."""
         rows: list[tuple[int, object]] = []
-        end: End | None = None
-        broken: str | None = None
+        is_end, broken = False, None
         try:
-            end = self._read(rows, most)
+            is_end = self._read(rows, most)
         except (BrokenFile, OSError) as error:
             broken = str(error)
-        mark = self._file.mark(self._row, self._byte) if broken is None else None
-        return RowChunk(rows, max(self._row, self._start), mark, end, self._waits, broken)
+        return RowChunk(rows, max(self._row, self._start), is_end, broken)
 
-    def _read(self, rows: list[tuple[int, object]], most: int) -> End | None:
-        file, limit = self._file, self._most_bytes + 2
-        self._waits = False
-        if self._follow:
-            file.check_place(self._byte)
-        size, until = 0, self._byte + PASSED_BYTES
-        while len(rows) < most and size < CHUNK_BYTES and self._byte < until:
-            line = file.line(limit)
-            if line[-1:] != b"\n":
-                return self._last(line, rows)
-            value = self._taken(line)
-            if value and self._row > self._start:
-                rows.append((self._row - 1, value))
+    def _read(self, rows: list[tuple[int, object]], most: int) -> bool:
+        size = passed = 0
+        while len(rows) < most and size < CHUNK_BYTES and passed < PASSED_BYTES:
+            line = self._file.line(self._most_bytes + 2)
+            is_last = line[-1:] != b"\n"
+            value = line[:-2] if line[-2:] == b"\r\n" else line.removesuffix(b"\n")
+            if self._row == 0:
+                value = value.removeprefix(BOM)
+            if len(value) > self._most_bytes:
+                raise too_long(self._row, self._most_bytes)
+            if is_last:
+                self._file.check_end()
+            if value and self._row >= self._start:
+                rows.append((self._row, value))
                 size += len(value)
-        return None
-
-    def _taken(self, line: bytes) -> bytes:
-        """Move past a line and return its value."""
-        value = line[:-2] if line[-2:] == b"\r\n" else line.removesuffix(b"\n")
-        if self._row == 0:
-            value = value.removeprefix(BOM)
-        if len(value) > self._most_bytes:
-            raise too_long(self._row, self._most_bytes)
-        self._row += 1
-        self._byte += len(line)
-        return value
-
-    def _last(self, line: bytes, rows: list[tuple[int, object]]) -> End | None:
-        """Handle a line without a line end: take it if complete; return the end of the file."""
-        if len(line) > self._most_bytes:
-            raise too_long(self._row, self._most_bytes)
-        if self._follow:
-            self._file.back(self._byte)
-            self._waits = True
-            return None
-        end = self._file.end()
-        value = self._taken(line) if line else b""
-        if value and self._row > self._start:
-            rows.append((self._row - 1, value))
-        return end
+            if line:
+                self._row += 1
+            if is_last:
+                return True
+            passed += len(line)
+        return False
 
     def close(self) -> None:
         """Close the file."""
@@ -202,7 +158,7 @@ class CsvReader:
         self._most_bytes = most_bytes
         self._encoding = encoding
         self._column = column
-        self._end: End | None = None
+        self._is_end = False
         self._error: UnicodeDecodeError | None = None
         """The error of a line of the current row."""
         self._raw: list[bytes] = []
@@ -217,7 +173,8 @@ class CsvReader:
             if line[-1:] != b"\n":
                 if len(line) > self._most_bytes:
                     raise too_long(self._row, self._most_bytes)
-                self._end = self._file.end()
+                self._file.check_end()
+                self._is_end = True
             if is_first:
                 line, is_first = line.removeprefix(BOM), False
             self._size += len(line)
@@ -226,7 +183,7 @@ class CsvReader:
             if line:
                 self._raw.append(line)
                 yield self._decoded(line)
-            if self._end is not None:
+            if self._is_end:
                 return
 
     def _decoded(self, line: bytes) -> str:
@@ -247,7 +204,7 @@ class CsvReader:
         except (csv.Error, UnicodeDecodeError) as error:
             broken = f"row {self._row} is not CSV in {self._encoding} ({error})"
         next_row = max(self._row, self._start)
-        return RowChunk(rows, next_row, end=self._end if is_end else None, broken=broken)
+        return RowChunk(rows, next_row, is_end, broken)
 
     def _read(self, rows: list[tuple[int, object]], most: int) -> bool:
         size = passed = 0
@@ -280,8 +237,6 @@ class CsvReader:
 
 # -- bytes -----------------------------------------------------------------------------------------
 
-BEFORE = 1 << 10
-"""Number of bytes before a row that the digest of its mark covers."""
 _BUFFER = 1 << 16
 
 
@@ -291,35 +246,25 @@ class FileBytes:
     Raises `BrokenFile` if the file differs, and `OSError`.
     """
 
-    def __init__(
-        self, path: Path, recorded: Recorded, compression: Compression | None, *, follow: bool
-    ) -> None:
-        self._path = path
+    def __init__(self, path: Path, recorded: Recorded, compression: Compression | None) -> None:
+        self._recorded = recorded
         self._compression = compression
-        self._follow = follow
         self.raw: BinaryIO = path.open("rb")
         try:
-            may_grow = follow or compression is not None
-            self.check(difference(recorded, self.raw.fileno(), may_grow=may_grow))
-            self._look = Look.at(os.fstat(self.raw.fileno()))
+            self._check(difference(recorded, os.fstat(self.raw.fileno())))
             self._stream = self._decompressed()
         except BaseException:
             self.raw.close()
             raise
 
     @staticmethod
-    def check(told: str | None) -> None:
+    def _check(told: str | None) -> None:
         """Raise `BrokenFile` if the file differs from its record."""
         if told is not None:
             raise BrokenFile(
-                f"{told}, so the stored position may be invalid; restore its old content, or "
-                "read it as a new file, with another name or subscription"
+                f"{told}, so the stored position may be invalid; restore its old content and "
+                "time, or read it as a new file, with another name or subscription"
             )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the file is uncompressed."""
-        return self._compression is None
 
     def _decompressed(self) -> BinaryIO:
         if self._compression == "gzip":
@@ -346,40 +291,13 @@ class FileBytes:
                 raise
             raise BrokenFile(f"it cannot be read ({error})") from error
 
-    def seek(self, mark: Mark) -> None:
-        """Continue at a mark. Raises `BrokenFile` if the bytes before it have changed."""
-        if self._mark_digest(mark.byte) != mark.digest:
-            self.check("its content before the stored position has changed")
-        self.raw.seek(mark.byte)
-
-    def back(self, byte: int) -> None:
-        """Continue at this byte of a plain file."""
-        self.raw.seek(byte)
-
-    def mark(self, row: int, byte: int) -> Mark | None:
-        """Return the mark of a row that begins here."""
-        return Mark(row, byte, self._mark_digest(byte)) if self.is_plain else None
-
-    def _mark_digest(self, byte: int) -> str:
-        start = max(0, byte - BEFORE)
-        before = os.pread(self.raw.fileno(), byte - start, start)
-        return blake2b(before, digest_size=8).hexdigest()
-
-    def end(self) -> End:
+    def check_end(self) -> None:
         """Check that this is the end of the complete file. Raises `BrokenFile`."""
-        file = self.raw.fileno()
-        if self._compression == "zstd" and whole_frames(file) != os.fstat(file).st_size:
+        status = os.fstat(self.raw.fileno())
+        if self._compression == "zstd" and whole_frames(self.raw.fileno()) != status.st_size:
             raise BrokenFile("it was cut off: its last zstd frame is incomplete")
-        now = Look.at(os.fstat(file))
-        if (now.size, now.modified) != (self._look.size, self._look.modified):
-            self.check("it was written to while it was read")
-        return End(self._look.size, self._look.modified)
-
-    def check_place(self, byte: int) -> None:
-        """Check that a followed file was not replaced. Raises `BrokenFile` and `OSError`."""
-        now = self._path.stat()
-        if now.st_ino != self._look.file or now.st_size < byte:
-            self.check("it was replaced or cut while it was followed")
+        if difference(self._recorded, status) is not None:
+            self._check("it was written to while it was read")
 
     def close(self) -> None:
         """Close the file."""

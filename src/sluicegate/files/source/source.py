@@ -80,10 +80,8 @@ class FileSource:
         encoding: the encoding of CSV files; default UTF-8.
         max_row_bytes: the most bytes in a line of NDJSON or a row of CSV; default 16 MiB. A longer
             row is damage.
-        follow: whether NDJSON files grow. Appended lines are read once they have a line end, and no
-            file is ever finished.
-        ends: whether the source ends when all files are read; default: true unless `follow` is set.
-        poll: seconds between checks for new files, and for new lines in followed files; default 1.
+        ends: whether the source ends when all files are read; default `True`.
+        poll: seconds between checks for new files; default 1.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` for `format="parquet"` without
@@ -108,8 +106,7 @@ class FileSource:
         csv_options: Mapping[str, Any] | None = None,
         encoding: str = "utf-8",
         max_row_bytes: int = 16 << 20,
-        follow: bool = False,
-        ends: bool | None = None,
+        ends: bool = True,
         poll: float | timedelta = 1.0,
         clock: Clock | None = None,
     ) -> None:
@@ -122,7 +119,6 @@ class FileSource:
             encoding=encoding,
             files_at_once=files_at_once,
             max_row_bytes=max_row_bytes,
-            follow=follow,
             ends=ends,
             poll=poll,
         )

@@ -35,7 +35,7 @@ from ..._core.subscriptions import CountsMembers
 from ..._core.threads import in_thread
 from ..._core.told import for_log, text_of
 from .catalog import FileCatalog
-from .finding import Look, Recorded, form_of, record
+from .finding import Recorded, difference, form_of, record
 from .holding import FileHolder, logger
 from .readers import UnreadFiles, named
 
@@ -162,8 +162,6 @@ class OpenFiles:
         if not catalog.entries and options.ends:
             raise ConfigError(self._nothing())
         self._look_at = self._clock.now() + options.poll
-        for held in self._holder.all:
-            held.reading.wake()
 
     async def _balance(self) -> None:
         """Claim this process's share of the files, and release excess ones."""
@@ -173,7 +171,7 @@ class OpenFiles:
         if isinstance(self._locks, CountsMembers):
             members = await self._locks.members(self._options.subscription)
             share = math.ceil(share / members)
-        most = share if self._options.follow else min(share, self._options.files_at_once)
+        most = min(share, self._options.files_at_once)
         held = [each for each in self._holder.all if not each.reading.is_over]
         if len(held) > most and not self._giving_up:
             for each in sorted(held, key=lambda each: each.entry.path)[most:]:
@@ -273,7 +271,7 @@ class SeenFiles:
     new: list[Recorded] = field(default_factory=list[Recorded])
     refused: dict[str, str] = field(default_factory=dict[str, str])
     """Paths that could not be inspected, with reasons."""
-    looks: dict[str, Look] = field(default_factory=dict[str, Look])
+    looks: dict[str, object] = field(default_factory=dict[str, object])
     """The status of known files that exist."""
     troubles: dict[str, str] = field(default_factory=dict[str, str])
     """Known files that cannot be read, with reasons."""
@@ -300,7 +298,7 @@ def look_at(options: FileOptions, root: Path, entries: Iterable[FileEntry]) -> S
 
 def _look_at(options: FileOptions, root: Path, entry: FileEntry, seen: SeenFiles) -> None:
     try:
-        look = Look.at((root / entry.path).stat())
+        status = (root / entry.path).stat()
     except FileNotFoundError:
         if not entry.is_finished:
             seen.troubles[entry.path] = _VANISHED
@@ -308,10 +306,9 @@ def _look_at(options: FileOptions, root: Path, entry: FileEntry, seen: SeenFiles
     except OSError as error:
         seen.troubles[entry.path] = error.strerror or str(error)
         return
-    seen.looks[entry.path] = look
-    end = entry.place.end
-    if end is not None:
-        if (look.size, look.modified) != end:
+    look = seen.looks[entry.path] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    if entry.is_finished:
+        if difference(entry.recorded, status) is not None:
             seen.troubles[entry.path] = _CHANGED
     elif entry.trouble is not None and (options.ends or look == entry.seen):
         seen.troubles[entry.path] = entry.trouble
