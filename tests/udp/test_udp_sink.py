@@ -26,7 +26,7 @@ from sluicegate import (
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.retry import Backoff, Retry
 from sluicegate.udp import UdpSink
-from sluicegate.udp.channel import connected
+from sluicegate.udp.channel import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -295,7 +295,7 @@ def _local(path: Path) -> Iterator[tuple[Any, socket.socket]]:
 async def test_a_full_send_buffer_is_waited_for(tmp_path: Path) -> None:
     """Local datagram sockets have one; UDP's own buffer drains by itself."""
     with _local(tmp_path / "far") as (address, far):
-        endpoint = await connected(address)
+        endpoint = await connect(address)
         sent = 0
         while True:
             sending = asyncio.create_task(endpoint.send(b"%d" % sent, 10.0))
@@ -313,7 +313,7 @@ async def test_a_full_send_buffer_is_waited_for(tmp_path: Path) -> None:
 async def test_a_send_buffer_that_stays_full_is_told(tmp_path: Path) -> None:
     """The datagram is dropped."""
     with _local(tmp_path / "far") as (address, far):
-        endpoint = await connected(address)
+        endpoint = await connect(address)
         sent = 0
         with pytest.raises(UnavailableError, match=r"was full for 0\.05 s"):
             while True:

@@ -91,7 +91,7 @@ class ArrowRows:
         """Records of rows of Python values; a row with an unfit value gets an error."""
         columns = [*self._targets.values()]
         values = list(zip(*rows, strict=True)) if rows else [() for _ in columns]
-        return _records(columns, indices, values, errors, make=TargetColumn.of_values, pick=_picked)
+        return _records(columns, indices, values, errors, make=TargetColumn.of_values, pick=_pick)
 
     def of_columns(self, record_batch: Any, names: Sequence[str]) -> Records:
         """Records of these columns of a record batch; a row with an unfit value gets an error.
@@ -115,7 +115,7 @@ class ArrowRows:
             except UnfitType as error:
                 raise PermanentError(f"column {column.name!r}: {error}") from error
         indices = range(record_batch.num_rows)
-        return _records(columns, indices, found, {}, make=TargetColumn.of_column, pick=_taken)
+        return _records(columns, indices, found, {}, make=TargetColumn.of_column, pick=_take)
 
     def refused(self, schema: Any) -> dict[str, str]:
         """The columns of a schema whose types never fit, with the remedy for each."""
@@ -174,11 +174,11 @@ def _bad_places(column: TargetColumn, values: Any, make: MakeArray) -> dict[int,
     return bad
 
 
-def _picked(values: Any, places: Sequence[int]) -> list[Any]:
+def _pick(values: Any, places: Sequence[int]) -> list[Any]:
     return [values[place] for place in places]
 
 
-def _taken(column: Any, places: Sequence[int]) -> Any:
+def _take(column: Any, places: Sequence[int]) -> Any:
     return column.take(pa.array(places, pa.int64()))
 
 

@@ -33,7 +33,7 @@ from .._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from ..http.errors import HttpStatusError, RecordRefused, cut
+from ..http.errors import HttpStatusError, RecordRefused, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,8 +81,8 @@ def for_code(
 ) -> SinkError:
     """The error that the sink raises for an exception of the server."""
     name, kind, repair = _meaning(code, status, text)
-    cause = ClickHouseError(code, name, status, place, cut(text))
-    message = f"ClickHouse at {place}: {cut(text) or f'error {code}'}"
+    cause = ClickHouseError(code, name, status, place, shorten(text))
+    message = f"ClickHouse at {place}: {shorten(text) or f'error {code}'}"
     summary = f"ClickHouse at {place}: error {code}" + (f" {name}" if name else "")
     if kind is ErrorClass.REFUSED:
         repair = repair.format(table=table)

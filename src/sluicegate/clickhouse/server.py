@@ -90,10 +90,12 @@ async def read_table(ask: Ask, name: TableName) -> TableFacts:
     version = (0, 0) if found is None else (int(found[1]), int(found[2]))
     taken = types_of(columns)
     usual = tuple(each for each, _, default in columns if each in taken and default != "EPHEMERAL")
-    return TableFacts(taken, usual, version, str(text), _sent(settings, version), columns)
+    return TableFacts(
+        taken, usual, version, str(text), _settings_to_send(settings, version), columns
+    )
 
 
-def _sent(known: Sequence[str], version: tuple[int, int]) -> frozenset[str]:
+def _settings_to_send(known: Sequence[str], version: tuple[int, int]) -> frozenset[str]:
     """The settings to send, of those that the server knows."""
     return frozenset(known) - (set() if version >= _VIEWS_SINCE else {VIEWS_SETTING})
 
@@ -210,7 +212,7 @@ def own_settings(*, deduplicate: bool, async_insert: bool) -> dict[str, str]:
     }
 
 
-def checked_settings(settings: object) -> dict[str, str]:
+def check_settings(settings: object) -> dict[str, str]:
     """The user's settings as strings. Raises `ConfigError`."""
     rule = "must be a mapping of names of settings to numbers, bools or strings"
     if settings is None:

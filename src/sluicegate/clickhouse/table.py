@@ -84,9 +84,9 @@ class WatchedTable:
         """Read the table. Raises `ConfigError` if it does not fit the sink's arguments,
         `RefusedError` if it does not exist, and the errors of the request.
         """
-        self._accept(self._made(await read_table(self._ask, self._name), None))
+        self._accept(self._build(await read_table(self._ask, self._name), None))
 
-    async def encoded(self, batch: Batch[Any]) -> tuple[OpenClickHouseTable, Records]:
+    async def encode(self, batch: Batch[Any]) -> tuple[OpenClickHouseTable, Records]:
         """The records of a batch, and their table.
 
         Raises `PermanentError` for columns in which no value could fit, `RefusedError` if items do
@@ -99,7 +99,7 @@ class WatchedTable:
             records = _records(table, batch)
             if not isinstance(records, PermanentError) and not records.errors:
                 return table, records
-        return self._encoded_by(await read_table(self._ask, self._name), batch)
+        return self._encode_by(await read_table(self._ask, self._name), batch)
 
     def misfits(self, table: OpenClickHouseTable, batch: Batch[Any]) -> dict[int, BaseException]:
         """An error for each item of a sent batch that does not fit the columns as last compared."""
@@ -123,7 +123,7 @@ class WatchedTable:
         if told != self._told:
             self._told, self._is_stale = told, True
 
-    def _made(self, facts: TableFacts, kept: tuple[str, ...] | None) -> OpenClickHouseTable:
+    def _build(self, facts: TableFacts, kept: tuple[str, ...] | None) -> OpenClickHouseTable:
         check_server(facts, deduplicate=self._deduplicate, is_arrow=self._is_arrow)
         return OpenClickHouseTable(
             facts, self._name, self._columns, self._row, is_arrow=self._is_arrow, kept=kept
@@ -133,7 +133,7 @@ class WatchedTable:
         self._table, self._told = table, table.facts.told
         self._is_stale, self._looked_at = False, LOOP_CLOCK.now()
 
-    def _encoded_by(
+    def _encode_by(
         self, facts: TableFacts, batch: Batch[Any]
     ) -> tuple[OpenClickHouseTable, Records]:
         """The records by the columns that more items fit: the sink's, or the current ones."""
@@ -141,7 +141,7 @@ class WatchedTable:
         best: tuple[OpenClickHouseTable, Records | PermanentError] | None = None
         for names in (kept, None) if self._columns is None and kept != facts.usual else (kept,):
             try:
-                table = self._made(facts, names)
+                table = self._build(facts, names)
             except ConfigError as reason:
                 error = reason
                 continue
@@ -194,7 +194,7 @@ class OpenClickHouseTable:
         self._name = name
         self._is_given = columns is not None
         self._has_row = row is not None
-        self._columns = self._chosen(columns or kept)
+        self._columns = self._choose(columns or kept)
         self._rows = RowMaker(tuple(self._columns), row)
         self._json = JsonRows(self._columns)
         self._arrow = self._arrow_rows() if is_arrow else None
@@ -280,7 +280,7 @@ class OpenClickHouseTable:
             return tuple(self._columns)
         return tuple(batch.record_batch.schema.names)
 
-    def _chosen(self, columns: Sequence[str] | None) -> dict[str, ColumnType]:
+    def _choose(self, columns: Sequence[str] | None) -> dict[str, ColumnType]:
         known = self.facts.columns
         if columns is None:
             return {each: known[each] for each in self.facts.usual}
@@ -354,7 +354,7 @@ class JsonRows:
         return type(made)(found, made.records, errors)
 
     def _all(self, rows: Sequence[Sequence[Any]]) -> list[bytes]:
-        columns = map(_checked, self._rules, zip(*rows, strict=True))
+        columns = map(_check_column, self._rules, zip(*rows, strict=True))
         names = self._names
         return all_to_json(
             [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -365,7 +365,7 @@ class JsonRows:
         return to_json({name: _named(name, rule, value) for name, rule, value in values})
 
 
-def _checked(rule: ValueRule, values: Sequence[Any]) -> Sequence[Any]:
+def _check_column(rule: ValueRule, values: Sequence[Any]) -> Sequence[Any]:
     if rule.numbers is None and rule.plain.issuperset(map(type, values)):
         return values
     return list(map(rule.convert, values))

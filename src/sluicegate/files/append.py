@@ -101,7 +101,7 @@ class FileSettings:
         """
         stem, ending = stem_and_ending(self.path)
         when, number = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ"), 0
-        if (last := max(_archived(self.path), default=None)) is not None and last[0] >= when:
+        if (last := max(_archives(self.path), default=None)) is not None and last[0] >= when:
             when, number = last[0], last[1] + 1
         return self.path.with_name(f"{stem}-{when}{f'-{number}' if number else ''}{ending}")
 
@@ -115,10 +115,10 @@ def stem_and_ending(path: Path) -> tuple[str, str]:
 
 def archives(path: Path) -> list[Path]:
     """Return the rotated files of `path`, oldest first."""
-    return [each for *_, each in sorted(_archived(path))]
+    return [each for *_, each in sorted(_archives(path))]
 
 
-def _archived(path: Path) -> list[tuple[str, int, Path]]:
+def _archives(path: Path) -> list[tuple[str, int, Path]]:
     """Return the time, the number and the path of each rotated file."""
     stem, ending = stem_and_ending(path)
     pattern = re.compile(rf"{re.escape(stem)}-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?{re.escape(ending)}")
@@ -223,7 +223,7 @@ class AppendFile:
             settings.path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | link | _FLAGS, settings.mode
         )
         try:
-            self._end = _repaired(file, settings)
+            self._end = _repair(file, settings)
             if settings.fsync != "never":
                 _sync_folder(settings.path.parent)
         except BaseException:
@@ -280,7 +280,7 @@ class AppendFile:
             os.close(file)
 
 
-def _repaired(file: int, settings: FileSettings) -> int:
+def _repair(file: int, settings: FileSettings) -> int:
     """Move an unfinished end aside and return the file's size."""
     found = os.fstat(file)
     if not S_ISREG(found.st_mode):
@@ -431,7 +431,7 @@ class FileLock:
         `OSError`.
         """
         for _ in range(_LOCK_TRIES):
-            self._file = self._locked()
+            self._file = self._lock_file()
             if self._is_in_place(self._file):
                 return
             self.release()  # it was removed before it was locked
@@ -460,7 +460,7 @@ class FileLock:
         if file is not None:
             os.close(file)
 
-    def _locked(self) -> int:
+    def _lock_file(self) -> int:
         file = os.open(self._beside, _LOCK_FLAGS, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

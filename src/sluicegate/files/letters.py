@@ -92,7 +92,7 @@ class FileStore(NotedStore):
 
     async def hold(self) -> None:
         """See `Store`."""
-        self._journal = _opened(self._beside, follows=False, mode=self._mode)
+        self._journal = _open_append(self._beside, follows=False, mode=self._mode)
         self._read_notes()
         self._need_notes()
 
@@ -101,9 +101,9 @@ class FileStore(NotedStore):
         with ExitStack() as stack:
             for path in dict.fromkeys((self._path, real(self._path))):
                 if path.exists():
-                    stack.callback(_opened(path).close)
+                    stack.callback(_open_append(path).close)
             if self._beside.is_symlink() or self._beside.exists():
-                stack.callback(_opened(self._beside, follows=False, mode=self._mode).close)
+                stack.callback(_open_append(self._beside, follows=False, mode=self._mode).close)
             self._read_notes()
             self._need_notes()
             gone = {letter.key async for letter in self.letters(selection)}
@@ -181,7 +181,7 @@ class FileStore(NotedStore):
             self._read_notes()
 
 
-def _opened(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:
+def _open_append(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:
     """Open a file exclusively, and repair its end."""
     packed = False
     if follows and path.exists():

@@ -137,7 +137,7 @@ class HttpBase(Openable):
                 follow_redirects=False,
             )
             async with room, request as answer:
-                answered = await self._answered(answer, secrets, part)
+                answered = await self._read_answer(answer, secrets, part)
         except Exception as error:
             if answered is nothing:
                 raise for_transport(error, endpoint.place, secrets.redact)  # noqa: B904  # the cause is set
@@ -146,7 +146,7 @@ class HttpBase(Openable):
             raise answered
         return answered
 
-    async def _answered(
+    async def _read_answer(
         self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]
     ) -> HttpResponse | SinkError:
         """The response to a success, or the error that a response represents. Raises only
@@ -323,9 +323,9 @@ class Inflater:
     def pieces(self, raw: bytes) -> Iterator[bytes]:
         """The content of `raw`, at most 64 KiB at a time. Raises `zlib.error`."""
         for start in range(0, len(raw), _PIECE):
-            yield from self._inflated(raw[start : start + _PIECE])
+            yield from self._inflate(raw[start : start + _PIECE])
 
-    def _inflated(self, raw: bytes) -> Iterator[bytes]:
+    def _inflate(self, raw: bytes) -> Iterator[bytes]:
         self._began = True
         piece = b""
         while raw or len(piece) == _PIECE:

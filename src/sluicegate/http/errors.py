@@ -202,7 +202,7 @@ def for_status(
     `reason` is a word that logs may show. With `repair` the response is a refusal, whatever its
     status.
     """
-    cause = HttpStatusError(status, place, cut(body), retry_after)
+    cause = HttpStatusError(status, place, shorten(body), retry_after)
     summary = (
         f"HTTP {status} {_phrase(status)}".rstrip()
         + f" from {place}"
@@ -213,10 +213,10 @@ def for_status(
         repair = repair or repair_of(status, place)
         summary = f"{summary}; to repair: {repair}"
     delay = retry_after if kind in {_U, _R} else None
-    return caused(_made(kind, cause, repair or ""), cause, summary=summary, retry_after=delay)
+    return caused(_build(kind, cause, repair or ""), cause, summary=summary, retry_after=delay)
 
 
-def _made(kind: ErrorClass, cause: HttpStatusError, repair: str) -> SinkError:
+def _build(kind: ErrorClass, cause: HttpStatusError, repair: str) -> SinkError:
     message = str(cause)
     if kind is ErrorClass.THROTTLE:
         return ThrottledError(message, retry_after=cause.retry_after)
@@ -245,7 +245,7 @@ def for_transport(error: Exception, place: str, redact: Callable[[str], str] = s
     if status is not None and not 200 <= status < 300:  # raised by a response hook of the client
         return caused(for_status(status, place, "", None), error)
     name, kind = type(error).__name__, _class_of(error)
-    text = cut(redact(text_of(error)) or name)
+    text = shorten(redact(text_of(error)) or name)
     refused = _OF_PROXY.match(text) if name == "ProxyError" else None
     if refused is not None and int(refused[1]) in REFUSALS:
         repair = (
@@ -277,7 +277,7 @@ def for_broken_answer(
     """
     if isinstance(error, UnknownOutcomeError):
         return error
-    text = cut(redact(text_of(error)) or type(error).__name__)
+    text = shorten(redact(text_of(error)) or type(error).__name__)
     if _class_of(error) is not None:
         return _unknown(error, f"no complete answer from {place}", text)
     name = type(error).__name__
@@ -302,7 +302,7 @@ def _unknown(error: Exception, what: str, text: str) -> UnknownOutcomeError:
     return caused(made, error, summary=summary)
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """Server text, truncated for a message."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 

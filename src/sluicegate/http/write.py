@@ -38,7 +38,7 @@ from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from .._core.told import text_of
 from .._core.values.encoding import item_error
-from .errors import RecordRefused, cut
+from .errors import RecordRefused, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,12 +117,12 @@ class RequestSeries:
                 result = (
                     None
                     if self._format.parse is None
-                    else _parsed(self._format.parse, response, part)
+                    else _parse(self._format.parse, response, part)
                 )
             except Exception as error:
-                self._failed(body, part, error)
+                self._fail(body, part, error)
             else:
-                self._succeeded(body, part, result)
+                self._succeed(body, part, result)
         if not (self._errors or self._outcomes or self._details):
             return None
         return WriteResult(len(self._batch), self._errors, self._outcomes, self._details)
@@ -141,14 +141,14 @@ class RequestSeries:
         whole = len(body.places) == len(self._batch)
         return self._batch if whole else self._batch.pick(self._indices(body))
 
-    def _failed(self, body: Body, part: Batch[Any], error: Exception) -> None:
+    def _fail(self, body: Body, part: Batch[Any], error: Exception) -> None:
         if isinstance(error, (TooLargeError, RecordRefused)) and len(body.places) > 1:
             self._batch.delivery.heard((error,))
             self._todo.extendleft(
                 reversed(
                     [
                         each
-                        for places in self._divided(body.places, error)
+                        for places in self._divide(body.places, error)
                         for each in self._bodies(places)
                     ]
                 )
@@ -163,7 +163,7 @@ class RequestSeries:
                 self._errors.update(dict.fromkeys(self._indices(other), error))
             self._todo.clear()
 
-    def _divided(self, places: range, error: SinkError) -> Sequence[range]:
+    def _divide(self, places: range, error: SinkError) -> Sequence[range]:
         """The parts of a body to send again."""
         at = error.at if isinstance(error, RecordRefused) and self._believes else None
         if at is None or not 0 <= at < len(places):
@@ -171,7 +171,7 @@ class RequestSeries:
         self._blamed.add(places[at : at + 1])
         return around(places, at)
 
-    def _succeeded(self, body: Body, part: Batch[Any], result: WriteResult | None) -> None:
+    def _succeed(self, body: Body, part: Batch[Any], result: WriteResult | None) -> None:
         if body.places in self._blamed:
             self._believes = False
         indices = self._indices(body)
@@ -191,21 +191,21 @@ class RequestSeries:
                 part.settle((index,), result.outcomes.get(index, Outcome.DELIVERED), result.details)
 
 
-def _parsed(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
+def _parse(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
     """Parse the outcome of each item; an unreadable response leaves every outcome unknown."""
     try:
         result = cast("object", parse(response, part))
         if result is None:
             return None
         if isinstance(result, WriteResult):
-            return _checked(result, len(part))
+            return _check_result(result, len(part))
     except SinkError:
         raise
     except Exception as error:
         name = type(error).__name__
         made = ResultMismatch(
             f"the answer cannot be understood ({name}: "
-            f"{cut(response.redact(text_of(error)))}); {_UNKNOWN}"
+            f"{shorten(response.redact(text_of(error)))}); {_UNKNOWN}"
         )
         summary = f"the answer cannot be understood ({name}); {_UNKNOWN}"
         raise caused(made, error, summary=summary)  # noqa: B904  # the cause is set
@@ -216,7 +216,7 @@ def _parsed(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> W
     )
 
 
-def _checked(result: WriteResult, size: int) -> WriteResult:
+def _check_result(result: WriteResult, size: int) -> WriteResult:
     """Return `result` if it covers exactly `size` items. Raises `ResultMismatch`, or any error that
     a malformed result causes.
     """

@@ -115,7 +115,7 @@ _MAY_PASS = frozenset(
 _BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
-def translated(error: BaseException, place: str) -> SinkError:
+def translate(error: BaseException, place: str) -> SinkError:
     """Return our error for an error of the store; `place` is part of the message."""
     if isinstance(error, SinkError):
         return error

@@ -85,7 +85,7 @@ class ObjectStore(NotedStore):
 
     async def __aenter__(self) -> Self:
         self._folder = ObjectFolder(self._given)
-        if not await self._listed():
+        if not await self._list():
             raise StoreError(
                 f"{self._given.place}: there are no objects of dead letters (*.ndjson) below it"
             )
@@ -132,7 +132,7 @@ class ObjectStore(NotedStore):
         await self.hold()
         gone = {letter.key async for letter in self.letters(selection)}
         if gone:
-            for each in await self._listed():
+            for each in await self._list():
                 await self._purge(each.path, gone)
             await self._purge_notes(gone)
         return len(gone)
@@ -145,10 +145,10 @@ class ObjectStore(NotedStore):
             raise StoreError("the store is not open")
         return self._folder
 
-    async def _listed(self) -> list[Listed]:
+    async def _list(self) -> list[Listed]:
         return [
             each
-            for each in await self._open.listed()
+            for each in await self._open.list_objects()
             if each.path.endswith((*ENDS,)) and not _HIDDEN.match(each.path) and each.size
         ]
 
@@ -168,7 +168,7 @@ class ObjectStore(NotedStore):
             except NoLetterError:
                 return "", each.path
 
-        times = await asyncio.gather(*map(begun, await self._listed()))
+        times = await asyncio.gather(*map(begun, await self._list()))
         return [path for _, path in sorted(times)]
 
     def _letters_of(self, path: str, content: bytes) -> Iterator[Letter]:
@@ -194,7 +194,7 @@ class ObjectStore(NotedStore):
                 self._learn(line, f"{self._given.place}/{path}")
 
     async def _note_paths(self) -> list[str]:
-        listed = await self._open.listed(NOTES)
+        listed = await self._open.list_objects(NOTES)
         return [each.path for each in listed if _NOTE.fullmatch(each.path)]
 
     async def _store_note(self, content: bytes) -> None:
@@ -250,17 +250,17 @@ def _lines(path: str, content: bytes) -> Iterator[bytes]:
 def _plain(path: str, content: bytes, *, is_part: bool = False) -> bytes:
     match _compression(path):
         case "gzip":
-            return _unpacked(content, lambda: zlib.decompressobj(wbits=31), is_part=is_part)
+            return _unpack(content, lambda: zlib.decompressobj(wbits=31), is_part=is_part)
         case "zstd":
             import zstandard  # an optional dependency
 
             start = zstandard.ZstdDecompressor().decompressobj
-            return _unpacked(content, start, is_part=is_part)
+            return _unpack(content, start, is_part=is_part)
         case _:
             return content
 
 
-def _unpacked(content: bytes, start: Callable[[], Any], *, is_part: bool) -> bytes:
+def _unpack(content: bytes, start: Callable[[], Any], *, is_part: bool) -> bytes:
     """Decompress all members of a content: an object may have been joined from several."""
     made: list[bytes] = []
     while content:

@@ -104,14 +104,14 @@ class ParquetSink(ObjectBase):
         `RefusedError`.
         """
         if isinstance(batch, ArrowBatch) and self._schema is None:
-            self._first = self._known(self._in_files(batch).schema)
+            self._first = self._complete_schema(self._in_files(batch).schema)
         return await self._write(batch)
 
-    def _known(self, schema: Any) -> Any:
+    def _complete_schema(self, schema: Any) -> Any:
         """The schema of the first batch. A type that was not known then, since a column had no
         value, is that of the first batch with values.
         """
-        made = schema if self._first is None else _tables().completed(self._first, schema)
+        made = schema if self._first is None else _tables().complete(self._first, schema)
         if made is not self._first and (trouble := self._encoder.trouble_with(made)):
             repair = "convert the column, or pass a schema= without it"
             raise RefusedError(f"{self!r}: {trouble}", repair=repair)
@@ -121,7 +121,7 @@ class ParquetSink(ObjectBase):
         if isinstance(batch, ArrowBatch):
             made = _tables().of_columns(self._columns(batch), self._schema or self._first)
             items = self._settings.partitions.items_of(batch)
-            return self._divided(batch, items, made, range(len(batch)), {})
+            return self._divide(batch, items, made, range(len(batch)), {})
         if self._rows is None:
             raise RefusedError(
                 f"{self!r} has no schema, and the items are not Arrow columns",
@@ -131,10 +131,10 @@ class ParquetSink(ObjectBase):
         if self._takes_names and {*map(type, items)} == {dict}:
             with suppress(KeyError):
                 made = _tables().of_rows(items, self._schema, are_named=True)
-                return self._divided(batch, items, made, range(len(items)), {})
+                return self._divide(batch, items, made, range(len(items)), {})
         indices, rows, errors = self._rows.rows(batch)
         made = _tables().of_rows(rows, self._schema)
-        return self._divided(batch, items, made, indices, dict(errors))
+        return self._divide(batch, items, made, indices, dict(errors))
 
     def _in_files(self, batch: ArrowBatch) -> Any:
         """The columns that are not only in the folders' names."""
@@ -156,7 +156,7 @@ class ParquetSink(ObjectBase):
             )
         return batch.record_batch.select(wanted)
 
-    def _divided(
+    def _divide(
         self,
         batch: Batch[Any],
         items: Sequence[Any],

@@ -48,15 +48,13 @@ class Partitions:
                 raise bad("partition_by", named, "must name at least one column")
             rule = "must be a field's name, or a function of an item"
             getters = {
-                name: _checked(f"partition_by[{name!r}]", value, rule)
+                name: _check(f"partition_by[{name!r}]", value, rule)
                 for name, value in named.items()
             }
             fields = [value for value in named.values() if isinstance(value, str)]
             return cls(getters, fields if len(fields) == len(named) else None)
         names = column_names("partition_by", given)
-        return cls(
-            {name: _checked("partition_by", name, "must be a name") for name in names}, names
-        )
+        return cls({name: _check("partition_by", name, "must be a name") for name in names}, names)
 
     @property
     def names(self) -> Sequence[str]:
@@ -99,7 +97,7 @@ class Partitions:
         return dict(groups), errors
 
 
-def _checked(name: str, value: object, rule: str) -> Getter:
+def _check(name: str, value: object, rule: str) -> Getter:
     if callable(value):
         return cast("Getter", function(name, value, rule))
     found = getter(name, value)

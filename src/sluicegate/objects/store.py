@@ -23,7 +23,7 @@ from .._core.errors import ConfigError, SluicegateError
 from .._core.extras import need
 from .._core.options import Options
 from .._core.threads import in_thread, uncut
-from .errors import is_of_bucket, missing_folder, translated, unreadable_folder
+from .errors import is_of_bucket, missing_folder, translate, unreadable_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -104,7 +104,7 @@ class StoreGiven:
         path: str = unquote(urlsplit(str(self.given)).path)
         return path
 
-    def made(self) -> Any:
+    def make(self) -> Any:
         """Create the store.
 
         Raises `ConfigError` for options that obstore refuses and for a function that returns a
@@ -133,7 +133,7 @@ class StoreGiven:
         except Exception as error:
             if self.is_folder:
                 raise missing_folder(self.folder) from error
-            told = str(translated(error, self.place))
+            told = str(translate(error, self.place))
             raise ConfigError(f"url={self.place}: the store cannot be made ({told})") from None
 
     def __repr__(self) -> str:
@@ -173,7 +173,7 @@ class Uploads:
 
     def __init__(self, given: StoreGiven, *, concurrency: int, close_timeout: float) -> None:
         self._given = given
-        self._store = given.made()
+        self._store = given.make()
         self._place = given.place
         self._folder = Path(given.folder) if given.is_folder else None
         self._target: Path | None = self._folder and self._folder.resolve()
@@ -206,7 +206,7 @@ class Uploads:
     async def _put(self, path: str, body: Any, content_type: str) -> str | None:
         attributes = None if self._folder else {"Content-Type": content_type}
         try:
-            target = self._followed()
+            target = self._follow()
             put: Coroutine[Any, Any, Any] = obstore().put_async(
                 self._store,
                 path,
@@ -219,11 +219,11 @@ class Uploads:
             if target is not None:
                 await in_thread(sync, target / path, target)
         except Exception as error:
-            raise translated(error, self._place) from None
+            raise translate(error, self._place) from None
         tag: str | None = stored["e_tag"]
         return tag
 
-    def _followed(self) -> Path | None:
+    def _follow(self) -> Path | None:
         """Return the local folder, and open its store anew if its path leads to another one by now.
 
         Raises `RefusedError` if there is none, since obstore would create it, and the `SinkError`
@@ -239,7 +239,7 @@ class Uploads:
         except OSError as error:
             raise unreadable_folder(error, self._place) from error
         if target != self._target:
-            self._store, self._target = self._given.made(), target
+            self._store, self._target = self._given.make(), target
         return target
 
 
@@ -277,11 +277,11 @@ class ObjectFolder:
     """
 
     def __init__(self, given: StoreGiven) -> None:
-        self._store = given.made()
+        self._store = given.make()
         self.place = given.place
         self._root = Path(given.folder).resolve() if given.is_folder else None
 
-    async def listed(self, below: str | None = None) -> Sequence[Listed]:
+    async def list_objects(self, below: str | None = None) -> Sequence[Listed]:
         """Return all objects, or those in one folder, by path."""
 
         def work() -> list[Listed]:
@@ -372,4 +372,4 @@ class ObjectFolder:
         try:
             return await in_thread(work)
         except Exception as error:
-            raise translated(error, self.place) from None
+            raise translate(error, self.place) from None

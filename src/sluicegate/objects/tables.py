@@ -61,7 +61,7 @@ def _type_of(name: str, value: Any) -> Any:
         ) from None
 
 
-def completed(known: Any, schema: Any) -> Any:
+def complete(known: Any, schema: Any) -> Any:
     """`known`, with the types of `schema` for the columns whose type is null; the same object if
     there are none.
     """
@@ -92,7 +92,7 @@ def of_rows(rows: Sequence[Any], schema: Any, *, are_named: bool = False) -> Mad
         kept = rows if len(positions) == len(rows) else [rows[each] for each in positions]
         return [list(map(itemgetter(key), kept)) for key in keys]
 
-    return _made(len(rows), chosen, schema, of_values)
+    return _build(len(rows), chosen, schema, of_values)
 
 
 def of_columns(columns: Any, schema: Any) -> MadeTable:
@@ -103,22 +103,22 @@ def of_columns(columns: Any, schema: Any) -> MadeTable:
             return list(columns.columns)
         return [column.take(pa.array(positions, pa.int64())) for column in columns.columns]
 
-    return _made(len(columns), chosen, schema, of_column)
+    return _build(len(columns), chosen, schema, of_column)
 
 
-def _made(
+def _build(
     size: int,
     chosen: Callable[[Sequence[int]], Sequence[Any]],
     schema: Any,
     make: Callable[[Any, Any], Any],
 ) -> MadeTable:
     positions: Sequence[int] = range(size)
-    columns, errors = made_columns(schema, chosen(positions), make)
+    columns, errors = build_columns(schema, chosen(positions), make)
     if errors:
         positions = [position for position in positions if position not in errors]
         if not positions:
             return MadeTable(schema.empty_table(), positions, errors)
-        columns, _ = made_columns(schema, chosen(positions), make)
+        columns, _ = build_columns(schema, chosen(positions), make)
     return MadeTable(pa.Table.from_arrays(columns, schema=schema), positions, errors)
 
 
@@ -185,7 +185,7 @@ _FINE = ("us", "ns")
 """The time units that can represent every Python value."""
 
 
-def made_columns(
+def build_columns(
     schema: Any, given: Sequence[Any], make: Callable[[Any, Any], Any]
 ) -> tuple[list[Any], dict[int, BaseException]]:
     """The columns that `make` creates from the given ones, and the errors of rows that do not fit."""
@@ -244,12 +244,12 @@ def _of_whole_numbers(values: Sequence[Any], kind: Any) -> Any:
 
 def of_column(column: Any, field: Any) -> Any:
     """Convert a column. Raises if a value, or the type, does not fit the field."""
-    made = column if column.type == field.type else _converted(column, field.type)
+    made = column if column.type == field.type else _convert(column, field.type)
     _require(made, field)
     return made
 
 
-def _converted(column: Any, kind: Any) -> Any:
+def _convert(column: Any, kind: Any) -> Any:
     if types.is_null(column.type):
         return column.cast(kind)
     if _family(column.type) != _family(kind):

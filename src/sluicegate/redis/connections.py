@@ -120,7 +120,7 @@ class RedisConnections:
         is lost: commands without a reply may have been executed.
         """
         async with self._room:
-            connection = await self._connected()
+            connection = await self._connect()
             is_reusable = False
             try:
                 is_reusable = await self._exchange(connection, commands, take)
@@ -162,7 +162,7 @@ class RedisConnections:
         except self._refusals as error:
             return error
 
-    async def _connected(self) -> Any:
+    async def _connect(self) -> Any:
         options = self._options
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + options.timeout):
@@ -245,12 +245,12 @@ class RedisOptions:
             if client_options:
                 raise checks.bad("client_options", "...", "requires a URL: a client has its own")
         size = checks.optional_count("pool_size", pool_size)
-        place = "" if url is None else _checked_url(url)
+        place = "" if url is None else _check_url(url)
         return cls(
             url=cast("str | None", url),
             place="the client of a function" if url is None else place,
             client=client,
-            client_options=_checked_options(client_options),
+            client_options=_check_options(client_options),
             pool_size=size or (POOL_SIZE if client is None else None),
             timeout=checks.seconds("timeout", timeout, usual=checks.LONG_TIMEOUT),
             close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
@@ -287,7 +287,7 @@ class RedisOptions:
         return f"RedisOptions({self.place})"
 
 
-def _checked_url(url: object) -> str:
+def _check_url(url: object) -> str:
     """Check the URL; return the form for messages."""
     parts = addresses.split("url", url, _SCHEMES, _RULE)
     if not (parts.hostname or parts.path):
@@ -306,7 +306,7 @@ def _checked_url(url: object) -> str:
     return addresses.place(parts)
 
 
-def _checked_options(options: Mapping[str, Any] | None) -> Options:
+def _check_options(options: Mapping[str, Any] | None) -> Options:
     if options is not None and not isinstance(cast("object", options), Mapping):
         rule = "must be a mapping of options of redis.asyncio.Redis"
         raise checks.bad("client_options", type(options).__name__, rule)

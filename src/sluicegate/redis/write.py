@@ -147,7 +147,7 @@ class RedisWrite:
         """One shared error for all items that are refused for the same reason."""
         known = self._refusals.get((name, str(answer)))
         if known is None:
-            where = f"the key {_shown(name)!r}"
+            where = f"the key {_text(name)!r}"
             known = self._refusals[name, str(answer)] = refusal(answer, where)
         return known
 
@@ -157,7 +157,7 @@ class RedisWrite:
             return  # nothing was pushed, or it is already logged
         connections.untrimmed.add(name)
         why = refusal(answer, "LTRIM")
-        say(logger, logging.WARNING, _GROWS, connections.place, _shown(name), why)
+        say(logger, logging.WARNING, _GROWS, connections.place, _text(name), why)
 
     # -- entries of an earlier attempt --------------------------------------------------------------
 
@@ -300,5 +300,5 @@ def _cut(items: Sequence[RedisItem]) -> list[list[RedisItem]]:
     return parts
 
 
-def _shown(name: bytes) -> str:
+def _text(name: bytes) -> str:
     return name.decode(errors="backslashreplace")

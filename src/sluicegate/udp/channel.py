@@ -76,7 +76,7 @@ class UdpChannel:
         addresses = await self._addresses()
         if len(addresses) == 1:
             try:
-                self._endpoint = await connected(addresses[0])
+                self._endpoint = await connect(addresses[0])
             except OSError as error:
                 raise self._error(error) from error
             self._address = addresses[0][4]
@@ -119,7 +119,7 @@ class UdpChannel:
         for address in await self._addresses():
             endpoint: UdpEndpoint | None = None
             try:
-                endpoint = await connected(address)
+                endpoint = await connect(address)
                 await endpoint.send(data, self._timeout)
                 await endpoint.hear(PROBE_SECONDS)
             except OSError as error:
@@ -229,7 +229,7 @@ class UdpEndpoint(asyncio.DatagramProtocol):
         self._transport.abort()
 
 
-async def connected(found: Any) -> UdpEndpoint:
+async def connect(found: Any) -> UdpEndpoint:
     """Open an endpoint that sends to one address. Raises `OSError`."""
     family, kind, protocol, _, address = found
     made = socket.socket(family, kind, protocol)

@@ -88,17 +88,17 @@ def _statsd_tags(tags: Any) -> str:
         return ",".join([_pair(key, value) for key, value in given.items()])
     if isinstance(tags, str) or not isinstance(tags, (Sequence, set, frozenset)):
         raise TypeError(f"the tags are {type(tags).__name__}; expected a mapping or strings")
-    return ",".join([_checked(_TAG, tag) for tag in cast("Sequence[Any]", tags)])
+    return ",".join([_check(_TAG, tag) for tag in cast("Sequence[Any]", tags)])
 
 
 def _pair(key: Any, value: Any) -> str:
-    name = _checked(_TAG_KEY, key)
+    name = _check(_TAG_KEY, key)
     if value is None or value == "":
         return name
-    return f"{name}:{_checked(_TAG, value if isinstance(value, str) else str(value))}"
+    return f"{name}:{_check(_TAG, value if isinstance(value, str) else str(value))}"
 
 
-def _checked(pattern: re.Pattern[str], text: Any) -> str:
+def _check(pattern: re.Pattern[str], text: Any) -> str:
     if not isinstance(text, str) or not pattern.fullmatch(text):
         raise ValueError(
             f"the tag {repr_of(text)} must be a string without ',', '|' or line breaks"
@@ -119,7 +119,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 def line(item: Any) -> str:
     """The line of a point. Raises `ValueError` or `TypeError` for an item that is not a point."""
-    measurement = _escaped("measurement", part_of(item, "measurement"), _IN_NAME)
+    measurement = _escape("measurement", part_of(item, "measurement"), _IN_NAME)
     if measurement.startswith("#"):
         raise ValueError(f"the measurement {measurement!r} would be a comment")
     fields = ",".join(_fields(_mapping("fields", part_of(item, "fields"))))
@@ -133,8 +133,8 @@ def _line_tags(tags: Mapping[Any, Any]) -> list[str]:
     """The tags sorted by key, as InfluxDB recommends."""
     found = [
         (
-            _escaped("tag", key),
-            _escaped("value of a tag", value if isinstance(value, str) else str(value)),
+            _escape("tag", key),
+            _escape("value of a tag", value if isinstance(value, str) else str(value)),
         )
         for key, value in tags.items()
         if value is not None and value != ""
@@ -144,7 +144,7 @@ def _line_tags(tags: Mapping[Any, Any]) -> list[str]:
 
 def _fields(fields: Mapping[Any, Any]) -> list[str]:
     return [
-        f"{_escaped('field', key)}={_field_value(value)}"
+        f"{_escape('field', key)}={_field_value(value)}"
         for key, value in fields.items()
         if value is not None
     ]
@@ -187,7 +187,7 @@ def _mapping(what: str, given: Any) -> Mapping[Any, Any]:
     return cast("Mapping[Any, Any]", given)
 
 
-def _escaped(what: str, text: Any, special: re.Pattern[str] = _SPECIAL) -> str:
+def _escape(what: str, text: Any, special: re.Pattern[str] = _SPECIAL) -> str:
     if not isinstance(text, str) or not text:
         raise ValueError(f"the {what} {repr_of(text)} must be a non-empty string")
     if _BREAK.search(text) or _ENDS.search(text):

@@ -145,7 +145,7 @@ class UdpSink(Openable):
         sent: list[int] = []
         indices = [index for index, _ in chosen]
         try:
-            for datagram in packed(indices, [record for _, record in chosen], self._limit):
+            for datagram in pack(indices, [record for _, record in chosen], self._limit):
                 await channel.send(datagram.data)
                 sent += datagram.indices
         except SinkError as error:
@@ -176,7 +176,7 @@ def too_large(record: bytes, limit: int) -> TooLargeError | None:
     return TooLargeError(f"{told}={limit:,})")
 
 
-def packed(indices: Sequence[int], records: Sequence[bytes], limit: int) -> list[Datagram]:
+def pack(indices: Sequence[int], records: Sequence[bytes], limit: int) -> list[Datagram]:
     """Datagrams of records separated by newlines, as full as the order of records allows."""
     found: list[Datagram] = []
     held: list[int] = []

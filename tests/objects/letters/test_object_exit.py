@@ -20,7 +20,7 @@ given = StoreGiven.of(sys.argv[1], config=None, client_options=None, timeout=5.0
 async def main():
     folder = ObjectFolder(given)
     assert await folder.read("x") == b"content"
-    assert [each.path for each in await folder.listed()] == ["x"]
+    assert [each.path for each in await folder.list_objects()] == ["x"]
 
 asyncio.run(main())
 """

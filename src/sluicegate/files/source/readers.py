@@ -182,11 +182,11 @@ class CsvReader:
                 raise too_long(self._row, self._most_bytes)
             if line:
                 self._raw.append(line)
-                yield self._decoded(line)
+                yield self._decode(line)
             if self._is_end:
                 return
 
-    def _decoded(self, line: bytes) -> str:
+    def _decode(self, line: bytes) -> str:
         try:
             return line.decode(self._encoding)
         except UnicodeDecodeError as error:
@@ -252,7 +252,7 @@ class FileBytes:
         self.raw: BinaryIO = path.open("rb")
         try:
             self._check(difference(recorded, os.fstat(self.raw.fileno())))
-            self._stream = self._decompressed()
+            self._stream = self._decompress()
         except BaseException:
             self.raw.close()
             raise
@@ -266,7 +266,7 @@ class FileBytes:
                 "time, or read it as a new file, with another name or subscription"
             )
 
-    def _decompressed(self) -> BinaryIO:
+    def _decompress(self) -> BinaryIO:
         if self._compression == "gzip":
             return io.BufferedReader(gzip.GzipFile(fileobj=self.raw), _BUFFER)
         if self._compression == "zstd":
@@ -318,7 +318,7 @@ class UnreadFiles(SluicegateError):
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
-        super().__init__(f"not read to the end: {named(files)}")
+        super().__init__(f"not read to the end: {list_reasons(files)}")
         self.files = dict(files)
 
     def __reduce__(self) -> tuple[type[UnreadFiles], tuple[dict[str, str]]]:
@@ -329,7 +329,7 @@ class BrokenFile(Exception):
     """A file cannot be read further; the message is the reason."""
 
 
-def named(files: Mapping[str, str]) -> str:
+def list_reasons(files: Mapping[str, str]) -> str:
     """Format paths with their reasons, up to a limit."""
     told = [f"{path} ({reason})" for path, reason in sorted(files.items())[:SHOWN]]
     more = len(files) - len(told)

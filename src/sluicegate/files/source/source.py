@@ -154,7 +154,7 @@ class FileSource:
             troubles = Troubles(host, options.subscription, logger)
             parts = FileParts(options, options.files.root, locks, host, self._clock)
             files = self._files = OpenFiles(parts, state, troubles)
-            stack.callback(self._closed)
+            stack.callback(self._forget)
             await stack.enter_async_context(files.running())
             yield
 
@@ -164,7 +164,7 @@ class FileSource:
             raise bad("path", str(self._options.files), f"there is no directory {root}")
         return SQLiteSubscriptions(root / STATE, lease=LEASE)
 
-    def _closed(self) -> None:
+    def _forget(self) -> None:
         self._files = None
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:

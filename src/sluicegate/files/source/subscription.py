@@ -37,7 +37,7 @@ from ..._core.told import for_log, text_of
 from .catalog import FileCatalog
 from .finding import Recorded, difference, form_of, record
 from .holding import FileHolder, logger
-from .readers import UnreadFiles, named
+from .readers import UnreadFiles, list_reasons
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -179,7 +179,7 @@ class OpenFiles:
         free = [entry for entry in readable if not entry.is_held]
         await self._holder.claim(free, most - len(self._holder.all))
         waiting = {} if self._holder.all else {entry.path: "held" for entry in free}
-        told = _HELD.format(named(waiting)) if waiting else None
+        told = _HELD.format(list_reasons(waiting)) if waiting else None
         self._troubles.note("locks", told)
 
     def _give_up(self, held: HeldFile) -> None:
@@ -190,12 +190,12 @@ class OpenFiles:
 
     def _note_troubles(self) -> None:
         unread = self._unread()
-        told = f"cannot be read: {named(unread)}" if unread else None
+        told = f"cannot be read: {list_reasons(unread)}" if unread else None
         self._troubles.note("files", told if self._catalog.entries else self._nothing())
 
     def _nothing(self) -> str:
         """Return the reason why there is no file."""
-        why = f" ({named(self._refused)})" if self._refused else ""
+        why = f" ({list_reasons(self._refused)})" if self._refused else ""
         return _NO_FILES.format(self._options.files, why)
 
     def _unread(self) -> dict[str, str]:
@@ -227,7 +227,7 @@ class OpenFiles:
         while True:
             if self._failure is not None:
                 raise self._failure
-            if found := self._delivered(claims, most):
+            if found := self._deliver(claims, most):
                 return found
             if self._is_over:
                 if unread := self._unread():
@@ -235,7 +235,7 @@ class OpenFiles:
                 return None
             await wait_until(self._clock, math.inf, self._parts.news)
 
-    def _delivered(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+    def _deliver(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         found: list[Fetched] = []
         for held in self._holder.among(claims):
             taken = held.reading.take(most) if most > 0 else None

@@ -449,7 +449,7 @@ def unread(error: SinkError) -> SinkError:
     return caused(made, error)
 
 
-def judged(
+def judge(
     place: str,
     actions: Mapping[int, Action],
     found: Mapping[int, dict[str, Any] | SinkError],

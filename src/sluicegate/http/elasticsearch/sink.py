@@ -30,7 +30,7 @@ from .answer import (
     AnswerReader,
     ConflictError,
     found_in,
-    judged,
+    judge,
     lookups,
     refusal_of_request,
     unread,
@@ -114,7 +114,7 @@ class ElasticsearchSink(HttpBase):
             checks.choice("compression", compression, ("gzip",))
         super().__init__(
             endpoint(
-                _url(url, "_bulk", {**_checked_params(params), "filter_path": FILTER}),
+                _url(url, "_bulk", {**_check_params(params), "filter_path": FILTER}),
                 own_headers={"content-type": "application/x-ndjson", "accept": "application/json"},
                 compression=compression,
                 **options,
@@ -178,9 +178,9 @@ class ElasticsearchSink(HttpBase):
         if result is None:
             return None
         taken = {i: error for i, error in result.errors.items() if isinstance(error, ConflictError)}
-        return await self._verified(batch, records, result, taken) if taken else result
+        return await self._verify(batch, records, result, taken) if taken else result
 
-    async def _verified(
+    async def _verify(
         self,
         batch: Batch[Any],
         records: Records,
@@ -206,7 +206,7 @@ class ElasticsearchSink(HttpBase):
             else:
                 found.update(zip(part, found_in(response.body, len(part)), strict=True))
         errors, outcomes = dict(result.errors), dict(result.outcomes)
-        for index, judgement in judged(self._endpoint.place, actions, found, stored).items():
+        for index, judgement in judge(self._endpoint.place, actions, found, stored).items():
             if judgement is None:
                 del errors[index]
                 outcomes[index] = Outcome.DUPLICATE
@@ -249,7 +249,7 @@ class ElasticsearchSink(HttpBase):
         )
 
 
-def _checked_params(params: Mapping[str, str] | None) -> dict[str, str]:
+def _check_params(params: Mapping[str, str] | None) -> dict[str, str]:
     given = dict(params or {})
     if "filter_path" in given:
         raise bad("params", "filter_path", "is set by the sink, which needs every item's status")
@@ -359,7 +359,7 @@ class ActionMaker:
         if self._routing is not None and (routing := self._routing(item)) is not None:
             action += f',"routing":{encode_basestring(str(routing))}'
         if self._version is not None and (version := self._version(item)) is not None:
-            action += _versioned(operation, version, self._version_type)
+            action += _with_version(operation, version, self._version_type)
         return action + "}}"
 
     def _source(self, item: Any) -> bytes:
@@ -405,7 +405,7 @@ def _id(value: object) -> str:
     return encode_basestring(text)
 
 
-def _versioned(operation: str, version: object, version_type: str) -> str:
+def _with_version(operation: str, version: object, version_type: str) -> str:
     if operation not in _TAKES_VERSION:
         raise ValueError(f"{operation!r} takes no version")
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
