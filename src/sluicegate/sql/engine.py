@@ -1,25 +1,16 @@
-"""Access to the database: a URL, an engine, or a function that returns one; validated.
+"""The engine of a sink: a URL, an engine, or a function that returns one; and calls of plain functions
+on its connections.
 
-An SQLAlchemy engine, async or not, that runs plain functions of a connection.
+The work is written once, as plain functions of a connection: an async engine runs them through
+SQLAlchemy's own bridge, any other engine in threads.
 
-The work is written once, as plain functions: an async engine runs them through SQLAlchemy's own
-bridge, any other engine in threads.
-
-The connections of an engine, reused across calls.
-
-1. Each is in autocommit mode, so a single statement needs no transaction; the writer itself begins
-   and ends transactions of several statements.
-2. A checkout from SQLAlchemy's pool takes as long as a short statement. So the sink keeps the
-   connections of its own engine, unless the user has set pool options, which then apply to each
-   write.
-3. A connection is kept only in a state known to be good: a cancelled call closes its connection,
-   and a lost connection closes the idle ones too, since the server has probably gone.
-4. A connection that was idle for more than `FRESH_SECONDS`, or whose socket has an end or data to
-   read, is tested first: the server or a proxy may have closed it, and a statement that discovers
-   this would have an unknown outcome.
-5. An error while connecting is an outage or a refusal, whatever class the driver gives it.
-6. A peer may be silent for ever, so no end of a connection waits for it: after a cancellation or a
-   loss the socket is broken first, and a thread that reads from it ends.
+1. Connections are those of SQLAlchemy's pool, in autocommit mode: a single statement needs no
+   transaction, and the writer itself begins and ends transactions of several statements.
+2. The pool of the sink's own engine tests a connection before each write: the server or a proxy may
+   have closed it, and a statement that discovers this would have an unknown outcome.
+3. An error while connecting is an outage or a refusal, whatever class the driver gives it.
+4. A peer may be silent for ever, so no end of a connection waits for it: after a cancellation the
+   socket is broken first, and a thread that reads from it ends.
 """
 
 from __future__ import annotations
@@ -27,24 +18,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import socket
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from .._core.addresses import UNSET, split, unreadable
 from .._core.checks import bad
-from .._core.clock import LoopClock
-from .._core.errors import ConfigError, MissingExtra, UnknownOutcomeError
+from .._core.clock import LOOP_CLOCK
+from .._core.errors import ConfigError, MissingExtra
 from .._core.extras import need
 from .._core.options import Options
 from .._core.runtime.closing import close_within
 from .dialects import dialect_of
-from .errors import for_connecting, is_moved, is_refusal
+from .errors import for_connecting, is_moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -135,7 +127,7 @@ class EngineGiven:
         place = "an engine" if is_engine else "the engine of a function"
         return cls(given, place, size or POOL_SIZE, Options({}), close_timeout, prepares)
 
-    def made(self) -> SqlEngine:
+    def make(self) -> SqlEngine:
         """Create the engine. Raises `ConfigError` for options or a driver that SQLAlchemy refuses."""
         sqlalchemy = _sqlalchemy()
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -143,7 +135,14 @@ class EngineGiven:
         given, closes = self.given, False
         if isinstance(given, sqlalchemy.URL):
             closes = True
-            options = {"pool_size": self.size, "max_overflow": 0, **self.options}
+            options = {
+                "pool_size": self.size,
+                "max_overflow": 0,
+                "pool_pre_ping": True,
+                "pool_reset_on_return": None,
+                "isolation_level": "AUTOCOMMIT",
+                **self.options,
+            }
             try:
                 is_async = given.get_dialect().is_async
                 make = create_async_engine if is_async else sqlalchemy.create_engine
@@ -157,10 +156,9 @@ class EngineGiven:
             self._set_up(given.sync_engine if is_async else given)
         elif not isinstance(given, _engines()):
             given = given()
-        keeps = closes and not any(name.startswith("pool") for name in self.options)
         kind: Any = AsyncSqlEngine if isinstance(given, AsyncEngine) else ThreadedSqlEngine
         made: SqlEngine = kind(
-            given, closes=closes, keeps=keeps, size=self.size, close_timeout=self.close_timeout
+            given, closes=closes, size=self.size, close_timeout=self.close_timeout
         )
         return made
 
@@ -205,83 +203,70 @@ def _engines() -> tuple[type[Any], ...]:
 
 # -- engines ---------------------------------------------------------------------------------------
 
-# -- connections -----------------------------------------------------------------------------------
-
 R = TypeVar("R")
-LONGEST = 15_000
-"""Longest statement, in characters, that asyncpg itself keeps prepared; SQLAlchemy also keeps
-longer ones.
-"""
 
 
-async def _by_asyncpg(driver: Any, statement: str, values: Sequence[Any]) -> None:
-    await driver.execute(statement, *values)
-
-
-async def _by_asyncmy(driver: Any, statement: str, values: Sequence[Any]) -> None:
-    async with driver.cursor() as cursor:
-        await cursor.execute(statement, values)
-
-
-SENDS = {"asyncpg": _by_asyncpg, "asyncmy": _by_asyncmy}
-"""Functions that run a statement directly on the connection of an async driver, without
-SQLAlchemy's bridge.
-"""
-
-
-class SqlEngine(Protocol):
+class SqlEngine(ABC):
     """An engine that runs functions on its connections."""
 
-    @property
-    def sync(self) -> Engine:
-        """The engine, or the synchronous engine inside an async engine."""
-        ...
+    sync: Engine
+    """The engine, or the synchronous engine inside an async engine."""
 
+    def __init__(self, engine: Engine, *, closes: bool, size: int, close_timeout: float) -> None:
+        self.sync = engine
+        self._closes = closes
+        self._close_timeout = close_timeout
+        self._connections = SqlConnections(engine, is_own=closes)
+
+    @abstractmethod
     async def run(self, function: Callable[[Connection], R]) -> R:
         """Run a function on a connection in autocommit mode.
 
-        Suspends. Raises the errors of the function and of the client.
+        Suspends. Raises the errors of the function and of the client. A cancelled call breaks its
+        socket, if the driver shows it, so that it ends.
         """
-        ...
 
-    async def execute(
-        self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]
-    ) -> None:
-        """Run a statement that returns nothing, directly on the driver if that is faster.
+    @abstractmethod
+    async def _dispose(self) -> None:
+        """Close the idle connections of the sink's own engine."""
 
-        `function` runs it through SQLAlchemy, also after a refusal, so that the error is
-        SQLAlchemy's. Raises `UnknownOutcomeError` if the connection was lost.
+    async def renew(self) -> None:
+        """Close the idle connections of the sink's own engine: their prepared statements are for an
+        earlier form of the table. Suspends for a bounded time.
         """
-        ...
+        if self._closes:
+            with contextlib.suppress(TimeoutError):
+                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+                    await self._dispose()
 
     async def close(self) -> None:
-        """Close the connections, and the engine if the sink created it.
+        """Close the connections of the sink's own engine.
 
         Suspends for at most `close_timeout`; after that time, or a cancellation, the sockets are
         broken.
         """
-        ...
+        if not self._closes:
+            return
+        closing = asyncio.ensure_future(self._dispose())
+        try:
+            await asyncio.wait([closing], timeout=close_within(self._close_timeout))
+        finally:
+            if not closing.done():
+                self._connections.cut_all()
+                closing.cancel()
+        if not closing.cancelled() and closing.done():
+            closing.result()
 
 
-class AsyncSqlEngine:
-    """An async engine. A cancelled call closes its connection.
-
-    On a kept connection the driver runs the statement, and SQLAlchemy only repeats failed ones. Its
-    execution and its bridge into the loop cost more: a write through it takes 1.54 times the
-    processor time for 1 row, 1.37 for 10 and 1.38 for 100 with asyncpg, and 1.34, 1.43 and 1.19
-    with asyncmy (medians of 40 interleaved rounds).
-    """
+class AsyncSqlEngine(SqlEngine):
+    """An async engine."""
 
     def __init__(
-        self, engine: AsyncEngine, *, closes: bool, keeps: bool, size: int, close_timeout: float
+        self, engine: AsyncEngine, *, closes: bool, size: int, close_timeout: float
     ) -> None:
-        self.sync = engine.sync_engine
-        self._close_timeout = close_timeout
+        super().__init__(engine.sync_engine, closes=closes, size=size, close_timeout=close_timeout)
         self._engine = engine
-        self._closes = closes
-        self._connections = SqlConnections(self.sync, keeps=keeps, now=_now())
         self._slots = asyncio.Semaphore(size)
-        self._send = SENDS.get(self.sync.dialect.driver)
 
     async def run(self, function: Callable[[Connection], R]) -> R:
         """See `SqlEngine`."""
@@ -290,73 +275,30 @@ class AsyncSqlEngine:
         owner = object()
         async with self._slots:
             call: Coroutine[Any, Any, R] = greenlet_spawn(self._connections.call, function, owner)
-            if self._send is not None:
-                return await call
-            # psycopg would ask the server to cancel the statement, and wait for it
             calling = asyncio.ensure_future(call)
             try:
                 return await asyncio.shield(calling)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError:  # a driver may ask the server to cancel, and wait for it
                 if not self._connections.cut(owner):
                     calling.cancel()
-                calling.add_done_callback(_ignored)
+                calling.add_done_callback(_ignore)
                 await asyncio.wait([calling], timeout=close_within(self._close_timeout))
                 calling.cancel()
                 raise
 
-    async def execute(
-        self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]
-    ) -> None:
-        """See `SqlEngine`."""
-        from sqlalchemy.util import greenlet_spawn
-
-        send, con = self._send, None
-        if send is not None and len(statement) <= LONGEST and not self._slots.locked():
-            con = self._connections.fresh()
-        if send is None or con is None:
-            return await self.run(function)
-        async with self._slots:
-            try:
-                await send(con.connection.driver_connection, statement, values)
-            except Exception as error:
-                if not is_refusal(error):
-                    con.invalidate()
-                    told = f"the connection was lost: {error!r}"
-                    raise UnknownOutcomeError(told) from error
-                await greenlet_spawn(function, con)
-                con.invalidate()  # the driver's prepared statement may be stale
-            except BaseException:
-                con.invalidate()
-                raise
-            finally:
-                self._connections.give_back(con)
-
-    async def close(self) -> None:
-        """See `SqlEngine`."""
-        await _closed(self._close(), self._connections, self._close_timeout)
-
-    async def _close(self) -> None:
-        from sqlalchemy.util import greenlet_spawn
-
-        await greenlet_spawn(self._connections.close)
-        if self._closes:
-            await self._engine.dispose()
+    async def _dispose(self) -> None:
+        await self._engine.dispose()
 
 
-class ThreadedSqlEngine:
+class ThreadedSqlEngine(SqlEngine):
     """Any other engine, in threads.
 
-    A cancelled call waits for its thread for at most `close_timeout`; then its socket is broken, if
-    the driver shows it, so that the thread ends. A call that is still queued for a thread is dropped.
+    A cancelled call waits for its thread for at most `close_timeout`; then its socket is broken. A
+    call that is still queued for a thread is dropped.
     """
 
-    def __init__(
-        self, engine: Engine, *, closes: bool, keeps: bool, size: int, close_timeout: float
-    ) -> None:
-        self.sync = engine
-        self._closes = closes
-        self._close_timeout = close_timeout
-        self._connections = SqlConnections(engine, keeps=keeps, now=_now())
+    def __init__(self, engine: Engine, *, closes: bool, size: int, close_timeout: float) -> None:
+        super().__init__(engine, closes=closes, size=size, close_timeout=close_timeout)
         self._threads = ThreadPoolExecutor(size, "sluicegate-sql")
 
     async def run(self, function: Callable[[Connection], R]) -> R:
@@ -368,7 +310,7 @@ class ThreadedSqlEngine:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if not call.cancel() and not future.done():
-                future.add_done_callback(_ignored)
+                future.add_done_callback(_ignore)
                 try:
                     await asyncio.wait([future], timeout=close_within(self._close_timeout))
                 finally:
@@ -376,52 +318,22 @@ class ThreadedSqlEngine:
                         self._connections.cut(owner)
             raise
 
-    async def execute(
-        self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]
-    ) -> None:
-        """See `SqlEngine`; always through SQLAlchemy."""
-        await self.run(function)
-
     async def close(self) -> None:
         """See `SqlEngine`."""
         self._threads.shutdown(wait=False)
-        await _closed(self._close(), self._connections, self._close_timeout)
+        await super().close()
 
-    async def _close(self) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._connections.close)
-        if self._closes:
-            await loop.run_in_executor(None, self.sync.dispose)
+    async def _dispose(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.sync.dispose)
 
 
-async def _closed(
-    work: Coroutine[Any, Any, None], connections: SqlConnections, within: float
-) -> None:
-    """Run the work for at most `within` seconds; then break the connections."""
-    closing = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait([closing], timeout=close_within(within))
-    finally:
-        if not closing.done():
-            connections.cut_all()
-            closing.cancel()
-    if not closing.cancelled() and closing.done():
-        closing.result()
-
-
-def _now() -> Callable[[], float]:
-    """The clock of the running loop, readable in any thread."""
-    return LoopClock(asyncio.get_running_loop()).now
-
-
-def _ignored(future: asyncio.Future[Any]) -> None:
+def _ignore(future: asyncio.Future[Any]) -> None:
     """Retrieve the error of a call that is no longer awaited."""
     if not future.cancelled():
         future.exception()
 
 
-FRESH_SECONDS = 1.0
-
+# -- connections -----------------------------------------------------------------------------------
 
 SOCKETS: dict[str, Callable[[Any], Any]] = {
     "asyncpg": lambda driver: _socket_of(getattr(driver, "_transport", None)),
@@ -443,50 +355,42 @@ def _socket_of(transport: Any) -> Any:
 
 
 class SqlConnections:
-    """Provides connections for calls, and keeps them. Thread-safe.
+    """Takes connections from the engine's pool for calls. Thread-safe."""
 
-    Args:
-        engine: the engine of the connections.
-        keeps: whether connections are kept.
-        now: the time in monotonic seconds.
-    """
+    def __init__(self, engine: Engine, *, is_own: bool) -> None:
+        from sqlalchemy import event
 
-    def __init__(self, engine: Engine, *, keeps: bool, now: Callable[[], float]) -> None:
         self._engine = engine
-        self._keeps = keeps
-        self._now = now
-        self._is_closed = False
+        self._is_own = is_own
         self._socket = SOCKETS.get(engine.dialect.driver)
-        self._idle: list[tuple[Connection, float]] = []
-        self._closing: Any = None
-        """The driver's connection that `close` is closing."""
         self._used: dict[object, Connection] = {}
         """The connections of running calls, by their owners."""
+        self._open: WeakSet[Any] = WeakSet()
+        """The records of the pool of the sink's own engine."""
+        if is_own:
+            event.listen(engine, "connect", lambda _, record: self._open.add(record))
 
     def call(self, function: Callable[[Connection], R], owner: object | None = None) -> R:
         """Call a function with a connection. The function must end its transaction or invalidate
         the connection. `cut(owner)` breaks the call off.
         """
         owner = object() if owner is None else owner
+        con: Connection | None = None
         try:
-            con = self._taken(owner)
-        except BaseException:
-            if (left := self._used.pop(owner, None)) is not None:
-                self._end(left)
-            raise
-        try:
+            con = self._connected(owner)
             return function(con)
         except Exception as error:
-            if is_moved(error):
+            if con is not None and is_moved(error):
                 con.invalidate()
             raise
         except BaseException:
-            self._break(con)
-            con.invalidate()
+            if con is not None:
+                self._break(con)
+                con.invalidate()
             raise
         finally:
-            del self._used[owner]
-            self.give_back(con)
+            if (used := self._used.pop(owner, None)) is not None:
+                _close(used)
 
     def cut(self, owner: object) -> bool:
         """Break the connection of a running call, so that the call fails. Return whether it has one;
@@ -498,11 +402,17 @@ class SqlConnections:
         return con is not None
 
     def cut_all(self) -> None:
-        """Break all connections, even while `close` closes them; does not suspend."""
-        if self._closing is not None:
-            self._break_socket(self._closing)
-        for con in [*self._used.values(), *[each for each, _ in self._idle]]:
-            self._break(con)
+        """Break all connections of the sink's own engine; does not suspend."""
+        for record in list(self._open):
+            self._break_socket(record.driver_connection)
+
+    def _connected(self, owner: object) -> Connection:
+        """A connection of the pool in autocommit mode; `_used` has it from now on."""
+        try:
+            con = self._used[owner] = self._engine.connect()
+            return con if self._is_own else con.execution_options(isolation_level="AUTOCOMMIT")
+        except Exception as error:
+            raise for_connecting(error)  # noqa: B904  # it has its cause
 
     def _break(self, con: Connection) -> None:
         """Break a connection's socket, if the driver shows it."""
@@ -515,99 +425,9 @@ class SqlConnections:
                 with socket.socket(fileno=os.dup(found.fileno())) as same:
                     same.shutdown(socket.SHUT_RDWR)
 
-    def _end(self, con: Connection) -> None:
-        """Break a connection, and close it."""
-        self._break(con)
-        con.invalidate()
-        _close(con)
-
-    def fresh(self) -> Connection | None:
-        """Take a recently used idle connection that is still open, if there is one; return it with
-        `give_back`.
-        """
-        found = self._popped()
-        if found is None:
-            return None
-        if self._now() - found[1] > FRESH_SECONDS or self._is_ended(found[0]):
-            self._idle.append(found)
-            return None
-        return found[0]
-
-    def _is_ended(self, con: Connection) -> bool:
-        """Whether an idle connection may have ended, without a round trip: its socket is closed, or
-        has an end, an error or data to read.
-        """
-        if self._socket is None:
-            return False
-        if (socket := self._socket(con.connection.driver_connection)) is None:
-            return True
-        poll = select.poll()
-        poll.register(socket, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def _taken(self, owner: object) -> Connection:
-        """An idle connection that is known to work, or a new one; `_used` has it from now on."""
-        while True:
-            if (con := self.fresh()) is not None:
-                self._used[owner] = con
-                return con
-            if (found := self._popped()) is None:
-                return self._connected(owner)
-            con = self._used[owner] = found[0]
-            if _answers(con):
-                return con
-            del self._used[owner]
-            _close(con)
-            self._drop_idle()
-
-    def _connected(self, owner: object) -> Connection:
-        """A new connection in autocommit mode."""
-        try:
-            con = self._used[owner] = self._engine.connect()
-            return con.execution_options(isolation_level="AUTOCOMMIT")
-        except Exception as error:
-            raise for_connecting(error)  # noqa: B904  # it has its cause
-
-    def _popped(self) -> tuple[Connection, float] | None:
-        """The most recently used connection with the time of its use; another thread may take it
-        first.
-        """
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
-
-    def give_back(self, con: Connection) -> None:
-        """Keep a connection, or close it."""
-        if con.invalidated:
-            self._drop_idle()
-        elif self._is_closed:
-            con.invalidate()
-        elif self._keeps:
-            self._idle.append((con, self._now()))
-            return
-        _close(con)
-
-    def _drop_idle(self) -> None:
-        while (found := self._popped()) is not None:
-            self._end(found[0])
-
-    def close(self) -> None:
-        """Close the idle connections; the others are closed at the end of their calls.
-
-        They are in a known state, so their server is told, and not asked.
-        """
-        self._is_closed = True
-        while (found := self._popped()) is not None:
-            con = found[0]
-            self._closing = None if con.invalidated else con.connection.driver_connection
-            con.invalidate()
-            _close(con)
-        self._closing = None
-
 
 def _close(con: Connection) -> None:
-    """Close a connection; one that cannot be reset, such as of a user whose password has expired,
+    """Give a connection back; one that cannot be reset, such as of a user whose password has expired,
     is dropped.
     """
     try:
@@ -615,12 +435,3 @@ def _close(con: Connection) -> None:
     except Exception:  # whatever the error, its work is done
         if not con.closed:
             con.invalidate()
-
-
-def _answers(con: Connection) -> bool:
-    try:
-        con.exec_driver_sql("SELECT 1").close()
-    except Exception:  # whatever the error, use another connection
-        con.invalidate()
-        return False
-    return True

@@ -188,7 +188,7 @@ class SqlSink(Openable):
         return await self._table.store(batch)
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        engine = self._engine.made()
+        engine = self._engine.make()
         stack.push_async_callback(engine.close)
         dialect = dialect_of(engine.sync.dialect.name, prepares=self._engine.prepares)
         table = OpenSqlTable(
@@ -246,7 +246,12 @@ class OpenSqlTable:
 
     async def read(self) -> None:
         """Read the current table. Raises `ConfigError` if the rows do not fit it."""
-        self._plan = await self._look(lambda con: read_plan(con, self._target, self._dialect))
+        before, self._plan = (
+            self._plan,
+            await self._look(lambda con: read_plan(con, self._target, self._dialect)),
+        )
+        if before is not None and before.told != self._plan.told:
+            await self.engine.renew()
         self._read_at = LOOP_CLOCK.now()
 
     async def check_rights(self) -> None:
@@ -300,10 +305,7 @@ class OpenSqlTable:
     async def _write(self, rows: SqlBatch) -> None:
         """Write all rows. Raises `BlamedRow`, with nothing stored, if a row may be at fault."""
         writer = SqlWriter(self.plan, rows)
-        if not rows.commits_alone:
-            await self.engine.run(writer.write)
-        else:
-            await self.engine.execute(*rows.alone(), writer.write_alone)
+        await self.engine.run(writer.write_alone if rows.commits_alone else writer.write)
 
     async def _compare(self) -> None:
         """Read the table again if its columns were altered; look for that once per
