@@ -66,7 +66,6 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     "FakeClock.autojump": lambda on: FakeClock(autojump=on),
     "FileSink.per_process": lambda on: FileSink("events.ndjson", per_process=on),
     "FileSource.ends": lambda on: FileSource("events.ndjson", ends=on),
-    "FileSource.follow": lambda on: FileSource("events.ndjson", follow=on),
     "HttpSink.idempotent": lambda on: HttpSink("http://h", idempotent=on),
     "ItemBatcher.debug": lambda on: ItemBatcher(write, max_batch_size=5, debug=on),
     "JetStreamSource.create": lambda on: JetStreamSource("O", servers="n", durable="d", create=on),

@@ -41,8 +41,8 @@ BOUNDED: dict[tuple[str, str], str] = {
     ("sluicegate.postgres.queues.operating.schema_access", "con.transaction"): _ANSWERED,
     ("sluicegate.postgres.schema.check", "con.transaction"): _ANSWERED,
     ("sluicegate.postgres.schema.installation", "con.transaction"): _ANSWERED,
-    ("sluicegate.redis.line", "connection.disconnect"): "with nowait it does not wait",
-    ("sluicegate.redis.line", "self._pool.release"): "it is local",
+    ("sluicegate.redis.connections", "connection.disconnect"): "with nowait it does not wait",
+    ("sluicegate.redis.connections", "self._pool.release"): "it is local",
     ("sluicegate.sql.engine", "self._engine.dispose"): _SQL,
     ("sluicegate.nats.jetstream.partition", "subscription.unsubscribe"): (
         "it is written to a buffer, within `close_timeout` of the session"
