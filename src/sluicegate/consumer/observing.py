@@ -6,7 +6,7 @@ Without such an observer the handler is called directly.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core.consumer_observer import HandlerEnd
 from .results import Ack, Incomplete, Manual, Nak, Skip, Terminate, ToDeadLetter, reason_of
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .._core.consumer_observer import ConsumerObserver, HandlerOutcome, HandlerWatch
     from .commons import Commons
 
-    Ends = list[tuple[ConsumerObserver, Callable[[HandlerEnd], None]]]
+Ends: TypeAlias = "list[tuple[ConsumerObserver, Callable[[HandlerEnd], None]]]"
 
 
 def observed(

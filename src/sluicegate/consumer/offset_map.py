@@ -23,14 +23,15 @@ import zlib
 from base64 import b85decode, b85encode
 from bisect import bisect_right
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from .foreign_map import ForeignMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    ReadsMap = Callable[[int, str], list[tuple[int, int]]]
+ReadsMap: TypeAlias = "Callable[[int, str], list[tuple[int, int]]]"
+"""Reads metadata of another form: a position and its text."""
 
 __all__ = ["LIMIT", "MOST_RANGES", "EncodedMap", "ForeignMap", "decode", "encode", "joined"]
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    Scope: TypeAlias = MutableMapping[str, Any]
-    Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-    Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Scope: TypeAlias = "MutableMapping[str, Any]"
+Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
+Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
 
 READY, LIVE, METRICS = "/ready", "/live", "/metrics"
 NO_CLIENT = str(missing("prometheus_client", "prometheus", "/metrics"))
