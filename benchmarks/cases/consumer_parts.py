@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog
-from sluicegate.consumer.claim import Claim
-from sluicegate.consumer.keys import KeyRules
-from sluicegate.consumer.message import Message
-from sluicegate.consumer.record_sizes import RecordSizes
-from sluicegate.consumer.schedule import Schedule
-from sluicegate.consumer.window import Window
+from sluicegate.consumer.lanes.keys import KeyRules
+from sluicegate.consumer.lanes.message import Message
+from sluicegate.consumer.lanes.schedule import Schedule
+from sluicegate.consumer.lanes.window import RecordSizes, Window
+from sluicegate.consumer.progress.claim import Claim
 
 from ..consuming import FETCH, PARTITION, WINDOW, nothing, ours, records, source_of
 from ..harness import NS_PER_ITEM, Case, Contender
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sluicegate.consumer import Record
-    from sluicegate.consumer.results import Result
+    from sluicegate.consumer.handling.results import Result
 
     from ..harness import Results, Turn
 

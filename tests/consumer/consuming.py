@@ -12,7 +12,7 @@ from sluicegate.consumer.consumer import Consumer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.consumer.report import DrainReport
+    from sluicegate.consumer.operating.report import DrainReport
     from sluicegate.testing import FakeClock
 
 PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))

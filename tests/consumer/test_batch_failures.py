@@ -18,14 +18,14 @@ from sluicegate._core.retry_policy import RetryPolicy
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
+from sluicegate.consumer.handling.results import Ack, Manual, Nak, Terminate, ToDeadLetter
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
 
 
 def once(offset: int, result: object) -> Callable[[list[Message]], object]:

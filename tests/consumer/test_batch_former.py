@@ -9,12 +9,12 @@ import pytest
 from consumer_help import records
 
 from sluicegate._core.source import Position, Record, TopicPartition
-from sluicegate.consumer.batching.batch_limits import BatchLimits
-from sluicegate.consumer.claim import Claim
-from sluicegate.consumer.keys import KeyRules
-from sluicegate.consumer.message import Message
-from sluicegate.consumer.schedule import Schedule
-from sluicegate.consumer.window import Window
+from sluicegate.consumer.lanes.batches import BatchLimits
+from sluicegate.consumer.lanes.keys import KeyRules
+from sluicegate.consumer.lanes.message import Message
+from sluicegate.consumer.lanes.schedule import Schedule
+from sluicegate.consumer.lanes.window import Window
+from sluicegate.consumer.progress.claim import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

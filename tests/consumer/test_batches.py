@@ -15,12 +15,11 @@ from sluicegate import ConfigError
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Skip
-from sluicegate.consumer.stepping import with_steps
-from sluicegate.consumer.steps import decode
+from sluicegate.consumer.handling.results import Skip
+from sluicegate.consumer.handling.steps import decode, with_steps
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 

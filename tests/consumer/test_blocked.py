@@ -10,13 +10,14 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 
 from sluicegate import ConfigError, NoSuchKey
 from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource, offset_map
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Nak, PoisonError
+from sluicegate.consumer.handling.results import Nak, PoisonError
+from sluicegate.consumer.progress import offset_map
 from sluicegate.testing import FakeSink
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 

@@ -14,9 +14,9 @@ from sluicegate import DeadLetterLimit
 from sluicegate._core.order.lanes import Lanes
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog
-from sluicegate.consumer.claim import Claim
-from sluicegate.consumer.letter_circuit import WINDOW, LetterCircuit
-from sluicegate.consumer.results import PoisonError
+from sluicegate.consumer.failures.dead_letters import WINDOW, LetterCircuit
+from sluicegate.consumer.handling.results import PoisonError
+from sluicegate.consumer.progress.claim import Claim
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sluicegate._core.order.lanes import Lanes
 from sluicegate._core.source import Position
-from sluicegate.consumer import offset_map
-from sluicegate.consumer.claim import Claim
+from sluicegate.consumer.progress import offset_map
+from sluicegate.consumer.progress.claim import Claim
 
 
 def claim_of(position: int, ranges: list[tuple[int, int]]) -> Claim:

@@ -23,11 +23,11 @@ from sluicegate._core.errors import ParkedBehind
 from sluicegate._core.order.keys import identity
 from sluicegate._core.order.lanes import Lanes
 from sluicegate._core.source import Position, Record, TopicPartition
-from sluicegate.consumer.claim import Claim
-from sluicegate.consumer.dead_letters import LetterWriter
-from sluicegate.consumer.keys import alone
-from sluicegate.consumer.message import Message
-from sluicegate.consumer.results import PoisonError, Terminate, ToDeadLetter
+from sluicegate.consumer.failures.dead_letters import LetterWriter
+from sluicegate.consumer.handling.results import PoisonError, Terminate, ToDeadLetter
+from sluicegate.consumer.lanes.keys import alone
+from sluicegate.consumer.lanes.message import Message
+from sluicegate.consumer.progress.claim import Claim
 from sluicegate.files import FileSink
 from sluicegate.files.letters.store import FileStore
 from sluicegate.letters.letter import Selection

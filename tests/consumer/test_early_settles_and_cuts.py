@@ -11,7 +11,7 @@ from consuming import PROMPT
 
 from sluicegate.consumer import MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import ACK, Manual, Nak, Terminate
+from sluicegate.consumer.handling.results import ACK, Manual, Nak, Terminate
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.sinks.memory import MemorySink
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate._core.park_store import ParkedRecord
-    from sluicegate.consumer.message import Message
-    from sluicegate.consumer.poison import PoisonStrategy
-    from sluicegate.consumer.results import Result
+    from sluicegate.consumer.failures.poison import PoisonStrategy
+    from sluicegate.consumer.handling.results import Result
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 

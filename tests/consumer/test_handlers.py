@@ -15,12 +15,11 @@ from sluicegate._core.errors import StoppedError
 from sluicegate._core.source import Record
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handlers import as_batch_handler, as_handler
-from sluicegate.consumer.results import Ack, Nak, Skip, Terminate
-from sluicegate.consumer.run_end import TaskCancelled
-from sluicegate.consumer.stepping import with_steps
-from sluicegate.consumer.steps import decode
-from sluicegate.consumer.workers import Slot, result_of_cut
+from sluicegate.consumer.handling.handlers import as_batch_handler, as_handler
+from sluicegate.consumer.handling.results import Ack, Nak, Skip, Terminate
+from sluicegate.consumer.handling.steps import decode, with_steps
+from sluicegate.consumer.handling.workers import Slot, result_of_cut
+from sluicegate.consumer.run import TaskCancelled
 from sluicegate.sinks import MemorySink
 from sluicegate.sql import SQLiteEffects
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate._core.source import SourceRecord
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("fake_clock")

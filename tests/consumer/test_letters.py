@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sluicegate._core.batch import Batch
     from sluicegate._core.source import ClaimHost
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 

@@ -24,8 +24,8 @@ from sluicegate.testing.conformance.source.host import RecordingHost
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sluicegate.consumer.message import Message
-    from sluicegate.consumer.report import DrainReport
+    from sluicegate.consumer.lanes.message import Message
+    from sluicegate.consumer.operating.report import DrainReport
     from sluicegate.testing import FakeClock
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -11,7 +11,6 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 from consuming import PROMPT
 
 from sluicegate import ConfigError, Observer
-from sluicegate._core.consumer_observer import ConsumerObservers
 from sluicegate.consumer import (
     Consumer,
     ConsumerObserver,
@@ -25,8 +24,8 @@ from sluicegate.consumer import (
     Terminate,
     ToDeadLetter,
 )
-from sluicegate.consumer.commons import Commons
-from sluicegate.consumer.observing import observed
+from sluicegate.consumer.handling.handlers import observed
+from sluicegate.consumer.run import Run
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -211,10 +210,8 @@ async def test_without_observers_the_handler_is_called_as_it_is(fake_clock: Fake
     """consumer/O32: no cost per message while observers are off."""
     handler = Recorder()
     for observers in ([], [Events()]):
-        commons = Commons("c", fake_clock, observers=ConsumerObservers(observers))
-        assert observed(handler, commons) is handler
-    commons = Commons("c", fake_clock, observers=ConsumerObservers([Turns()]))
-    assert observed(handler, commons) is not handler
+        assert observed(handler, Run("c", fake_clock, observers)) is handler
+    assert observed(handler, Run("c", fake_clock, [Turns()])) is not handler
 
 
 async def test_an_observer_is_called_as_often_for_many_messages_as_for_one(

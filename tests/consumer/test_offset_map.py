@@ -23,7 +23,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.consumer.offset_map import LIMIT, MOST_RANGES, ForeignMap, decode, encode, joined
+from sluicegate.consumer.progress.offset_map import (
+    LIMIT,
+    MOST_RANGES,
+    ForeignMap,
+    decode,
+    encode,
+    joined,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

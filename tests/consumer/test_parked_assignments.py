@@ -16,11 +16,11 @@ from sluicegate._core.park_store import ParkedRecord
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog, MemorySource, Unparked
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Nak, Terminate
+from sluicegate.consumer.handling.results import Nak, Terminate
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
 
 # -- the keys of an assigned partition -------------------------------------------------------------
 

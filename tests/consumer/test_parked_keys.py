@@ -13,13 +13,13 @@ from sluicegate import ConfigError, NoSuchKey, SluicegateWarning
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog, MemorySource, Unparked
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Nak, Terminate
+from sluicegate.consumer.handling.results import Nak, Terminate
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from sluicegate._core.source import SourceRecord
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
 
 
 async def test_a_poison_message_parks_its_key_and_the_others_flow(fake_clock: FakeClock) -> None:

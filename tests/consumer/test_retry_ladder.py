@@ -23,7 +23,7 @@ from sluicegate.consumer import DoublingBackoff, FullJitter, Nak, RetryPolicy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 

@@ -14,8 +14,9 @@ from consumer_help import P0
 
 from sluicegate._core.order.lanes import Lanes
 from sluicegate._core.source import Position, Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, offset_map
-from sluicegate.consumer.claim import Claim
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer.progress import offset_map
+from sluicegate.consumer.progress.claim import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

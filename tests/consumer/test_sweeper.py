@@ -20,17 +20,17 @@ from sluicegate._core.retry_policy import DoublingBackoff
 from sluicegate._core.source import SourceTraits
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handler_clock import HandlerClock
-from sluicegate.consumer.results import Ack, HandlerTimeout
-from sluicegate.consumer.wait_reason import WaitReason
-from sluicegate.consumer.workers import Slot
+from sluicegate.consumer.handling.results import Ack, HandlerTimeout
+from sluicegate.consumer.handling.timeouts import HandlerClock
+from sluicegate.consumer.handling.workers import Slot
+from sluicegate.consumer.operating.report import WaitReason
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluicegate._core.clock import TimerHandle
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 AT_ONCE = RetryPolicy(attempts=4, unlisted_attempts=4, backoff=DoublingBackoff(1e-6, 1e-6))

@@ -16,11 +16,11 @@ from sluicegate import ConfigError, NoSuchKey
 from sluicegate._core.source import Position, TopicPartition
 from sluicegate.consumer import MemoryLog, MemorySource, Unparked
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Nak, PoisonError, Terminate, ToDeadLetter
+from sluicegate.consumer.handling.results import Nak, PoisonError, Terminate, ToDeadLetter
 from sluicegate.testing import FakeClock, FakeSink
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
 
 
 async def test_unpark_replays_in_order_before_new_records(fake_clock: FakeClock) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate import ConfigError
-from sluicegate.consumer.window import Window
+from sluicegate.consumer.lanes.window import Window
 
 
 def test_messages_bound_the_room() -> None:

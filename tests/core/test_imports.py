@@ -47,7 +47,7 @@ HEAVY = {
 """Parts of the standard library that a bare import must not load, unless `asyncio` does."""
 
 DOORS = [
-    "sluicegate.letters.record", "sluicegate._core.transaction", "sluicegate.consumer.message",
+    "sluicegate.letters.record", "sluicegate._core.transaction", "sluicegate.consumer.lanes.message",
     "sluicegate.postgres.sink.sink", "sluicegate.telemetry.tracing", "sluicegate.batcher.report",
     "sluicegate.batcher.threads.blocking", "sluicegate.retry.circuit",
     "sluicegate.sinks.combinators.router", "sluicegate.sinks.decorators.timeout",

@@ -34,7 +34,7 @@ from sluicegate import (
 )
 from sluicegate._core.outcome import Outcome
 from sluicegate.consumer import MemoryLog, MemorySource, Skip
-from sluicegate.consumer.poison import STRATEGIES
+from sluicegate.consumer.failures.poison import STRATEGIES
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import FakeClock
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluicegate import Batch
-    from sluicegate.consumer.poison import PoisonStrategy
+    from sluicegate.consumer.failures.poison import PoisonStrategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "source-into-postgresql.md"
 HEAD = """\

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 from .._core import checks
 from .._core.errors import ConfigError
 from .._core.keywords import takes
-from .batching.batch_options import BatchOptions, checked_limits
-from .handlers import as_batch_handler, as_handler
-from .jobs.forwarding import check_forward_to
-from .jobs.running_events import EventOptions, EventRun
-from .jobs.turns import PositionedBackend
-from .observing import observed
+from .handling.handlers import as_batch_handler, as_handler, observed
+from .handling.steps import with_steps
+from .handling.workers import SingleMessages
+from .jobs.context import check_forward_to
+from .jobs.event_run import EventOptions, EventRun
+from .jobs.state import PositionedBackend
 from .operated import Operated
-from .settings import ConsumerOptions, checked_settings
-from .single_messages import SingleMessages
-from .stepping import with_steps
+from .settings import BatchOptions, ConsumerOptions, checked_limits, checked_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,15 +24,14 @@ if TYPE_CHECKING:
 
     from .._core.source import Source, TopicPartition
     from .engine import Engine
-    from .handlers import BatchHandler, MessageHandler
-    from .jobs.batches import ItemBatcher
-    from .jobs.context import EventContext
-    from .jobs.forwarded import TakesForwarded
+    from .handling.handlers import BatchHandler, MessageHandler
+    from .jobs.context import EventContext, TakesForwarded
     from .jobs.interjections import Interjector
+    from .jobs.item_batcher import ItemBatcher
     from .jobs.scheduler import JobScheduler
     from .jobs.state import StateBackend
-    from .report import DrainReport
-    from .stats import ConsumerStats
+    from .operating.report import DrainReport
+    from .operating.stats import ConsumerStats
 
 
 _NO_TURNS = (
@@ -165,8 +162,8 @@ class Consumer(Operated):
         """
         call = with_steps(handler, *self._settings.steps)
         engine = self._begin()
-        call = observed(call, engine.commons)
-        work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
+        call = observed(call, engine)
+        work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine, call)
         return await engine.run(work)
 
     async def run_events(
@@ -284,7 +281,7 @@ class Consumer(Operated):
 
     def stats(self) -> ConsumerStats:
         """Return a snapshot of counts and levels. Thread-safe."""
-        return self._open().views.stats()
+        return self._open().stats()
 
     def _begin(self) -> Engine:
         engine = self._open()

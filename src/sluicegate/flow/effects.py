@@ -27,7 +27,7 @@ from .._core.errors import (
 from .._core.send import send
 from .._core.sink import classifier_of
 from .._core.told import for_log, text_of
-from ..consumer.results import ACK, Ack, Nak, Terminate, ToDeadLetter, no_result, of_raised
+from ..consumer.handling.results import ACK, Ack, Nak, Terminate, ToDeadLetter, no_result, of_raised
 from .transacting import PartitionCommits, Refused
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from .._core.errors import SinkError
     from .._core.sink import Sink
     from .._core.transaction import Transaction
-    from ..consumer.message import Message
-    from ..consumer.results import Result
+    from ..consumer.handling.results import Result
+    from ..consumer.lanes.message import Message
     from .positions import HeldPosition, KeepsMoves
 
 _TOLD_AS: Mapping[ErrorClass, type[SinkError]] = {

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator
 
-    from ..consumer.claim import Claim
-    from ..consumer.message import Message
+    from ..consumer.lanes.message import Message
+    from ..consumer.progress.claim import Claim
     from .piped import FailedRow, PipedMessage, PipedRow
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .._core.outcome import Outcome
-from ..consumer.arrivals import ArrivalSchedule
-from ..consumer.message import NOT_DECODED, Message
-from ..consumer.wait_reason import WaitReason
+from ..consumer.lanes.arrivals import ArrivalSchedule
+from ..consumer.lanes.message import NOT_DECODED, Message
+from ..consumer.operating.report import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from .._core.source import SourceRecord
-    from ..consumer.claim import Claim
+    from ..consumer.progress.claim import Claim
 
 
 class FailedRow(NamedTuple):

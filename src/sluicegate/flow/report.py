@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .._core.source import TopicPartition
     from ..batcher.report import ShutdownReport, Stats
-    from ..consumer.report import DrainReport
-    from ..consumer.stats import ConsumerStats
+    from ..consumer.operating.report import DrainReport
+    from ..consumer.operating.stats import ConsumerStats
 
 
 @dataclass(frozen=True, slots=True)

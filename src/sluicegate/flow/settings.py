@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .._core.sink import SinkLike
     from .._core.source import Source, SourceRecord
     from ..batcher.setup import Setup
-    from ..consumer.poison import PoisonStrategy
+    from ..consumer.failures.poison import PoisonStrategy
     from ..consumer.settings import ConsumerSettings
 
 

@@ -30,15 +30,15 @@ from .._core.errors import (
 from .._core.send import send
 from .._core.sink import classifier_of
 from .._core.told import text_of
-from ..consumer.results import ACK, Ack, Terminate, ToDeadLetter
+from ..consumer.handling.results import ACK, Ack, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .._core.sink import Sink
     from .._core.transaction import Transaction
-    from ..consumer.message import Message
-    from ..consumer.results import Result
+    from ..consumer.handling.results import Result
+    from ..consumer.lanes.message import Message
     from .positions import HeldPosition, KeepsMoves
     from .transform import Transformed, Transformer
 

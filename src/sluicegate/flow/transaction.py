@@ -13,7 +13,7 @@ from .._core.keywords import takes
 from .._core.opening import Openable, opened
 from .._core.positions import SettlesInTransaction, destination_of
 from .._core.source import TransactionalSource
-from ..consumer.handlers import as_handler
+from ..consumer.handling.handlers import as_handler
 from ..consumer.operated import Operated
 from .effects import PartitionEffects
 from .leased import LeasedPositions
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from .._core.sink import SinkLike
     from .._core.source import Source
     from ..consumer.engine import Engine
-    from ..consumer.report import DrainReport
-    from ..consumer.stats import ConsumerStats
+    from ..consumer.operating.report import DrainReport
+    from ..consumer.operating.stats import ConsumerStats
     from .positions import KeepsMoves
     from .transacting import PartitionCommits
     from .transform import Transform
@@ -158,7 +158,7 @@ class TransactionalPipe(Operated):
         if self._handler is not None:
             return PartitionEffects(*parts, self._handler, write_size=self._write_size)
         retry = self._settings.retry
-        transformer = Transformer(self._transform, retry, engine.commons, concurrency=100)
+        transformer = Transformer(self._transform, retry, engine, concurrency=100)
         return PartitionTransactions(*parts, transformer, write_size=self._write_size)
 
     async def wait_ready(self) -> None:
@@ -171,7 +171,7 @@ class TransactionalPipe(Operated):
 
     def stats(self) -> ConsumerStats:
         """Return a snapshot of counts and levels. May be called in any thread."""
-        return self._open().views.stats()
+        return self._open().stats()
 
 
 def _checked_handler(

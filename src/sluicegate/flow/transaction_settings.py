@@ -15,8 +15,12 @@ from .._core.positions import (
 from .._core.sink import capabilities_of
 from .._core.source import Source, TransactionalSource
 from .._core.transaction import check_transactional
-from ..consumer.batching.batch_options import checked_limits
-from ..consumer.settings import check_left_to_source, checked_settings, checked_strategy
+from ..consumer.settings import (
+    check_left_to_source,
+    checked_limits,
+    checked_settings,
+    checked_strategy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,8 +31,8 @@ if TYPE_CHECKING:
     from .._core.retry_policy import RetryPolicy
     from .._core.sink import Sink, SinkLike
     from .._core.source import SourceRecord
-    from ..consumer.batching.batch_limits import BatchLimits
-    from ..consumer.poison import PoisonStrategy
+    from ..consumer.failures.poison import PoisonStrategy
+    from ..consumer.lanes.batches import BatchLimits
     from ..consumer.settings import ConsumerSettings
 
 MOST_AT_ONCE = 8

@@ -8,15 +8,14 @@ from tests.machine.consumer_mutants import Planted
 
 from sluicegate import ClosedError
 from sluicegate._core.order.lanes import Lanes
-from sluicegate.consumer.completed_jobs import CompletedJobs
 from sluicegate.consumer.jobs.events import Events
 from sluicegate.consumer.jobs.items import BatchItem, BatchItems, ItemFormer
-from sluicegate.consumer.jobs.queue import JobQueue
-from sluicegate.consumer.jobs.running import JobRun
+from sluicegate.consumer.jobs.job_run import JobQueue, JobRun
 from sluicegate.consumer.jobs.scheduler import JobScheduler
-from sluicegate.consumer.message import Message
-from sluicegate.consumer.quiet import Quiet
-from sluicegate.consumer.schedule import Schedule
+from sluicegate.consumer.lanes.held import CompletedJobs
+from sluicegate.consumer.lanes.message import Message
+from sluicegate.consumer.lanes.schedule import Schedule
+from sluicegate.consumer.progress.draining import Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tests.machine.consumer_mutants import Mutant
 
     from sluicegate.consumer.jobs import EventContext
-    from sluicegate.consumer.jobs.queue import Job
+    from sluicegate.consumer.jobs.job_run import Job
 
 ALL: dict[str, Planted] = {}
 ORDER = "out of order|.*overtook"

@@ -19,30 +19,24 @@ from typing import TYPE_CHECKING, Protocol
 from ..._core.errors import ConfigError, StoppedError
 from ..._core.say import say
 from ..._core.told import for_log
-from ..observing import observed
-from ..results import Ack, Incomplete, Nak, PoisonError, Terminate
-from ..single_messages import SingleMessages
-from ..stepping import with_steps
-from .context import EventContext
-from .crowded import Crowded
-from .forwarded import ForwardsInTurn
+from ..handling.handlers import observed
+from ..handling.results import Ack, Incomplete, Nak, PoisonError, Terminate
+from ..handling.steps import with_steps
+from ..handling.workers import SingleMessages
+from .context import EventContext, ForwardsInTurn, Pending, check_returned
 from .interjections import Interjection, InterjectionCount, NotAssigned
-from .pending import Pending, check_returned
-from .turns import in_turn
+from .state import Crowded, in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 
     from ..._core.source import TopicPartition
-    from ..claim import Claim
     from ..engine import Engine
-    from ..message import Message
-    from ..stepping import Step
-    from .context import Finalise
-    from .forwarding import Forwarding
-    from .state import StateStore
-    from .stores import Stores
-    from .turns import TurnStore
+    from ..handling.steps import Step
+    from ..lanes.message import Message
+    from ..progress.claim import Claim
+    from .context import Finalise, Forwarding
+    from .state import StateStore, Stores, TurnStore
 
 
 logger = logging.getLogger("sluicegate.consumer")
@@ -92,8 +86,8 @@ class Events(SingleMessages):
         stores: Stores,
     ) -> None:
         turn = self._stored_turn if stores.are_any else self._turn
-        call = observed(turn, engine.commons)
-        super().__init__(engine.schedule, engine.settler, engine.workers, engine.commons, call)
+        call = observed(turn, engine)
+        super().__init__(engine.schedule, engine.settler, engine.workers, engine, call)
         self._handler = handler
         self._stepped = with_steps(self._begin_event, *steps) if steps else None
         self._jobs = tuple(jobs)
@@ -106,7 +100,7 @@ class Events(SingleMessages):
         self._forwarding: Forwarding | None = None
         self.crowded = Crowded()
         self.interjections = InterjectionCount()
-        self.failed = engine.ending.begin
+        self.failed = engine.end
         """Ends the run with an error."""
         self._contexts = engine.schedule.completed.contexts
         self._pending: dict[Message, Pending] = {}
@@ -226,7 +220,7 @@ class Events(SingleMessages):
             error = NotAssigned(_GIVEN_UP % (message.claim.partition,))
         elif error is not None:
             where, told = message.claim.partition, for_log(error)
-            say(logger, logging.ERROR, _INTERJECTION_FAILED, self.commons.name, where, told)
+            say(logger, logging.ERROR, _INTERJECTION_FAILED, self.run.name, where, told)
         message.completed(error)
         return None
 

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 from ..._core import checks
 from ..._core.errors import SluicegateError
 from ..._core.source import Record
-from ..message import Message
-from ..results import Manual, ResultTypeError
-from .calling import as_function
-from .turns import FAILED
+from ..handling.handlers import as_function
+from ..handling.results import Manual, ResultTypeError
+from ..lanes.message import Message
+from .state import FAILED
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
     from datetime import timedelta
 
-    from ..claim import Claim
+    from ..progress.claim import Claim
     from .context import EventContext
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core.errors import ConfigError
 from ..._core.order.keys import identity
 from ..._core.order.lanes import Entry, Lanes
-from .calling import as_callback
+from ..handling.handlers import as_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

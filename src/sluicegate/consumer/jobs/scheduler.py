@@ -20,16 +20,15 @@ from ..._core import checks
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.order.keys import accepted, identity
 from ..._core.retry_policy import checked_policy
-from .calling import as_function
-from .pending import Pending
-from .queue import Job
-from .running import JobRun
+from ..handling.handlers import as_function
+from .context import Pending
+from .job_run import Job, JobRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from ..._core.retry_policy import RetryPolicy
-    from ..results import Incomplete
+    from ..handling.results import Incomplete
     from .context import EventContext
     from .events import Events
 

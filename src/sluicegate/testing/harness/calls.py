@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ..._core.clock import Clock
-    from ...consumer.message import Message
+    from ...consumer.lanes.message import Message
 
 
 @dataclass(slots=True)

@@ -19,9 +19,10 @@ from ..._core import checks
 from ..._core.clock import LOOP_CLOCK
 from ..._core.retry_policy import RetryPolicy
 from ..._core.source import TopicPartition
-from ...consumer import MemoryLog, MemorySource, offset_map
+from ...consumer import MemoryLog, MemorySource
 from ...consumer.consumer import Consumer
-from ...consumer.handlers import as_batch_handler, as_handler
+from ...consumer.handling.handlers import as_batch_handler, as_handler
+from ...consumer.progress import offset_map
 from ...consumer.settings import FullJitter
 from ...letters.source_items import record_of_item
 from ..scripted import FakeSink
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ..._core.source import Record, SourceRecord, SourceTraits
-    from ...consumer.batching.batch_options import BatchOptions
-    from ...consumer.handlers import BatchHandler, MessageHandler
+    from ...consumer.handling.handlers import BatchHandler, MessageHandler
     from ...consumer.jobs import (
         EventContext,
         Interjector,
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
         JobScheduler,
         StateBackend,
     )
-    from ...consumer.jobs.forwarded import TakesForwarded
-    from ...consumer.message import Message
-    from ...consumer.report import DrainReport
-    from ...consumer.settings import ConsumerOptions
+    from ...consumer.jobs.context import TakesForwarded
+    from ...consumer.lanes.message import Message
+    from ...consumer.operating.report import DrainReport
+    from ...consumer.settings import BatchOptions, ConsumerOptions
     from ...letters.record import DeadLetterRecord
 
 Where: TypeAlias = "tuple[str, int, int]"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..._core.source import TopicPartition
-    from ...consumer.counts import MessageCounts
-    from ...consumer.report import DrainReport
+    from ...consumer.operating.report import DrainReport
+    from ...consumer.run import MessageCounts
     from ...letters.record import DeadLetterRecord
     from .calls import HandlerCall
 

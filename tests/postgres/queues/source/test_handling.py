@@ -367,6 +367,6 @@ async def running(
 
 async def told(consumer: Consumer, text: str) -> None:
     """Suspend until the explanation contains this text."""
-    signals = consumer._open().commons.signals  # there is no public event for it
+    run = consumer._open()  # there is no public event for it
     while text not in str(consumer.explain()):
-        await wait_until(LOOP_CLOCK, math.inf, signals.state, signals.settled)
+        await wait_until(LOOP_CLOCK, math.inf, run.readiness, run.settled)

@@ -16,8 +16,8 @@ from ...._core import told
 from ....cli.dlq.output import say
 from ....cli.exits import INCOMPLETE, OK, TERMINATED, Termination
 from ....cli.named import UseError, named
-from ....consumer.handlers import as_handler
-from ....consumer.replayed import handle_again
+from ....consumer.handling.handlers import as_handler
+from ....consumer.lanes.message import handle_again
 from ...schema.opened import check_schema_name
 from ...streams.messages.reading import PAGE_BYTES
 from ...streams.messages.selection import StreamSelection

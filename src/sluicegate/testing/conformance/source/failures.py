@@ -18,7 +18,7 @@ from .journal import Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
 QUICK = DoublingBackoff(first=0.001, longest=0.01)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ...._core.clock import Clock
     from ...._core.source import SourceRecord
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
 Place: TypeAlias = "tuple[int, int]"
 """Partition and offset."""

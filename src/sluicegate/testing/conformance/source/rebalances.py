@@ -11,7 +11,7 @@ from .journal import Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
 
 class RebalanceTests(ConsumingSource):

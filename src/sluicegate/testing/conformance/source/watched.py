@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ...._core.source import ExtendsRecords, KeepsAlive
-from ....consumer import offset_map
+from ....consumer.progress import offset_map
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
