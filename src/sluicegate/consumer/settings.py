@@ -37,6 +37,9 @@ OnNak = Literal["block", "redeliver"]
 UNNAMED = "consumer"
 ON_NAK: tuple[OnNak, ...] = ("block", "redeliver")
 
+_OF_RECORD = "must be a function of a record"
+_LEFT = "is decided by this source, which keeps unhandled records itself; configure it there"
+
 
 @dataclass(frozen=True, slots=True)
 class FullJitter:
@@ -200,9 +203,6 @@ def checked_settings(
     )
 
 
-_OF_RECORD = "must be a function of a record"
-
-
 def _check_source(source: object) -> None:
     """Raise `ConfigError` for a value that is not a source, and state what it is instead."""
     if isinstance(source, type):
@@ -238,9 +238,6 @@ def _check_left_to_source(
     ):
         if not is_left:
             raise checks.bad(name, value, _LEFT)
-
-
-_LEFT = "is decided by this source, which keeps unhandled records itself; configure it there"
 
 
 def check_left_to_source(name: str, strategy: object) -> None:

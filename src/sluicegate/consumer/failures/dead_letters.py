@@ -1,4 +1,4 @@
-"""The dead letters of a consumer: their content, and how they are written.
+"""The dead letters of a consumer: their content, how they are written, and their limit.
 
 1. A letter's item is the record with its coordinates, exactly as the source delivered it, so that
    it can be handled again (`sluicegate dlq replay --handler`).
@@ -9,14 +9,13 @@
    destination is available, each of its letters is written alone from then on, so that a refused
    letter does not delay others.
 
-The dead-letter circuit: stops a consumer that would move a whole partition to the dead letters.
-Pure.
+The circuit stops a consumer that would move a whole partition to the dead letters.
 
-1. For each claim, messages that failed for good are compared with handled messages, in the order in
+5. For each claim, messages that failed for good are compared with handled messages, in the order in
    which they ended. A message that blocks its key is not counted, since it moves nowhere.
-2. Handled messages are not counted one by one: their number is the number of records settled by the
+6. Handled messages are not counted one by one: their number is the number of records settled by the
    tracker since the last failure, minus those settled in other ways.
-3. The decision is made before the dead letter is written.
+7. The decision is made before the dead letter is written.
 """
 
 from __future__ import annotations
@@ -72,6 +71,10 @@ WRITE_WITHIN = 30.0
 """Seconds for one write: the default of a batcher's `flush_timeout`."""
 _DOWN = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE})
 _BURIED = "%s: %d dead letters are written, the first for %s (%s)"
+
+WINDOW = 1000
+"""Number of messages that `max_dead_letter_ratio` refers to."""
+ARGUMENTS = ("max_dead_letter_ratio", "max_consecutive_dead_letters")
 
 
 class QueuedLetter:
@@ -216,11 +219,6 @@ def _id(records: Sequence[DeadLetterRecord[Any]]) -> str:
     """Return a batch id that depends only on the letters."""
     keys = "\0".join(record.key for record in records)
     return f"letters-{hashlib.blake2b(keys.encode(), digest_size=16).hexdigest()}"
-
-
-WINDOW = 1000
-"""Number of messages that `max_dead_letter_ratio` refers to."""
-ARGUMENTS = ("max_dead_letter_ratio", "max_consecutive_dead_letters")
 
 
 class LetterCircuit:

@@ -43,6 +43,9 @@ logger = logging.getLogger("sluicegate.consumer")
 _FAILED = "%s: %s failed (%s); next try in %.3g s"
 _GIVEN_UP = "%s: %s cannot be handled; the source keeps it as %s (%s)"
 
+Call: TypeAlias = "Callable[[SourceClaim, int, SourceRecord], Awaitable[ReturnedAs | None]]"
+"""Returns a record of a claim to its source; all records before the given offset are settled."""
+
 
 class Writing(NamedTuple):
     """A task that writes a message elsewhere, and what it does."""
@@ -182,10 +185,6 @@ def _is_cut(error: BaseException) -> bool:
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
-
-
-Call: TypeAlias = "Callable[[SourceClaim, int, SourceRecord], Awaitable[ReturnedAs | None]]"
-"""Returns a record of a claim to its source; all records before the given offset are settled."""
 
 
 class Returns:

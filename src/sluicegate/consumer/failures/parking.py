@@ -8,15 +8,14 @@
 3. Nothing is fetched for a new claim until the parked keys of its scope are read from the store: no
    record of a parked key runs, regardless of the process that parked it.
 
-The replay of parked keys: `unpark`.
+`unpark` replays the records of a key.
 
-1. The records of the key are handled one after another in the order in which they were parked. As
-   for any message, workers run the handler, and retries start at attempt 1. New records wait behind
-   them.
-2. A record is removed from the store once it is handled or has a dead letter. If a record fails for
+4. They are handled one after another in the order in which they were parked. As for any message,
+   workers run the handler, and retries start at attempt 1. New records wait behind them.
+5. A record is removed from the store once it is handled or has a dead letter. If a record fails for
    good, it and the records behind it stay in the store, and the key stays parked.
-3. If its claim ends meanwhile, the remaining records stay parked for the next owner.
-4. A replayed message has a negative index: the position passed it when it was parked.
+6. If its claim ends meanwhile, the remaining records stay parked for the next owner.
+7. A replayed message has a negative index: the position passed it when it was parked.
 """
 
 from __future__ import annotations
@@ -59,6 +58,10 @@ logger = logging.getLogger("sluicegate.consumer")
 _PARKED = "%s: %s parks its key until unpark() (%s)"
 _READ = "%s: %d keys of %s are parked until unpark()"
 BEHIND = "behind a poisoned record of its key"
+
+PAGE = 100
+"""Number of parked records that are read at once."""
+_FAILED = "%s: %s stays parked, with the records behind it (%s)"
 
 
 class NewClaims(Protocol):
@@ -251,12 +254,6 @@ class Parker:
                 NamedKey(self._keys.named(claim.partition, name, each), name) for each in records
             ]
         return found
-
-
-PAGE = 100
-"""Number of parked records that are read at once."""
-
-_FAILED = "%s: %s stays parked, with the records behind it (%s)"
 
 
 @dataclass(frozen=True, slots=True)

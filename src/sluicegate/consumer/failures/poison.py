@@ -16,13 +16,9 @@
 4. A message whose row may have been applied (`StoredRowDiffers`) is never given up without a dead
    letter: with `skip` and no dead letters it is blocked.
 5. A source that takes records back decides about poison by its own settings, except with `exit`.
-
-The blocked messages, and how they continue.
-
-1. A blocked message keeps its key and its place in the window until `unblock` or the end of its
-   claim. After the end of its claim it is delivered again.
-2. `retry` restarts its attempts. `skip` ends it without another try, with a dead letter if the
-   consumer has dead letters and the message has none yet.
+6. A blocked message keeps its key and its place in the window until `unblock` or the end of its
+   claim; then it is delivered again. `retry` restarts its attempts. `skip` ends it without another
+   try, with a dead letter if the consumer has dead letters and the message has none yet.
 """
 
 from __future__ import annotations

@@ -1,24 +1,21 @@
 """Work on messages in batches; `concurrency` is the number of batches that run at once.
 
-Each search for work lets the batch former take the ready messages. The engine's timekeeper searches
-when a batch becomes due.
-
-The effect of a batch's end on its messages.
-
-1. Per key, only the acknowledgements before the first other result count. The first other result is
+1. Each search for work lets the batch former take the ready messages. The engine's timekeeper
+   searches when a batch becomes due.
+2. Per key, only the acknowledgements before the first other result count. The first other result is
    carried out. The messages behind it return to their lane, regardless of their results, and are
    handled after it. So a handler may see a message again that it has acknowledged.
-2. A batch of several messages whose handler raised is *split*, since the failing message is not
+3. A batch of several messages whose handler raised is *split*, since the failing message is not
    known. All its messages return, and are retried in batches of at most half the size after the
    first backoff. This uses up no attempts. Halving ends at batches of one message, whose failures
    count. In a batch of n messages, each message fails at most log2(n) times because of others.
-3. In an outage (an error that uses up no attempts) a batch is not split, but retried as a whole:
+4. In an outage (an error that uses up no attempts) a batch is not split, but retried as a whole:
    after one backoff, all its keys become ready together. If another batch began and succeeded
    meanwhile, the outage does not affect everything, and the batch is split.
-4. A batch cut because of its timeout counts as raised. A batch cut because this process loses a
+5. A batch cut because of its timeout counts as raised. A batch cut because this process loses a
    partition is not split: its other messages are retried together.
 
-Conversion of a batch handler's return value into one result per message. Pure.
+The return value of a handler becomes one result per message:
 
 | returned | a message | `on_mismatch="retry"` |
 |---|---|---|
@@ -63,6 +60,13 @@ if TYPE_CHECKING:
 
 
 BatchFunction: TypeAlias = "Callable[[list[Message]], Awaitable[object]]"
+
+logger = logging.getLogger("sluicegate.consumer")
+_MISCOUNTED = "%s: %s"
+_SPLIT = (
+    "%s: a batch of %d messages from %s failed (%s); "
+    "they are tried again in batches of at most %d, in %.3g s"
+)
 
 
 class BatchMessages(Handling):
@@ -191,15 +195,6 @@ def error_of_cut(
     if error is None and returned is not None:
         return None
     return result.error if isinstance(result, Nak) else None
-
-
-logger = logging.getLogger("sluicegate.consumer")
-
-_MISCOUNTED = "%s: %s"
-_SPLIT = (
-    "%s: a batch of %d messages from %s failed (%s); "
-    "they are tried again in batches of at most %d, in %.3g s"
-)
 
 
 class _Return(NamedTuple):

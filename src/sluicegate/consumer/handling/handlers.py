@@ -1,13 +1,11 @@
-"""Checks of a caller's handler, and its conversion to the async function that workers call.
+"""Checks of a caller's function, its conversion to an async function, and reports of its turns.
 
 1. An `async def` is called directly, without a wrapper, since it runs once per message.
 2. A plain function runs in the loop's thread pool. A thread cannot be stopped: a cancelled handler
    keeps its key and its worker until its function has returned.
 3. An invalid handler is refused before anything starts; the error names the remedy.
-
-Reports of a handler's turns to the observers that request them.
-
-Without such an observer the handler is called directly.
+4. Turns are reported to the observers that request them. Without such an observer the handler is
+   called directly.
 """
 
 from __future__ import annotations
@@ -45,6 +43,10 @@ MessageHandler: TypeAlias = "Callable[[Message], object]"
 """A handler of single messages; plain or async."""
 BatchHandler: TypeAlias = "Callable[[list[Message]], object]"
 """A handler of batches; plain or async."""
+
+REMEMBERED = 32
+"""Number of callbacks whose check is cached; usually there are only a few."""
+Ends: TypeAlias = "list[tuple[ConsumerObserver, Callable[[HandlerEnd], None]]]"
 
 
 class OfOneMessage:
@@ -118,10 +120,6 @@ class InThread:
         return getattr(self._function, "__qualname__", repr(self._function))
 
 
-REMEMBERED = 32
-"""Number of callbacks whose check is cached; usually there are only a few."""
-
-
 def as_function(
     name: str, function: Any, given: str, *, takes: int
 ) -> Callable[..., Awaitable[object]]:
@@ -166,9 +164,6 @@ def check_returned_nothing(returned: object, what: str, rule: str) -> None:
     for each in cast("Sequence[object]", returned) if several else (returned,):
         if isinstance(each, _REFUSALS):
             raise ResultTypeError(f"{what} returned {each!r:.100}, which has no effect; {rule}")
-
-
-Ends: TypeAlias = "list[tuple[ConsumerObserver, Callable[[HandlerEnd], None]]]"
 
 
 def observed(

@@ -1,7 +1,5 @@
 """Handlers selected by the type hints of their first parameters.
 
-The messages that a handler takes, by the type hint of its first parameter.
-
 1. A message class is a dataclass, a pydantic model, or any class with a `__type__`. A handler of a
    union takes the messages of each class in it.
 2. `Envelope[OrderPlaced]` takes the same messages as `OrderPlaced`, and adds the `Message` to the
@@ -55,6 +53,15 @@ Unhandled = Literal["poison", "skip"]
 UNHANDLED: tuple[Unhandled, ...] = ("poison", "skip")
 
 _SKIP = Skip()
+
+T = TypeVar("T")
+CONTEXT = "context"
+_RULE = (
+    "must be a message class (a dataclass, a pydantic model, or a class with `__type__`), "
+    "Envelope[...] of one, a union of these, or Message"
+)
+_FIRST = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Registered(NamedTuple):
@@ -283,16 +290,6 @@ def _in_loop(
     return call
 
 
-T = TypeVar("T")
-
-_RULE = (
-    "must be a message class (a dataclass, a pydantic model, or a class with `__type__`), "
-    "Envelope[...] of one, a union of these, or Message"
-)
-_FIRST = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
 @dataclass(frozen=True, slots=True)
 class Envelope(Generic[T]):
     """A decoded value with its message."""
@@ -420,9 +417,6 @@ def decode_json(kind: type[Any], value: object) -> object:
     if not isinstance(value, Mapping):
         raise TypeError(f"{kind.__qualname__} needs a JSON object, not other JSON")
     return kind(**cast("Mapping[str, Any]", value))
-
-
-CONTEXT = "context"
 
 
 class EventRegister:

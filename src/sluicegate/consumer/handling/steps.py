@@ -10,15 +10,15 @@
 5. A plain step runs in the event loop: decoding is too short to need a thread. A step that waits
    must be async. The handler's timeout covers its steps.
 
-Ready-made steps: decoding, checks, duplicates.
+Ready-made steps decode, check, and skip duplicates.
 
-1. A fault of the data is poison for its message alone: `DecodeError`, `SchemaError`. Its cause goes
+6. A fault of the data is poison for its message alone: `DecodeError`, `SchemaError`. Its cause goes
    to the dead letters; logs show only its type, since its text may quote the value.
-2. A fault of the environment is not poison: network errors, and Sluicegate's own errors that a
+7. A fault of the environment is not poison: network errors, and Sluicegate's own errors that a
    later try may overcome, are failed tries.
-3. A duplicate is *another record* with a known key. The first record of a key is not a duplicate:
+8. A duplicate is *another record* with a known key. The first record of a key is not a duplicate:
    it may run again after a failure or a crash, and skipping it then would lose it.
-4. Without a key, or if the store fails, the handler runs: handling a message twice loses nothing.
+9. Without a key, or if the store fails, the handler runs: handling a message twice loses nothing.
 """
 
 from __future__ import annotations
@@ -64,6 +64,13 @@ Step: TypeAlias = "Callable[[Message], object]"
 """A step before the handler; plain or async."""
 
 _RESULTS = (Ack, Nak, ToDeadLetter, Terminate, Manual)
+
+logger = logging.getLogger("sluicegate.consumer")
+_SKIP = Skip()
+_NO_KEY = "skip_seen: %s has no idempotency key; such messages are always handled"
+_STORE_FAILED = (
+    "skip_seen: %s could not be looked up (%s); messages are handled until lookups succeed"
+)
 
 
 def checked_steps(steps: object, name: str = "steps") -> tuple[Step, ...]:
@@ -176,15 +183,6 @@ def with_steps(handler: MessageHandler, *steps: Step) -> Callable[[Message], Awa
     """
     call = as_handler(handler)
     return WithSteps(call, checked_steps(steps)) if steps else call
-
-
-logger = logging.getLogger("sluicegate.consumer")
-
-_SKIP = Skip()
-_NO_KEY = "skip_seen: %s has no idempotency key; such messages are always handled"
-_STORE_FAILED = (
-    "skip_seen: %s could not be looked up (%s); messages are handled until lookups succeed"
-)
 
 
 def decode(function: Callable[[Any], object]) -> Step:

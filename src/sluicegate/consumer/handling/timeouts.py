@@ -2,23 +2,18 @@
 
 1. Samples are `min(0.5, max(0.005, timeout / 10))` seconds apart, with an extra one when a handler
    may be overdue. So a handler is cancelled after its timeout, at most one period late.
-2. A handler that ignores its cancellation is reported once. It keeps its worker and its key until
-   it ends.
-3. A sample that is late by more than `BLOCKED` seconds means that the event loop was blocked, most
+2. No time is recorded when a handler begins. Its time starts with the first sample that finds it
+   running, so it is never found overdue early.
+3. A turn is identified by a message and its number of failed tries, or by a batch. A retry in the
+   same worker is therefore a new turn. `in_progress` restarts a turn's time.
+4. A handler that ignores its cancellation for `GRACE` seconds is reported once. It keeps its worker
+   and its key until it ends.
+5. A sample that is late by more than `BLOCKED` seconds means that the event loop was blocked, most
    likely by a handler. It is reported with the handlers that have run since the last sample: those
-   that have ended in that time come first. The time is not counted for any handler.
-4. For a source with its own deadlines, the deadline of every held record is extended every
+   that have ended in that time come first. The time is not counted for any handler: otherwise one
+   blocking handler would make all others overdue.
+6. For a source with its own deadlines, the deadline of every held record is extended every
    `extend_every` seconds: queued, running, backing off, blocked, or fetched and waiting for room.
-
-Running times of handlers, by sampling. Pure.
-
-1. No time is recorded when a handler begins. Its time starts with the first sample that finds it
-   running, so it is never found overdue early, and at most one period late.
-2. A turn is identified by a message and its number of failed tries, or by a batch. A retry in the
-   same worker is therefore a new turn.
-3. `restart` restarts a turn's time. Time in which the loop was blocked does not count: otherwise
-   one blocking handler would make all others overdue.
-4. A handler that still runs `grace` seconds after its cancellation was seen is deaf.
 """
 
 from __future__ import annotations

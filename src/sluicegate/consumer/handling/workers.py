@@ -10,15 +10,11 @@
    itself, or a task group inside it. Between two turns a worker has no remaining cancellation,
    neither counted (`asyncio.timeout` and task groups of the next handler would mistake it for their
    own) nor undelivered (it would cancel the next handler).
-
-Work that handles one message at a time.
-
-1. A worker takes ready messages until there are none. An acknowledged message is settled inline,
-   since this path runs once per message.
-2. A worker that never suspends yields to other tasks after `TURNS_BEFORE_YIELD` messages, or when a
-   message has started a task.
-3. A message whose record could not be decoded is settled without the handler.
-4. Any exception of a handler is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
+5. An acknowledged message is settled inline, since this path runs once per message. A worker that
+   never suspends yields to other tasks after `TURNS_BEFORE_YIELD` messages, or when a message has
+   started a task.
+6. A message whose record could not be decoded is settled without the handler.
+7. Any exception of a handler is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
    consumer, which raises them after its drain.
 """
 
@@ -42,6 +38,9 @@ if TYPE_CHECKING:
     from ..progress.claim import Claim
     from ..run import Run
     from .settling import Settler
+
+Handler: TypeAlias = "Callable[[Message], Awaitable[object]]"
+TURNS_BEFORE_YIELD = 128
 
 
 class Slot:
@@ -307,11 +306,6 @@ def is_closed(task: asyncio.Task[object]) -> bool:
 
 def _is_cancellation(error: BaseException | None) -> bool:
     return isinstance(error, asyncio.CancelledError)
-
-
-Handler: TypeAlias = "Callable[[Message], Awaitable[object]]"
-
-TURNS_BEFORE_YIELD = 128
 
 
 class SingleMessages(Handling):

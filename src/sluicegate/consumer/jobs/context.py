@@ -1,12 +1,12 @@
-"""The argument of an event's handler: the event and its partition's store.
+"""One event: the argument of its handler, its turns, and what a turn leaves for its end.
 
-Items that turns forward through a batcher.
-
-1. A turn collects the items that it forwards. They are submitted at its end, in order; a turn that
-   fails forwards nothing.
-2. An event whose handlers and finalisers have ended is complete when all its forwarded items have
+1. An event has one turn for its handler and one for each finaliser. A turn may leave one job, which
+   it must return (`Pending`); otherwise the job would be lost.
+2. A turn collects the items that it forwards through a batcher. They are submitted at its end, in
+   order; a turn that fails forwards nothing.
+3. An event whose handlers and finalisers have ended is complete when all its forwarded items have
    arrived. Until then it has no turn, and the position does not pass it.
-3. A refused item fails the event, in a finaliser with its own tries. Each further try submits the
+4. A refused item fails the event, in a finaliser with its own tries. Each further try submits the
    item again; no handler is repeated.
 """
 

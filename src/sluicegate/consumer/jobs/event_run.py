@@ -1,12 +1,14 @@
-"""One run of events: the tasks and jobs of `Consumer.run_events`.
+"""One run of `Consumer.run_events`: its jobs, and its background tasks.
 
-Background tasks for events whose state is stored with the position.
+1. Interjections are started when they are due, and put into the order of their partitions.
 
-1. The state of a new claim is read before anything is fetched for it; failed reads are repeated.
-2. When too many changes of a partition wait to be stored, its lane is held: finalisers still begin,
+Three tasks serve events whose state is stored with the position:
+
+2. The state of a new claim is read before anything is fetched for it; failed reads are repeated.
+3. When too many changes of a partition wait to be stored, its lane is held: finalisers still begin,
    but no later event does. The events inside complete and are committed, and then the lane
    continues.
-3. If a claim has lost its position and its source does not end it within `LOST_MOST` seconds, it is
+4. If a claim has lost its position and its source does not end it within `LOST_MOST` seconds, it is
    replaced by a new claim, which reads the state again: the loss was an error, such as a
    transaction that exceeded a time limit. With a source that cannot replace it, the run ends.
 """
@@ -49,6 +51,16 @@ if TYPE_CHECKING:
     from .job_run import JobRun
     from .scheduler import JobScheduler
     from .state import StateBackend
+
+logger = logging.getLogger("sluicegate.consumer")
+LOOK_EVERY = 1.0
+LOST_MOST = 10.0
+"""Seconds: longer than a live group member takes to learn of a rebalance."""
+_REPLACED = (
+    "%s: %s has lost its position (%s), but is still assigned here: its state is read again, and its "
+    "events run again from the stored position"
+)
+_FAILED = "%s: a commit failed (%s), and changes of state wait for it; next try in %.3g s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,19 +207,6 @@ class Interjecting:
                 rule = "it would wait for the end of this turn; do its work here, or call it from a task"
                 raise ConfigError(f"interject() was called in the turn of {message!r}: {rule}")
         await asyncio.gather(*[self._put(claim, call) for claim in claims])
-
-
-logger = logging.getLogger("sluicegate.consumer")
-
-LOOK_EVERY = 1.0
-LOST_MOST = 10.0
-"""Seconds: longer than a live group member takes to learn of a rebalance."""
-
-_REPLACED = (
-    "%s: %s has lost its position (%s), but is still assigned here: its state is read again, and its "
-    "events run again from the stored position"
-)
-_FAILED = "%s: a commit failed (%s), and changes of state wait for it; next try in %.3g s"
 
 
 class StateKeeping:

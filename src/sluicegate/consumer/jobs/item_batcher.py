@@ -3,18 +3,13 @@
 1. An event adds a group of items, and ends its turn. Its callback runs once, in a new turn of the
    event, after all its items were executed.
 2. Items wait for at most `delay`. A batch has at most `max_batch_size` items, and at most
-   `max_concurrent_batches` run at once.
+   `max_concurrent_batches` run at once. It starts as soon as it is due and fewer run: when its last
+   item is added, when another batch ends, or by the timer of an incomplete one.
 3. If the executor raises, the items of its batch without their own error fail; the callbacks run
-   nevertheless.
-4. An event whose items would exceed `max_items` waits for room, and its partition handles
-   no later event.
-
-The batches of one item batcher while a consumer runs.
-
-1. A batch starts as soon as it is due and fewer than the maximum run: when its last item is added,
-   when another batch ends, or by the timer of an incomplete one.
-2. With a retry policy, an execution that raises is repeated for its items without an error of their
-   own. Its keys stay busy meanwhile. Items whose claims have ended are not executed again.
+   nevertheless. With a retry policy, it is repeated for these items first, and their keys stay busy
+   meanwhile. Items whose claims have ended are not executed again.
+4. An event whose items would exceed `max_items` waits for room, and its partition handles no later
+   event.
 """
 
 from __future__ import annotations
@@ -48,6 +43,8 @@ if TYPE_CHECKING:
 
 
 SHORTEST_DELAY = 0.001
+
+_RULE = "set the error of each failed item: item.error = ..."
 
 
 class ItemBatcher:
@@ -176,9 +173,6 @@ class Added(Pending):
 
     def __str__(self) -> str:
         return f"in {self._batcher.name}: {self._run.place(self._group)}"
-
-
-_RULE = "set the error of each failed item: item.error = ..."
 
 
 class BatchRun:

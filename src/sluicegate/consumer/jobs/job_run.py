@@ -1,16 +1,12 @@
 """The jobs of one scheduler while a consumer runs.
 
-1. As with the workers of a consumer, at most one wake-up is outstanding: the woken worker takes a
-   job, and then wakes the next worker if more are ready.
-2. The error of a failed job is passed to the finaliser. Without one, it is logged.
-
-The jobs of one scheduler: those that may begin, and those that wait for room. Pure.
-
 1. The jobs of a key are processed one after another, in the order in which they were offered.
 2. A job has room if its key has fewer than `max_per_key` waiting jobs or, for a new key, if there
-   are fewer than `max_keys` keys.
-3. Jobs without room wait in the order of their arrival. They do not delay later jobs of other keys
-   that have room.
+   are fewer than `max_keys` keys. Jobs without room wait in the order of their arrival. They do not
+   delay later jobs of other keys that have room.
+3. As with the workers of a consumer, at most one wake-up is outstanding: the woken worker takes a
+   job, and then wakes the next worker if more are ready.
+4. The error of a failed job is passed to the finaliser. Without one, it is logged.
 """
 
 from __future__ import annotations

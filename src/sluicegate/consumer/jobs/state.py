@@ -2,24 +2,21 @@
 
 1. A store belongs to one claim of one partition. It is used only in the partition's turns, which
    never run concurrently, so it needs no lock.
-2. It is opened before the first event of the claim is handled, and dropped when the claim ends.
+2. It is opened before the first event of the claim is handled, and dropped when the claim ends. A
+   failed opening is retried, and does not count as a failed try of an event.
 3. Keys are text, and values are any objects that the backend can store. `range` uses the order of
    the text.
 
-Stores whose changes are saved together with the position of their partition.
+A `TurnStore` saves its changes together with the position of its partition.
 
-1. The changes of a turn are atomic: a turn that fails leaves the store unchanged.
-2. They are saved with the first position that passes their event, in one transaction. After a crash
+4. The changes of a turn are atomic: a turn that fails leaves the store unchanged.
+5. They are saved with the first position that passes their event, in one transaction. After a crash
    the state is that of the events before the position, and the other events run again.
-3. Such a claim therefore has no map of completed events beyond its position.
-4. When too many changes wait to be stored, no later event of the partition begins until they are
+6. Such a claim therefore has no map of completed events beyond its position. Its store is opened
+   before anything is fetched for it.
+7. When too many changes wait to be stored, no later event of the partition begins until they are
    stored.
-
-The stores of one run's partitions: opened before the first turn, dropped with the claim.
-
-1. A store whose changes are saved with the position is opened before anything is fetched for its
-   claim. A failed opening is retried, and does not count as a failed try of an event.
-2. A store that has lost its position gets no further turns; see `state_keeping.py`.
+8. A store that has lost its position gets no further turns; see `event_run`.
 """
 
 from __future__ import annotations

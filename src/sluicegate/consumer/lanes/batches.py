@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 LaneId: TypeAlias = "tuple[int, Hashable]"
 Group: TypeAlias = "LaneId | int"
 
+OnMismatch = Literal["terminate", "retry"]
+ON_MISMATCH: tuple[OnMismatch, ...] = ("terminate", "retry")
+
 
 class OpenBatch:
     """A batch that is being formed."""
@@ -252,10 +255,6 @@ def limit_of(message: Message) -> int:
     if message.is_unparked:
         return 1
     return message.attempts.batch_limit if message.claim.attempts else 0
-
-
-OnMismatch = Literal["terminate", "retry"]
-ON_MISMATCH: tuple[OnMismatch, ...] = ("terminate", "retry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""The parked keys of this process. No clock, no task, no I/O.
+"""Keys that do not simply continue with their next record. No clock, no task, no I/O.
+
+Parked keys:
 
 1. A parked key is *held* in its lanes: none of its records starts, and later records wait in its
    lane until they are written to the park store.
@@ -6,23 +8,22 @@
 3. A key is parked here while its scope is claimed. It is forgotten with the last claim of the
    scope, and the next owner reads it from the store.
 
-Keys with more waiting records than `max_per_key`. No clock, no task, no I/O.
+Keys with more waiting records than `max_per_key`:
 
-1. A lane accepts `max_per_key` waiting records. Later records of the key are *held back*: they keep
+4. A lane accepts `max_per_key` waiting records. Later records of the key are *held back*: they keep
    the order of their arrival and count in the window, which limits them.
-2. A claim with held-back records is fetched from last, so the other claims get the room first. It
+5. A claim with held-back records is fetched from last, so the other claims get the room first. It
    is still fetched from if room remains, so its other keys continue until the window is full.
-3. A key is checked when its records arrive and must wait, and before each fetch while it is
+6. A key is checked when its records arrive and must wait, and before each fetch while it is
    crowded. There is no check while fewer records wait than one lane accepts.
 
-Events whose handlers have ended before the events are complete, and their return to the order.
-Pure.
+Events whose handlers have ended before the events are complete:
 
-1. An event that is *out* has no turn: later events of its lane are handled. It keeps its place in
+7. An event that is *out* has no turn: later events of its lane are handled. It keeps its place in
    the window, and the position does not pass it.
-2. When its job is done, it returns to the front of its lane, behind the events that returned before
+8. When its job is done, it returns to the front of its lane, behind the events that returned before
    it: finalisers run in the order in which the jobs were done, and exclude handlers.
-3. A lane is *held* while an event waits for room for its job: no later event begins, but finalisers
+9. A lane is *held* while an event waits for room for its job: no later event begins, but finalisers
    do, so that completed jobs make room.
 """
 

@@ -32,6 +32,9 @@ ORDERINGS: tuple[Ordering, ...] = ("key", "partition", "unordered")
 SCOPES: tuple[KeyScope, ...] = ("partition", "topic", "group")
 KEYLESS: tuple[Keyless, ...] = ("serial", "parallel")
 
+MOST_NAMED = 5
+"""Maximum number of blocked or parked keys named in an error."""
+
 
 class SingleRecord(NamedTuple):
     """The lane of a single record."""
@@ -121,10 +124,6 @@ class KeyRules:
 def alone(record: SourceRecord) -> SingleRecord:
     """Return a lane for this record only."""
     return SingleRecord(record.topic, record.partition, record.offset)
-
-
-MOST_NAMED = 5
-"""Maximum number of blocked or parked keys named in an error."""
 
 
 def is_same(one: object, other: object) -> bool:

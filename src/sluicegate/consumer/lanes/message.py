@@ -1,9 +1,8 @@
 """The message passed to a handler: a record, its claim, and its place in its lane.
 
-Replay of one record from its dead letter, outside a consumer.
-
-1. The message is like one of a consumer: its first attempt, in its own claim.
-2. There is one try, without a commit and without a timeout.
+`handle_again` replays one record from its dead letter, outside a consumer. The message is like one
+of a consumer: its first attempt, in its own claim. There is one try, without a commit and without a
+timeout.
 """
 
 from __future__ import annotations

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from .keys import KeyRules
     from .window import Window
 
+E = TypeVar("E")
+
 
 class BackingOff(NamedTuple):
     """A message in backoff."""
@@ -420,9 +422,6 @@ class Admitted(NamedTuple):
     broken: list[Broken]
     has_first_keyless: bool = False
     """Whether these are the first records without a key, which are handled one after another."""
-
-
-E = TypeVar("E")
 
 
 class RetryHeap(Generic[E]):

@@ -5,6 +5,7 @@
 2. Fetching stops at either limit, and resumes when both counts have fallen below their refill
    levels. Without this hysteresis, a full consumer would pause and resume for each record.
 3. An empty window accepts any record, so a record larger than `max_bytes` passes alone.
+4. The size of a record is the length of its value, or the result of a function.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..._core.source import SourceRecord
+
+_value = attrgetter("value")
 
 
 class Window:
@@ -130,9 +133,6 @@ class Window:
         refill levels.
         """
         return self.messages < self.refill_messages and self.bytes < self._refill_bytes
-
-
-_value = attrgetter("value")
 
 
 class RecordSizes:

@@ -4,24 +4,14 @@
    the first one, or after the last one.
 2. Positions of any member are stored: brokers accept the late commit of a former owner, so the
    source must not send one.
-
-The members of a consumer group, and their partitions. No clock, no task, no I/O.
-
-A partition has at most one owner. A new one is offered to the members in the order in which they
-joined, until one takes it.
-
-The delivery state of one claim. No clock, no task, no I/O.
-
-1. Records are delivered in order, once each, from the stored position on.
-2. Records to be redelivered come first. Their offsets are below all others.
-3. After the last record the cursor moves to the partition's end, past any holes, and reports this
-   once.
-
-Deadlines for settling delivered records. No clock, no task, no I/O.
-
-A record is *held* from its delivery until a stored position has passed it. Each held record has a
-deadline, which is renewed when the record is extended or redelivered. All waits have the same
-length, so the records of a partition become overdue in the order of their last renewal.
+3. A partition has at most one owner. A new one is offered to the members in the order in which they
+   joined, until one takes it.
+4. A claim gets the records in order, once each, from the stored position on. Records to be
+   redelivered come first; their offsets are below all others. After the last record the claim
+   reaches the partition's end, past any holes, and reports this once.
+5. A record is *held* from its delivery until a stored position has passed it. Each held record has
+   a deadline, which is renewed when the record is extended or redelivered. All waits have the same
+   length, so the records of a partition become overdue in the order of their last renewal.
 """
 
 from __future__ import annotations

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
         TopicPartition,
     )
 
+RETRY_AFTER = 0.5
+"""Delay in seconds before another attempt after an error of the store."""
+
 
 @known_arguments()
 class MemorySource:
@@ -431,10 +434,6 @@ class Script:
     def next_fetch(self) -> BaseException | None:
         """Return the error of the fetch that begins; `None` if there is none."""
         return self._fetches.popleft() if self._fetches else None
-
-
-RETRY_AFTER = 0.5
-"""Delay in seconds before another attempt after an error of the store."""
 
 
 class LeftPositions:

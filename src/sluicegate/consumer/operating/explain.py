@@ -5,11 +5,8 @@
 2. Nothing is fetched while the partition is paused or being revoked, the window is full, or the
    source reports trouble.
 3. An explanation costs a few passes over the window, and changes nothing.
-
-Ages of the states of messages and positions, by sampling. Pure.
-
-No time is recorded when a message begins: a sampler looks once per period. An age is therefore a
-minimum, less than one period too short.
+4. Ages are found by sampling: no time is recorded when a message begins. An age is therefore a
+   minimum, less than one sampling period too short.
 """
 
 from __future__ import annotations

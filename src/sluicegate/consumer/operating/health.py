@@ -1,4 +1,4 @@
-"""Readiness and liveness.
+"""Readiness, liveness, and lag.
 
 | a consumer | ready | alive |
 |---|---|---|
@@ -14,9 +14,8 @@
 A stall affects neither: it may be caused by an unavailable destination, which a restart does not
 cure.
 
-Sampling of a consumer's lag for observers, since a scrape cannot wait for the source.
-
-A failed sample leaves no lag, since an old value would look like a current one.
+The lag is sampled for observers, since a scrape cannot wait for the source. A failed sample leaves
+no lag, since an old value would look like a current one.
 """
 
 from __future__ import annotations
@@ -42,6 +41,11 @@ if TYPE_CHECKING:
 
 BLOCKED_AFTER = 30.0
 """Seconds without a heartbeat after which the event loop counts as blocked."""
+
+WITHIN = 10.0
+"""Seconds within which the source must return the ends of its partitions."""
+logger = logging.getLogger("sluicegate.consumer")
+_FAILED = "%s: the lag is unknown, since the source did not return its ends (%s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +178,6 @@ def _lag(claim: Claim, end: int, oldest: Standing | None, wall: float) -> Lag:
         return Lag(0, 0.0)
     stamp = 0 if oldest is None else oldest.message.timestamp
     return Lag(messages, max(0.0, wall - stamp / 1000) if stamp > 0 else None)
-
-
-WITHIN = 10.0
-"""Seconds within which the source must return the ends of its partitions."""
-
-logger = logging.getLogger("sluicegate.consumer")
-
-_FAILED = "%s: the lag is unknown, since the source did not return its ends (%s)"
 
 
 class LagSampler:

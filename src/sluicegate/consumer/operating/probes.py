@@ -43,6 +43,10 @@ NO_CLIENT = str(missing("prometheus_client", "prometheus", "/metrics"))
 Verdict: TypeAlias = "tuple[str, str | None]"
 """A consumer's name, and why it fails a probe; `None` if it passes."""
 
+LAST_PORT = 65535
+GRACE = 1
+"""Seconds for open requests at the end."""
+
 
 def probes(
     *consumers: Operated,
@@ -210,11 +214,6 @@ async def _take_part(receive: Receive, send: Send) -> None:
     while (event := (await receive())["type"]) != "lifespan.shutdown":
         await send({"type": f"{event}.complete"})
     await send({"type": "lifespan.shutdown.complete"})
-
-
-LAST_PORT = 65535
-GRACE = 1
-"""Seconds for open requests at the end."""
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The report of a consumer at its end, and the log line about it."""
+"""Values for operators: the report of a consumer at its end, and the reasons for a wait."""
 
 from __future__ import annotations
 

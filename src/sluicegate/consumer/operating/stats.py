@@ -1,16 +1,12 @@
-"""`stats()` of a consumer: counts and levels. Thread-safe.
+"""`stats()` of a consumer, and the sampler of its ages, stalls and crash windows.
 
-The sampler of a consumer: ages, stalls and crash windows, checked once per period.
-
-It costs nothing per message. While the consumer is empty, the source is queried for its ends four
-times per `stall_after`, so that a consumer that fetches nothing is detected too.
-
-Detection of a consumer that makes no progress despite work. Pure.
-
-1. Progress means a settled message. A failed try is not progress.
-2. Time counts only while there is work: a message inside, or a record behind the position in a
-   partition that may be fetched from.
-3. A stall ends with progress, or when no work remains.
+1. Statistics are counts and levels, read from any thread.
+2. Samples are taken once per period, and cost nothing per message. While the consumer is empty, the
+   source is queried for its ends four times per `stall_after`, so that a consumer that fetches
+   nothing is detected too.
+3. A consumer is stalled if nothing was settled for `stall_after` seconds despite work. A failed try
+   is not progress. Time counts only while there is work: a message inside, or a record behind the
+   position in a partition that may be fetched from. A stall ends with progress, or without work.
 """
 
 from __future__ import annotations
@@ -39,6 +35,20 @@ if TYPE_CHECKING:
     from .places import Places
 
 State = Literal["opening", "running", "draining", "closed"]
+
+PERIOD = 1.0
+"""Maximum time between two samples, in seconds."""
+LOOKS = 4
+"""Minimum number of samples per `stall_after`."""
+ENDS_WITHIN = 10.0
+"""Seconds within which the source must return its ends."""
+logger = logging.getLogger("sluicegate.consumer")
+_STALLED = "%s: nothing has been settled for %.3g s although there is work\n%s"
+_NO_PROGRESS = "nothing has been settled for a while although there is work; see explain()"
+_MOVES = "%s: no longer stalled"
+_PASSED = "%s: %s"
+_NO_ENDS = "%s: the source did not return its ends (%s)"
+Change = Literal["stalled", "moves"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,22 +193,6 @@ def _partition(places: Places, claim: Claim, sampler: Sampler) -> PartitionStats
     )
 
 
-PERIOD = 1.0
-"""Maximum time between two samples, in seconds."""
-LOOKS = 4
-"""Minimum number of samples per `stall_after`."""
-ENDS_WITHIN = 10.0
-"""Seconds within which the source must return its ends."""
-
-logger = logging.getLogger("sluicegate.consumer")
-
-_STALLED = "%s: nothing has been settled for %.3g s although there is work\n%s"
-_NO_PROGRESS = "nothing has been settled for a while although there is work; see explain()"
-_MOVES = "%s: no longer stalled"
-_PASSED = "%s: %s"
-_NO_ENDS = "%s: the source did not return its ends (%s)"
-
-
 class Sampler:
     """A periodic sampler of a consumer; reports stalls, and crash windows that were passed."""
 
@@ -330,9 +324,6 @@ class Sampler:
         others = counts["dead_lettered"] + counts["parked"] + counts["unparked"]
         others += counts["terminated"]
         return self._places.schedule.acknowledged + others + counts["skipped"]
-
-
-Change = Literal["stalled", "moves"]
 
 
 class StallDetector:

@@ -7,11 +7,9 @@
 3. A pause belongs to the partition, not to the claim: a partition that is assigned again is still
    paused.
 4. Claims take turns at being fetched from.
-
-The effect of a stored map on a claim: records that were skipped, and records that ran again.
-
-The map lists settled records beyond the stored position. After a crash or a rebalance they are
-skipped, and only the other records up to the end of the map run again.
+5. The stored map of a claim lists settled records beyond the stored position. After a crash or a
+   rebalance they are skipped, and only the other records up to the end of the map run again. This
+   *crash window* is reported once it was passed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Fetching of records from open claims, limited by the room in the window.
+"""The two tasks that call the source: the poller fetches records, the committer stores positions.
+
+Fetching is limited by the room in the window.
 
 1. Nothing is fetched while the window is full. It counts as full until it falls below the
    threshold.
@@ -8,22 +10,22 @@
 5. A source of short claims is also queried without a claim, since it begins claims during the
    query.
 
-Commits of positions, with maps of the records settled beyond them.
+Commits contain positions, with maps of the records settled beyond them.
 
-1. A commit is due every `every` seconds, after `after` settled messages, on demand, and at the end
+6. A commit is due every `every` seconds, after `after` settled messages, on demand, and at the end
    of a drain. It contains only claims with new positions. Messages are counted once per
    `LOOK_EVERY` seconds; if `after` is below `SMALL`, they are counted whenever messages are
    settled, which costs more.
-2. Position and map form one snapshot, taken without suspending. One commit is in flight at a time;
+7. Position and map form one snapshot, taken without suspending. One commit is in flight at a time;
    a failed commit is not repeated, but followed by one with a newer snapshot.
-3. A closing claim is committed by its source during a revoke, and by the committer during the
+8. A closing claim is committed by its source during a revoke, and by the committer during the
    drain.
-4. With short claims, or a source that settles each record, a commit is due as soon as a message is
+9. With short claims, or a source that settles each record, a commit is due as soon as a message is
    settled. Messages settled during a commit share the next one. A claim that stays open although
    its position was not stored, as of a locked row, is committed again with the next messages, or
    `AGAIN_AFTER` seconds later.
-5. A source that settles each record keeps the reported records if its commit fails: the next commit
-   names all claims.
+10. A source that settles each record keeps the reported records if its commit fails: the next
+    commit names all claims.
 """
 
 from __future__ import annotations
@@ -59,6 +61,11 @@ _KEYLESS = (
     "%s: %s has records without a key, which are handled one after another; "
     'pass keyless="parallel" if their order does not matter'
 )
+
+LOOK_EVERY = 1.0
+SMALL = 1000
+AGAIN_AFTER = 0.25
+_FAILED = "%s: a commit failed (%s); the next one follows in %.3g s"
 
 
 class Poller:
@@ -170,13 +177,6 @@ class Poller:
         await wait_until(self._run.clock, until, signal)
         if self._run.clock.now() >= until and isinstance(self._source, KeepsAlive):
             await self._source.keep_alive()
-
-
-LOOK_EVERY = 1.0
-SMALL = 1000
-AGAIN_AFTER = 0.25
-
-_FAILED = "%s: a commit failed (%s); the next one follows in %.3g s"
 
 
 class Committer:
