@@ -45,8 +45,8 @@ PARTS = (FETCHING, ADMITTING, CALLING, ACKNOWLEDGING, COMMITTING)
 REST = "the worker's loop around the handler, its wake-ups, the consumer's other tasks, its start"
 
 
-class NoDesk:
-    """A desk that settles nothing: no handler uses it."""
+class NoOwner:
+    """An owner that settles nothing: no handler uses it."""
 
     def settle(self, message: Message, result: Result) -> bool:
         return False
@@ -72,7 +72,7 @@ async def drive(given: Sequence[Record]) -> Stretches:
     """Pass records through the parts, one fetch at a time."""
     schedule = Schedule(KeyRules(), Window(WINDOW, 2**40), max_per_key=WINDOW // 2)
     lanes = schedule.lanes_for(PARTITION)
-    claim = Claim(PARTITION, 1, Position(0), lanes, NoDesk())
+    claim = Claim(PARTITION, 1, Position(0), lanes, NoOwner())
     sizes = RecordSizes(None)
     ready, acknowledge = schedule.ready, schedule.acknowledge
     stretches, host, source = Stretches(), Host(), source_of(MemoryLog(given))

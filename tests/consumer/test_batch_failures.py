@@ -516,6 +516,6 @@ def test_one_poison_message_costs_its_neighbours_nothing(
 
 
 @pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+def _drainer(caplog: pytest.LogCaptureFixture) -> None:
     """Suppress the log lines of failures."""
     caplog.set_level(logging.WARNING)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Batch = list[int]
 
 
-class Desk:
-    """A desk without settlements from outside."""
+class Owner:
+    """An owner without settlements from outside."""
 
     def settle(self, message: Message, result: object) -> bool:
         """Do nothing."""
@@ -49,7 +49,7 @@ class Forming:
     def claim(self, partition: int) -> Claim:
         """Begin a claim."""
         at = TopicPartition("t", partition)
-        return Claim(at, partition, Position(0), self.schedule.lanes_for(at), Desk())
+        return Claim(at, partition, Position(0), self.schedule.lanes_for(at), Owner())
 
     def arrive(self, keys: Iterable[object], now: float = 0.0, *, partition: int = 0) -> None:
         """Admit one record per key and process the arrivals."""

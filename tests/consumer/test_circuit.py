@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def claim(partition: Any = P0) -> Claim:
-    desk: Any = None
-    return Claim(partition, 1, Position(0), Lanes(), desk)
+    owner: Any = None
+    return Claim(partition, 1, Position(0), Lanes(), owner)
 
 
 class Progress:

@@ -139,9 +139,11 @@ async def test_a_claim_that_ends_is_forgotten(fake_clock: FakeClock) -> None:
         engine = consumer._open()
         claim = engine.claims.get(P0)
         assert claim is not None
-        assert engine.schedule.crowded.holds_back(claim)
+        crowded = engine.schedule.crowded
+        assert crowded is not None
+        assert crowded.holds_back(claim)
         source.lose([P0])
-        assert not engine.schedule.crowded.holds_back(claim)
+        assert not crowded.holds_back(claim)
         handler.gate.set()
         consumer.stop()
         await run

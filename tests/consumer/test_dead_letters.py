@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sluicegate.testing import FakeClock
 
 
-class NoDesk:
+class NoOwner:
     def settle(self, message: Any, result: object) -> bool:
         raise AssertionError
 
@@ -56,7 +56,7 @@ def record(offset: int, key: object = b"k") -> Record:
 
 
 def message_of(made: SourceRecord, *, lane: Any = b"k") -> Message:
-    claim = Claim(TopicPartition("orders", 3), 1, Position(0), Lanes(), NoDesk())
+    claim = Claim(TopicPartition("orders", 3), 1, Position(0), Lanes(), NoOwner())
     return Message(lane, 1, made, claim, 7)
 
 

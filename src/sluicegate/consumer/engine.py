@@ -38,7 +38,7 @@ from .operating.places import Places
 from .operating.report import DrainReport, Unfinished, say_drained
 from .operating.stats import Sampler, stats_of
 from .progress.claims import Claims
-from .progress.draining import Quiet
+from .progress.draining import Drainer
 from .progress.source_tasks import Committer, Poller
 from .run import Run, TaskCancelled
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from .._core.runtime.closing import Closing
     from .._core.source import Source
-    from .failures.poison import Letters
+    from .failures.dead_letters import LetterWriter
     from .handling.batches import BatchFunction
     from .handling.results import Result
     from .handling.workers import Work
@@ -68,7 +68,7 @@ class Engine(Run):
         self,
         source: Source,
         settings: ConsumerSettings,
-        letters: Letters | None,
+        letters: LetterWriter | None,
         closing: Closing,
         schedule: type[Schedule] = Schedule,
     ) -> None:
@@ -89,10 +89,10 @@ class Engine(Run):
             keeps_key=settings.on_nak == "block",
         )
         departures = self.poison.departures
-        self._quiet = Quiet(self.schedule, self.settler, departures, self.workers, self)
+        self._drainer = Drainer(self.schedule, self.settler, departures, self.workers, self)
         self.claims = Claims(
             self.schedule,
-            self._quiet,
+            self._drainer,
             self,
             self,
             settings.drain,
@@ -121,7 +121,7 @@ class Engine(Run):
         self.lag_sampler = LagSampler(self.places)
         self._sweeper = Sweeper(self.places, settings.timeout)
 
-    def _failures(self, keys: KeyRules, letters: Letters | None) -> Poison:
+    def _failures(self, keys: KeyRules, letters: LetterWriter | None) -> Poison:
         """Create the parts that deal with messages which cannot be handled."""
         settings, source, schedule = self._settings, self.source, self.schedule
         circuit = LetterCircuit(
@@ -287,20 +287,23 @@ class Engine(Run):
         self.schedule.complete(began)
         claims = self.claims.close_all()
         self.workers.hurry(began + drain - min(1.0, drain / 5))
-        going = {*claims, *self._quiet.busy()}  # including messages that still run in ended claims
+        going = {
+            *claims,
+            *self._drainer.busy(),
+        }  # including messages that still run in ended claims
         self.workers.stop()
         cut: list[Message] = []
         since = self.sampler.busy_since()
         until = began + drain
         try:
-            await self._quiet.wait(going, until - min(1.0, drain / 5), cut)
+            await self._drainer.wait(going, until - min(1.0, drain / 5), cut)
         except asyncio.CancelledError as error:  # drain at once
             self.hasten(error)
             until = clock.now()
             self._closing.limit(0.0)
             self.workers.hurry(until)
             with contextlib.suppress(asyncio.CancelledError):
-                await self._quiet.wait(going, until, cut)
+                await self._drainer.wait(going, until, cut)
         now = clock.now()
         ran = {message: now - since[message] if message in since else None for message in cut}
         failed = await self._last_commit(until)

@@ -15,7 +15,7 @@ from sluicegate.consumer.jobs.scheduler import JobScheduler
 from sluicegate.consumer.lanes.held import CompletedJobs
 from sluicegate.consumer.lanes.message import Message
 from sluicegate.consumer.lanes.schedule import Schedule
-from sluicegate.consumer.progress.draining import Quiet
+from sluicegate.consumer.progress.draining import Drainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,15 +56,15 @@ def the_last_job_is_finalised_first(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant("what waits to be finalised has left", ordering="partition", every=None)
 def finalisers_leave_at_once_in_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that await their finaliser are dropped when their claim begins to close."""
-    real = Quiet.drop
+    real = Drainer.drop
 
     def drop(
-        self: Quiet, claims: Any, *, keep_batch: bool = False, keep_jobs: bool = False
+        self: Drainer, claims: Any, *, keep_batch: bool = False, keep_jobs: bool = False
     ) -> None:
         del keep_jobs
         real(self, claims, keep_batch=keep_batch)
 
-    monkeypatch.setattr(Quiet, "drop", drop)
+    monkeypatch.setattr(Drainer, "drop", drop)
 
 
 @mutant(END, first=(1, 1, 1))

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from ..._core.errors import StoredRowDiffers
 from ..._core.say import say
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..lanes.message import Message
     from ..lanes.schedule import Schedule
     from ..run import Fate, Run
-    from .dead_letters import LetterCircuit
+    from .dead_letters import LetterCircuit, LetterWriter
     from .departures import Departures, Returns
     from .parking import Parker, Replays
 
@@ -64,13 +64,6 @@ _BLOCKED = "%s: %s blocks its key until unblock() (%s)"
 _EXITS = "%s: %s cannot be handled, which ends the run; it is delivered again (%s)"
 
 
-class Letters(Protocol):
-    """Writer of dead letters of source records."""
-
-    async def bury(self, message: Message, error: BaseException) -> None:
-        """Write a dead letter; it is durable when this returns. Raises if the write failed."""
-
-
 class Poison:
     """The strategy for poison messages, including their dead letters."""
 
@@ -82,7 +75,7 @@ class Poison:
         run: Run,
         *,
         circuit: LetterCircuit,
-        letters: Letters | None = None,
+        letters: LetterWriter | None = None,
         parker: Parker | None = None,
         replays: Replays | None = None,
         returns: Returns | None = None,

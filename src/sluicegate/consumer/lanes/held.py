@@ -170,9 +170,9 @@ class ParkedKeys:
 class CrowdedKeys:
     """The crowded keys of each claim."""
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, most: int) -> None:
         self.most = most
-        """The limit `max_per_key`; with `None` no key is ever crowded."""
+        """The limit `max_per_key`."""
         self._keys: dict[Claim, set[Hashable]] = {}
 
     def __bool__(self) -> bool:
@@ -190,7 +190,7 @@ class CrowdedKeys:
         Only the last record of each key is checked. Costs nothing while fewer records wait than one
         lane accepts.
         """
-        if self.most is None or claim.lanes.waiting <= self.most:
+        if claim.lanes.waiting <= self.most:
             return
         for _, lane in claim.lanes.lanes():
             last = lane.last
@@ -216,7 +216,7 @@ class CrowdedKeys:
 
     def _held_back(self, claim: Claim, key: Hashable) -> int:
         """Return the number of held-back records of a key."""
-        return 0 if self.most is None else max(0, claim.lanes.length(key) - self.most)
+        return max(0, claim.lanes.length(key) - self.most)
 
 
 class CompletedJobs:

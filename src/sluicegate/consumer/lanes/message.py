@@ -179,7 +179,7 @@ class Message(Entry):
 
     def in_progress(self) -> None:
         """Restart the handler's timeout, and the source's if it has one."""
-        self.claim.desk.in_progress(self)
+        self.claim.owner.in_progress(self)
 
     def settle(self, result: Result) -> bool:
         """Settle a message whose handler returns `Manual()`. To be called in the loop's thread.
@@ -188,7 +188,7 @@ class Message(Entry):
         Returns whether the call has an effect: false if the message is already settled or its claim
         has ended.
         """
-        return self.claim.desk.settle(self, result)
+        return self.claim.owner.settle(self, result)
 
     @property
     def coordinates(self) -> str:
@@ -200,8 +200,8 @@ class Message(Entry):
         return f"Message({self.coordinates}, attempt={self.attempt})"
 
 
-class ReplayDesk:
-    """The desk for a replayed message whose handler returned `Manual`."""
+class ReplayOwner:
+    """The owner for a replayed message whose handler returned `Manual`."""
 
     def __init__(self) -> None:
         self._later: asyncio.Future[Result] | None = None
@@ -232,13 +232,13 @@ async def handle_again(
     Suspends until the handler ends and, after a `Manual` result, until the message is settled.
     Cancellation cancels the handler.
     """
-    desk = ReplayDesk()
+    owner = ReplayOwner()
     partition = TopicPartition(record.topic, record.partition)
-    claim = Claim(partition, 0, Position(record.offset), Lanes(), desk)
+    claim = Claim(partition, 0, Position(record.offset), Lanes(), owner)
     lane = alone(record) if lane_key is None else lane_key
     result = await handler(Message(lane, 0, record, claim, 0))
     if isinstance(result, Manual):
-        result = await desk.settled()
+        result = await owner.settled()
     if (error := _error_of(result)) is not None:
         raise error
 

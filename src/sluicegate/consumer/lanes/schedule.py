@@ -71,7 +71,8 @@ class Schedule:
         self.blocked: dict[Message, BaseException] = {}
         """Blocked messages, with their errors."""
         self.parked = ParkedKeys()
-        self.crowded = CrowdedKeys(max_per_key)
+        self.crowded = None if max_per_key is None else CrowdedKeys(max_per_key)
+        """Keys with more waiting messages than `max_per_key`; `None` without that limit."""
         self.former: BatchFormer | None = None
         self.completed = CompletedJobs(self.ready)
         self._followed: list[Message] | None = None
@@ -159,7 +160,8 @@ class Schedule:
         if claim.replay.end > first:
             fresh, sizes, indices = claim.unsettled(fresh, sizes, indices)
         broken = self._enter(claim, fresh, sizes, indices)
-        self.crowded.look(claim, index)
+        if self.crowded is not None:
+            self.crowded.look(claim, index)
         self.window.take(len(fresh), sum(sizes))
         is_news = self._keys.has_first_keyless(claim.lanes.active)
         return Admitted(known + count, broken, is_news)
@@ -273,8 +275,10 @@ class Schedule:
             if keeps_key or message.claim.lanes.enter(message):
                 self._start(message)
             else:
-                for look in (*self._looks(), self.crowded.arrived):
+                for look in self._looks():
                     look(message)
+                if self.crowded is not None:
+                    self.crowded.arrived(message)
 
     def block(self, message: Message, error: BaseException) -> None:
         """Keep a message and its key until `unblock`."""
@@ -375,7 +379,8 @@ class Schedule:
         self.ready.extend(left)
         for message in heads:
             self.end_turn(message)
-        self.crowded.end(claims)
+        if self.crowded is not None:
+            self.crowded.end(claims)
         self.ready.extend(self.parked.end(claims))
         gone += [*waiting, *heads]
         if not keep_jobs:

@@ -145,7 +145,7 @@ def stats_of(places: Places, sampler: Sampler, lags: Mapping[TopicPartition, Lag
         {claim.partition: _partition(places, claim, sampler) for claim in places.claims},
         places.committer.commits,
         places.committer.failures,
-        places.claims.windows.total(places.claims),
+        places.claims.deliveries(),
         sampler.stalls.is_stalled,
         _STATES[is_beating, is_ending],
         why_not_ready(places, sampler.heart) is None,
@@ -256,7 +256,7 @@ class Sampler:
     def _sample(self) -> float:
         places, now = self._places, self._clock.now()
         self._samples.take(now, places.busy(), places.claims)
-        for window in places.claims.windows.passed(places.claims):
+        for window in places.claims.passed_windows():
             say(logger, logging.INFO, _PASSED, self._name, window)
         return now
 

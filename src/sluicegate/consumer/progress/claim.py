@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .offset_map import ReadsMap
 
 
-class Desk(Protocol):
+class Owner(Protocol):
     """Interface for settling messages from outside their handlers."""
 
     def settle(self, message: Any, result: Result) -> bool:
@@ -102,13 +102,13 @@ class Claim:
         "_state",
         "attempts",
         "committed",
-        "desk",
         "is_closed",
         "is_closing",
         "is_cut",
         "is_paused",
         "lanes",
         "number",
+        "owner",
         "partition",
         "redelivered",
         "replay",
@@ -122,7 +122,7 @@ class Claim:
         number: int,
         start: Position,
         lanes: Lanes[Any],
-        desk: Desk,
+        owner: Owner,
         *,
         tells_each: bool = False,
         foreign_map: ReadsMap | None = None,
@@ -133,7 +133,7 @@ class Claim:
         self.start = start
         self.lanes = lanes
         """The lanes of the claim's scope; other claims may share them."""
-        self.desk = desk
+        self.owner = owner
         self.tracker = Tracker(start.offset, tells_each=tells_each)
         self.attempts: dict[int, Attempts] = {}
         self.committed = start
@@ -233,7 +233,11 @@ class Claim:
             return Position(self.tracker.seen_position())
         if self._state is not None:
             return Position(self._state.bound(self.tracker.position()))
-        return self._position(self.tracker.position(), self.tracker.done_ranges())
+        position = self.tracker.position()
+        if not self.tracker.bits and self.replay.end <= position:  # nothing is settled beyond it
+            self.is_cut = False
+            return Position(position)
+        return self._position(position, self.tracker.done_ranges())
 
     def snapshot_through(self, index: int, count: int) -> Position:
         """Return the position and map as if every message up to this one were settled.

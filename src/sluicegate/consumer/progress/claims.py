@@ -27,14 +27,14 @@ from ..._core.told import for_log, named
 from .claim import Claim
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ..._core.consumer_observer import ClaimChange
     from ..._core.source import Position, SourceClaim, SourceTraits, TopicPartition
     from ..lanes.schedule import Schedule
     from ..run import Run
-    from .claim import Desk
-    from .draining import Quiet
+    from .claim import Owner
+    from .draining import Drainer
 
 
 logger = logging.getLogger("sluicegate.consumer")
@@ -51,8 +51,8 @@ class Claims:
     def __init__(
         self,
         schedule: Schedule,
-        quiet: Quiet,
-        desk: Desk,
+        drainer: Drainer,
+        owner: Owner,
         run: Run,
         drain: float,
         *,
@@ -60,8 +60,8 @@ class Claims:
         traits: SourceTraits,
     ) -> None:
         self._schedule = schedule
-        self._quiet = quiet
-        self._desk = desk
+        self._drainer = drainer
+        self._owner = owner
         self._run = run
         self._changed = run.assignment
         self._drain = drain
@@ -72,8 +72,10 @@ class Claims:
         self._all_paused = False
         self._unread: set[Claim] | None = set() if reads_parked else None
         """Claims whose parked keys or state have not been read yet; nothing is fetched for them."""
-        self.windows = CrashWindows()
-        """Crash windows of the claims."""
+        self._reported: set[Claim] = set()
+        """Claims whose crash window was reported."""
+        self._past = Deliveries()
+        """Deliveries of claims that have ended."""
         self.trouble: str | None = None
         """Why the source cannot deliver, in the source's own words."""
         self.was_assigned = False
@@ -98,7 +100,7 @@ class Claims:
                 next(_numbers),
                 start,
                 lanes,
-                self._desk,
+                self._owner,
                 tells_each=self._traits.settles_each,
                 foreign_map=self._traits.foreign_map,
             )
@@ -122,11 +124,11 @@ class Claims:
         mine = self._mine(claims)
         for claim in mine:
             claim.close()
-        self._quiet.drop(mine, keep_jobs=True)
+        self._drainer.drop(mine, keep_jobs=True)
         self._changed.fire()
         self._tell("revoked", mine)
         until = self._run.clock.now() + min(within, self._drain)
-        await self._quiet.wait(mine, until)
+        await self._drainer.wait(mine, until)
         return {claim: claim.snapshot() for claim in mine if not claim.is_closed}
 
     def ended(self, claims: Collection[SourceClaim]) -> None:
@@ -136,12 +138,13 @@ class Claims:
         unsettled = [claim for claim in mine if claim.tracker.unfinished]
         for claim in mine:
             claim.end()
-            self.windows.ended(claim)
+            self._reported.discard(claim)
+            self._past = _with(self._past, claim)
             del self._claims[claim.partition]
             self._turns.remove(claim)
             self.read(claim)
         if ending := unsettled if self.are_short else mine:
-            self._quiet.end(ending)
+            self._drainer.end(ending)
         self._schedule.forget_idle_lanes(self)
         self._changed.fire()
         self._tell("lost", lost)
@@ -234,7 +237,7 @@ class Claims:
         claims = list(self._claims.values())
         for claim in claims:
             claim.close()
-        self._quiet.drop(claims, keep_batch=True, keep_jobs=True)
+        self._drainer.drop(claims, keep_batch=True, keep_jobs=True)
         return claims
 
     def pause(self, partitions: Collection[TopicPartition] | None) -> None:
@@ -260,6 +263,36 @@ class Claims:
                 claim.pause(paused=paused)
         self._changed.fire()
 
+    # -- deliveries --------------------------------------------------------------------------------
+
+    def deliveries(self) -> Deliveries:
+        """Return the deliveries of all claims, including ended ones."""
+        total = self._past
+        for claim in self:
+            total = _with(total, claim)
+        return total
+
+    def passed_windows(self) -> list[CrashWindow]:
+        """Return the crash windows that have been passed and were not returned before."""
+        new = [
+            claim
+            for claim in self
+            if claim.replay.end > claim.start.offset
+            and claim.tracker.next_offset >= claim.replay.end
+            and claim not in self._reported
+        ]
+        self._reported.update(new)
+        return [
+            CrashWindow(
+                claim.partition,
+                claim.start.offset,
+                claim.replay.end,
+                claim.replay.skipped + claim.replay.passed,
+                claim.replay.replayed,
+            )
+            for claim in new
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class CrashWindow:
@@ -281,47 +314,6 @@ class CrashWindow:
             f"{self.partition} continued at {self.start}: up to {self.end}, {self.skipped} records "
             f"were settled before and skipped, {self.replayed} run again"
         )
-
-
-class CrashWindows:
-    """The crash windows of a consumer's claims, each reported once, and their totals."""
-
-    def __init__(self) -> None:
-        self._reported: set[Claim] = set()
-        self._past = Deliveries()
-
-    def passed(self, claims: Iterable[Claim]) -> list[CrashWindow]:
-        """Return the windows that have been passed and were not returned before."""
-        new = [
-            claim
-            for claim in claims
-            if claim.replay.end > claim.start.offset
-            and claim.tracker.next_offset >= claim.replay.end
-            and claim not in self._reported
-        ]
-        self._reported.update(new)
-        return [
-            CrashWindow(
-                claim.partition,
-                claim.start.offset,
-                claim.replay.end,
-                claim.replay.skipped + claim.replay.passed,
-                claim.replay.replayed,
-            )
-            for claim in new
-        ]
-
-    def ended(self, claim: Claim) -> None:
-        """Keep the counts of a claim that has ended."""
-        self._reported.discard(claim)
-        self._past = _with(self._past, claim)
-
-    def total(self, claims: Iterable[Claim]) -> Deliveries:
-        """Return the totals over these claims and all ended claims."""
-        total = self._past
-        for claim in claims:
-            total = _with(total, claim)
-        return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def report_deaf(slot: Slot, run: Run) -> None:
         say(logger, logging.ERROR, _DEAF, run.name, "handler", told)
 
 
-class Quiet:
+class Drainer:
     """Ends all activity in claims."""
 
     def __init__(

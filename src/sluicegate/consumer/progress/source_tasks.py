@@ -143,7 +143,8 @@ class Poller:
                     continue  # settled ones take no room; perhaps no message inside can make any
                 break
             claim.advance(fetched.next_offset)
-        self._poison.look()
+        if self._poison.parker is not None:
+            self._poison.parker.look()
         self._workers.wake()
 
     async def _fetch(self, claims: list[Claim], most: int) -> Sequence[Fetched] | None:
@@ -203,6 +204,7 @@ class Committer:
         self._lock = asyncio.Lock()
         self._settled = run.settled
         self._committed = 0
+        self._is_observed = bool(run.observers)
         self._is_unstored = False
         """Whether the last commit did not store the position of a claim that is still open."""
         self.commits = 0
@@ -269,7 +271,7 @@ class Committer:
     def _tell(
         self, new: Mapping[SourceClaim, Position], error: BaseException | None = None
     ) -> None:
-        if self._run.observers:
+        if self._is_observed:
             offsets = {claim.partition: position.offset for claim, position in new.items()}
             self._run.observers.tell(lambda seen: seen.on_committed(self._run.name, offsets, error))
 
