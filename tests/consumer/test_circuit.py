@@ -48,9 +48,9 @@ class Progress:
 
     def failed(self, error: BaseException | None = None) -> DeadLetterLimit | None:
         """Judge a failed message, and settle it with a dead letter."""
-        limit = self.circuit.judge(self.claim, error or ValueError("bad"))
+        limit = self.circuit.count_failure(self.claim, error or ValueError("bad"))
         self.ends()
-        self.circuit.settled(self.claim)
+        self.circuit.leave_out(self.claim)
         return limit
 
 
@@ -80,7 +80,7 @@ def test_settled_dead_letters_are_no_handled_messages() -> None:
     progress = Progress(LetterCircuit(None, 2), claim())
     assert progress.failed() is None
     progress.ends()  # a message behind a parked one is parked
-    progress.circuit.settled(progress.claim)
+    progress.circuit.leave_out(progress.claim)
     assert progress.failed() is not None
 
 

@@ -24,7 +24,7 @@ from sluicegate.consumer import (
     Terminate,
     ToDeadLetter,
 )
-from sluicegate.consumer.handling.handlers import observed
+from sluicegate.consumer.handling.handlers import with_reports
 from sluicegate.consumer.run import Run
 from sluicegate.sinks import MemorySink
 
@@ -210,8 +210,8 @@ async def test_without_observers_the_handler_is_called_as_it_is(fake_clock: Fake
     """consumer/O32: no cost per message while observers are off."""
     handler = Recorder()
     for observers in ([], [Events()]):
-        assert observed(handler, Run("c", fake_clock, observers)) is handler
-    assert observed(handler, Run("c", fake_clock, [Turns()])) is not handler
+        assert with_reports(handler, Run("c", fake_clock, observers)) is handler
+    assert with_reports(handler, Run("c", fake_clock, [Turns()])) is not handler
 
 
 async def test_an_observer_is_called_as_often_for_many_messages_as_for_one(

@@ -29,7 +29,7 @@ from sluicegate.consumer.progress.offset_map import (
     ForeignMap,
     decode,
     encode,
-    joined,
+    join,
 )
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def test_the_first_range_may_begin_at_the_position() -> None:
 def test_ranges_of_two_maps_are_joined_where_they_touch(
     parts: list[list[tuple[int, int]]], whole: list[tuple[int, int]]
 ) -> None:
-    assert list(joined(*parts)) == whole
+    assert list(join(*parts)) == whole
 
 
 def test_a_map_is_true_only_beside_its_own_position() -> None:

@@ -284,7 +284,7 @@ class Run:
         return [each.offset for key in keys for each in await self.store.first("billing", key, 9)]
 
 
-def observed(case: Case, strategy: PoisonStrategy, *, letters: bool) -> Told:
+def with_reports(case: Case, strategy: PoisonStrategy, *, letters: bool) -> Told:
     """The observed cells of one run."""
     with FakeClock() as clock:
         return clock.run(Run(case, clock, strategy, letters=letters).told())
@@ -292,7 +292,7 @@ def observed(case: Case, strategy: PoisonStrategy, *, letters: bool) -> Told:
 
 def _lines(case: Case) -> tuple[str, ...]:
     """The lines of a case, without its title."""
-    seen = {(name, has): observed(case, name, letters=has) for name, has in OPTIONS}
+    seen = {(name, has): with_reports(case, name, letters=has) for name, has in OPTIONS}
     if len({*seen.values()}) == 1:
         return (_line("any", "any", next(iter(seen.values()))),)
     lines: list[str] = []

@@ -244,7 +244,7 @@ def a_busy_key_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
         self.window.give(1, message.size)
 
     def acknowledge(self: Schedule, message: Message) -> bool:
-        if not message.claim.settled(message.index):
+        if not message.claim.settle(message.index):
             return False
         finish(self, message)
         return True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .._core import checks
 from .._core.errors import ConfigError
 from .._core.keywords import takes
-from .handling.handlers import as_batch_handler, as_handler, observed
+from .handling.handlers import as_batch_handler, as_handler, with_reports
 from .handling.steps import with_steps
 from .handling.workers import SingleMessages
 from .jobs.context import check_forward_to
@@ -162,7 +162,7 @@ class Consumer(Operated):
         """
         call = with_steps(handler, *self._settings.steps)
         engine = self._begin()
-        call = observed(call, engine)
+        call = with_reports(call, engine)
         work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine, call)
         return await engine.run(work)
 

@@ -26,7 +26,7 @@ from .failures.departures import Departures, Returns
 from .failures.parking import Parker, Replays
 from .failures.poison import Poison
 from .handling.batches import BatchMessages, BatchSettler
-from .handling.handlers import observed
+from .handling.handlers import with_reports
 from .handling.settling import Settler
 from .handling.timeouts import Sweeper
 from .handling.workers import Workers
@@ -169,7 +169,7 @@ class Engine(Run):
             ),
             self.workers,
             self,
-            handler=observed(handler, self, is_batch=True),
+            handler=with_reports(handler, self, is_batch=True),
             steps=self._settings.steps,
         )
 
@@ -179,12 +179,12 @@ class Engine(Run):
 
     # -- the run -----------------------------------------------------------------------------------
 
-    def opening(self) -> None:
+    def announce(self) -> None:
         """Notify the observers that the consumer opens."""
         self.observers.tell(lambda observer: observer.on_open(self.name, self.stats))
         self.tell_state("opening")
 
-    def closed(self) -> None:
+    def close(self) -> None:
         """End a consumer that may not have run, and notify the observers that it is closed."""
         self.end()
         self.tell_state("closed")

@@ -67,8 +67,8 @@ class Operated:
         if isinstance(self._settings.parked, AbstractAsyncContextManager):
             await stack.enter_async_context(self._settings.parked)
         engine = Engine(self._source, self._settings, letters, self._closing, self._schedule)
-        stack.callback(engine.closed)
-        engine.opening()
+        stack.callback(engine.close)
+        engine.announce()
         source = self._source.open(engine.claims)
         with noticing_cuts():
             await source.__aenter__()

@@ -180,7 +180,7 @@ class PumpWorker(Slot):
         ready, workers, sleep = pump.schedule.ready, pump.workers, pump.clock.sleep
         task = asyncio.current_task()
         assert task is not None
-        workers.started()
+        workers.mark_running()
         while True:
             if not ready:
                 if not await workers.rest():

@@ -70,7 +70,7 @@ def finalisers_leave_at_once_in_a_drain(monkeypatch: pytest.MonkeyPatch) -> None
 @mutant(END, first=(1, 1, 1))
 def a_held_lane_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event that gets capacity does not release its lane."""
-    monkeypatch.setattr(Events, "has_room", lambda self, message: None)
+    monkeypatch.setattr(Events, "let_continue", lambda self, message: None)
 
 
 @mutant("no room for", ordering="partition", first=(1, 1, 1), second=(1, 1, 1))
@@ -90,7 +90,7 @@ def one_of_two_holds_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
             self.schedule.ready.append(following)
         self.workers.wake()
 
-    monkeypatch.setattr(Events, "has_room", has_room)
+    monkeypatch.setattr(Events, "let_continue", has_room)
 
 
 @mutant("after its claim: finaliser|a consumer failed|.*completed after its claim")
@@ -198,7 +198,7 @@ def a_callback_runs_with_the_first_item(monkeypatch: pytest.MonkeyPatch) -> None
         self.left -= 1
         return True
 
-    monkeypatch.setattr(BatchItems, "executed", executed)
+    monkeypatch.setattr(BatchItems, "end_item", executed)
 
 
 @mutant(END)
@@ -227,7 +227,7 @@ def an_incomplete_event_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None
 
     def step_out(self: Events, message: Message, result: Any) -> None:
         if message.index >= 0:
-            message.claim.settled(message.index)
+            message.claim.settle(message.index)
         real(self, message, result)
 
     monkeypatch.setattr(Events, "step_out", step_out)

@@ -229,7 +229,7 @@ class LetterCircuit:
         self._is_on = self._limits != (None, None)
         self._runs: dict[TopicPartition, PartitionRun] = {}
 
-    def judge(self, claim: Claim, error: BaseException) -> DeadLetterLimit | None:
+    def count_failure(self, claim: Claim, error: BaseException) -> DeadLetterLimit | None:
         """Count a message that failed for good; return the error that stops the consumer,
         if any.
         """
@@ -237,7 +237,7 @@ class LetterCircuit:
             return None
         return self._run(claim).after(error)
 
-    def settled(self, claim: Claim) -> None:
+    def leave_out(self, claim: Claim) -> None:
         """Count a settled message that was not handled, but failed or was parked."""
         if self._is_on:
             self._run(claim).leave_out()

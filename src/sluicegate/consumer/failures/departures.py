@@ -120,10 +120,10 @@ class Departures:
     def settle(self, message: Message, fate: Fate) -> None:
         """Settle a message that was not acknowledged; no effect if its claim has ended."""
         claim = message.claim
-        settle = claim.settled if fate == "skipped" else claim.settled_unhandled
+        settle = claim.settle if fate == "skipped" else claim.settle_unhandled
         if settle(message.index):
             self._run.count(fate)
-            self._circuit.settled(message.claim)
+            self._circuit.leave_out(message.claim)
         else:
             self._run.count("stale")
         self.free(message)
@@ -133,7 +133,7 @@ class Departures:
         self._run.count("stale" if message.claim.is_closed else "dropped")
         self.free(message)
 
-    def returned(self, message: Message, fate: ReturnedAs) -> None:
+    def end_returned(self, message: Message, fate: ReturnedAs) -> None:
         """Count a message that its source has taken back, which ended its claim."""
         self._run.count("returned" if fate == "blocked" else fate)
         self.free(message)
@@ -239,4 +239,4 @@ class Returns:
         if error is not None:
             name, told = self._run.name, for_log(error)
             say(logger, logging.ERROR, _GIVEN_UP, name, message.coordinates, fate, told)
-        self._departures.returned(message, fate)
+        self._departures.end_returned(message, fate)

@@ -375,9 +375,9 @@ class Replays:
 
     # -- the end of a replayed message -------------------------------------------------------------
 
-    def handled(self, message: Message) -> None:
+    def finish(self, message: Message) -> None:
         """Remove a handled message from the store; its turn continues until then."""
-        work, cut = self._remove(message), partial(self.left, message)
+        work, cut = self._remove(message), partial(self.leave, message)
         self._departures.start(message, work, cut, WaitReason.PARKING)
 
     async def _remove(self, message: Message) -> None:
@@ -391,20 +391,20 @@ class Replays:
             self._departures.free(message)
             self._end(message, ReplayEnd(is_handled=True))
         else:
-            self.left(message)
+            self.leave(message)
 
-    def failed(self, message: Message, error: BaseException) -> None:
+    def fail(self, message: Message, error: BaseException) -> None:
         """Keep a message that is poison again in the store."""
         say(logger, logging.ERROR, _FAILED, self._run.name, message.coordinates, for_log(error))
         self._departures.free(message)
         self._end(message, ReplayEnd(is_handled=False, error=error))
 
-    def left(self, message: Message) -> None:
+    def leave(self, message: Message) -> None:
         """Keep a message in the store because its claim ends."""
         self._departures.leave(message)
         self._end(message, ReplayEnd(is_handled=False))
 
-    def dropped(self, messages: Iterable[Message]) -> None:
+    def forget(self, messages: Iterable[Message]) -> None:
         """End the replay of messages that have left with their claims."""
         for message in messages:
             if message.is_unparked:

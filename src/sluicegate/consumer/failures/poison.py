@@ -92,16 +92,16 @@ class Poison:
         self._buried: set[Message] = set()
         """Blocked messages with a dead letter."""
 
-    def acked(self, message: Message) -> None:
+    def finish_replay(self, message: Message) -> None:
         """Settle an acknowledged message that `unpark` replayed."""
         if self.replays is not None:
-            self.replays.handled(message)
+            self.replays.finish(message)
 
     def take(self, message: Message, error: BaseException) -> None:
         """Carry out the strategy for a poison message, whose turn continues until it is settled."""
         self._tell(message, error, self._strategy)
         if message.is_unparked and self.replays is not None:
-            self.replays.failed(message, error)
+            self.replays.fail(message, error)
         elif self._strategy == "exit":
             self._exit(message, error)
         elif self.returns is not None:
@@ -224,7 +224,7 @@ class Poison:
     # -- dead letters ------------------------------------------------------------------------------
 
     def _opens_circuit(self, message: Message, error: BaseException) -> bool:
-        limit = self._circuit.judge(message.claim, error)
+        limit = self._circuit.count_failure(message.claim, error)
         if limit is None:
             return False
         self._keep(message, error)
@@ -255,21 +255,21 @@ class Poison:
         """Settle a message that failed for good."""
         if message.is_unparked and self.replays is not None:
             self._run.count(fate)
-            self.replays.handled(message)
+            self.replays.finish(message)
         else:
             self.departures.settle(message, fate)
 
     def leave(self, message: Message) -> None:
         """Leave a message to a later claim."""
         if message.is_unparked and self.replays is not None:
-            self.replays.left(message)
+            self.replays.leave(message)
         else:
             self.departures.leave(message)
 
-    def dropped(self, messages: Sequence[Message]) -> None:
+    def forget(self, messages: Sequence[Message]) -> None:
         """Record messages that were removed with their claims before their turn ended."""
         if self.replays is not None:
-            self.replays.dropped(messages)
+            self.replays.forget(messages)
 
     def _tell(self, message: Message, error: BaseException, action: str) -> None:
         name = self._run.name

@@ -141,7 +141,7 @@ class BatchWorker(Slot):
         workers, sleep = shared.workers, shared.run.clock.sleep
         task = asyncio.current_task()
         assert task is not None
-        workers.started()
+        workers.mark_running()
         while True:
             batch = shared.begin()
             if batch is None:
@@ -178,9 +178,9 @@ class BatchWorker(Slot):
         if is_cancelled:
             error = error_of_cut(self.take_cut(), returned, error)
         if error is None or not sifted.shown:
-            shared.settler.returned(batch, sifted, returned, began)
+            shared.settler.settle_results(batch, sifted, returned, began)
         else:
-            shared.settler.raised(batch, sifted, error)
+            shared.settler.settle_error(batch, sifted, error)
         if is_cancelled:
             await self.settle_down()
 
@@ -223,7 +223,7 @@ class BatchSettler:
         self._succeeded = -math.inf
         """Start time of the most recent batch that was handled without an exception."""
 
-    def returned(
+    def settle_results(
         self, batch: Sequence[Message], sifted: Sifted, returned: object, began: float
     ) -> None:
         """Settle a batch by the results of its steps and the return value of its handler."""
@@ -235,7 +235,7 @@ class BatchSettler:
             self._succeeded = max(self._succeeded, began)
         self._settle(batch, sifted.settled | dict(zip(sifted.shown, results, strict=True)))
 
-    def raised(self, batch: Sequence[Message], sifted: Sifted, error: BaseException) -> None:
+    def settle_error(self, batch: Sequence[Message], sifted: Sifted, error: BaseException) -> None:
         """Settle a batch by the results of its steps and the exception of its handler."""
         failed = self._failed(sifted.shown, error)
         self._settle(batch, dict.fromkeys(sifted.shown, failed) | sifted.settled)

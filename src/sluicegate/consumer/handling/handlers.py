@@ -166,7 +166,7 @@ def check_returned_nothing(returned: object, what: str, rule: str) -> None:
             raise ResultTypeError(f"{what} returned {each!r:.100}, which has no effect; {rule}")
 
 
-def observed(
+def with_reports(
     handler: Callable[[Any], Awaitable[object]], run: Run, *, is_batch: bool = False
 ) -> Callable[[Any], Awaitable[object]]:
     """Return a handler that reports its turns; without an interested observer, the handler

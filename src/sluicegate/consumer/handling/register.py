@@ -179,7 +179,7 @@ class HandlerRegister(OfOneMessage):
         if found is None:
             if self._skips:
                 return _SKIP
-            raise NoHandlerError(self._told(kind))
+            raise NoHandlerError(self._unknown(kind))
         argument = await self._argument(found.wanted, message)
         if self._call is None:
             return await found.call(argument)
@@ -240,7 +240,7 @@ class HandlerRegister(OfOneMessage):
             refuse(DecodeError, f"the value cannot be decoded as {kind.__qualname__}", error)
         return Envelope(value, message) if wanted.in_envelope else value
 
-    def _told(self, kind: object) -> str:
+    def _unknown(self, kind: object) -> str:
         known = ", ".join(map(shown, self._known)) or "none"
         return f"no handler for the type {shown(kind)} by {self._source}; known types: {known}"
 

@@ -77,7 +77,7 @@ class StepsOut(Protocol):
         """Whether the state of a claim is read before anything is fetched for it."""
         ...
 
-    def reading_told(self, claim: Claim) -> str:
+    def reading_progress(self, claim: Claim) -> str:
         """Return the progress of reading the state, for operators."""
         ...
 
@@ -98,7 +98,7 @@ class StepsOut(Protocol):
         """
         ...
 
-    def left(self, messages: Collection[Message]) -> None:
+    def forget(self, messages: Collection[Message]) -> None:
         """Record that these events were left to a later claim before they were complete."""
 
 
@@ -223,7 +223,7 @@ class Settler:
             del self._manual[message]
             self._poison.leave(message)
         if self.jobs is not None:
-            self.jobs.left(left)
+            self.jobs.forget(left)
 
     def leave(self, message: Message) -> None:
         """Leave a message to a later claim."""
@@ -236,7 +236,7 @@ class Settler:
         gone = self._schedule.completed.drop_after(message)
         self._schedule.window.give(len(gone), sum([each.size for each in gone]))
         self._run.count("dropped", len(gone))
-        self.dropped(gone)
+        self.forget(gone)
         claim, key = message.claim, message.lane_key
         later = [each for each in self._manual if each.claim is claim and each.lane_key == key]
         self.drop_manual({each for each in later if each.index > message.index})
@@ -249,19 +249,19 @@ class Settler:
         if message.finalise is not None and not message.claim.is_closed:
             self.leave_after(message)
         self._poison.leave(message)
-        self.jobs.left([message])
+        self.jobs.forget([message])
 
-    def dropped(self, messages: Sequence[Message]) -> None:
+    def forget(self, messages: Sequence[Message]) -> None:
         """Record messages that were removed with their claims before their turn ended."""
         for message in messages:
             self._manual.pop(message, None)
-        self._poison.dropped(messages)
+        self._poison.forget(messages)
         if self.jobs is not None:
-            self.jobs.left(messages)
+            self.jobs.forget(messages)
 
     def _ack(self, message: Message, result: Ack | None) -> None:
         if message.is_unparked:
-            self._poison.acked(message)
+            self._poison.finish_replay(message)
         elif not self._schedule.acknowledge(message):
             self._schedule.finish(message)
         elif isinstance(result, Skip):

@@ -183,11 +183,11 @@ class HandlerClock:
             if turn is None or not turn.is_of(slot):
                 turn = HandlerTurn(slot.running, _tries(slot.running), now)
             self._turns[slot] = turn
-            next_due = min(next_due, self._judge(slot, turn, now, found))
+            next_due = min(next_due, self._classify(slot, turn, now, found))
         self._restarted.clear()
         return found._replace(next_due=next_due)
 
-    def _judge(self, slot: Slot, turn: HandlerTurn, now: float, found: Found) -> float:
+    def _classify(self, slot: Slot, turn: HandlerTurn, now: float, found: Found) -> float:
         """Classify a turn; return the time at which its class may change."""
         if self._restarted:
             asked = [self._restarted.get(message, turn.since) for message in slot.messages()]

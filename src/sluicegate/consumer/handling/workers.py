@@ -253,7 +253,7 @@ class Workers:
         if isinstance(error, Exit):
             self._failed(error)
 
-    def pausing(self) -> None:
+    def mark_yielding(self) -> None:
         """Record that a worker yields, and will take the next message: no other is woken for it."""
         self.is_waking = True
         self.yields_soon = False
@@ -262,7 +262,7 @@ class Workers:
         """Let a worker yield after its current message, which has started a task."""
         self.yields_soon = True
 
-    def started(self) -> None:
+    def mark_running(self) -> None:
         """Record that the woken or new worker runs, or the one that has yielded."""
         self.is_waking = False
 
@@ -353,7 +353,7 @@ class MessageWorker(Slot):
         task = asyncio.current_task()
         assert task is not None
         is_cancelling, turns = task.cancelling, 0
-        workers.started()
+        workers.mark_running()
         while True:
             if not ready:
                 if not await workers.rest():
@@ -389,6 +389,6 @@ class MessageWorker(Slot):
             turns += 1
             if turns >= TURNS_BEFORE_YIELD:
                 turns = 0
-                workers.pausing()
+                workers.mark_yielding()
                 await sleep(0)
-                workers.started()
+                workers.mark_running()

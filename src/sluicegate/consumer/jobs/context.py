@@ -184,7 +184,7 @@ class Pending(Incomplete):
     __setattr__ = object.__setattr__
 
     def submit(self, context: EventContext) -> bool:
-        """Begin it; return false if it waits for room. In that case `Events.has_room` is called
+        """Begin it; return false if it waits for room. In that case `Events.let_continue` is called
         later.
         """
         raise NotImplementedError

@@ -275,7 +275,7 @@ class StateKeeping:
                 say(logger, logging.WARNING, _FAILED, name, for_log(error), LOOK_EVERY)
                 await self._clock.sleep(LOOK_EVERY)
             for message in crowded.take_free():
-                self._events.are_stored(message)
+                self._events.continue_stored(message)
             if crowded:
                 until = self._clock.now() + LOOK_EVERY
                 await wait_until(self._clock, until, run.settled, run.assignment)
@@ -285,7 +285,7 @@ class StateKeeping:
     async def _watch(self) -> None:
         while True:
             await self._clock.sleep(LOOK_EVERY)
-            now, lost = self._clock.now(), self._stores.lost()
+            now, lost = self._clock.now(), self._stores.losses()
             self._lost_at = {claim: self._lost_at.get(claim, now) for claim in lost}
             for claim, since in self._lost_at.items():
                 if now - since >= LOST_MOST:

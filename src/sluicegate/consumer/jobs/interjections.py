@@ -122,7 +122,7 @@ class Interjection(Message):
             cause = None if isinstance(result, Manual) else result.error
             raise ResultTypeError(told) from cause
 
-    def completed(self, error: BaseException | None = None) -> None:
+    def complete(self, error: BaseException | None = None) -> None:
         """Set its result."""
         if not self.done.done():
             if error is None:

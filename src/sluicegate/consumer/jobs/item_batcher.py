@@ -222,7 +222,7 @@ class BatchRun:
         """Remove the items of a group that are not in a batch yet."""
         if group in self._crowd:
             self._crowd.remove(group)
-            self._events.has_room(group.context.message)
+            self._events.let_continue(group.context.message)
         else:
             self.former.forget(group)
             self._admit()
@@ -230,7 +230,7 @@ class BatchRun:
 
     def _admit(self) -> None:
         while self._crowd and self._take(self._crowd[0]):
-            self._events.has_room(self._crowd.popleft().context.message)
+            self._events.let_continue(self._crowd.popleft().context.message)
 
     def place(self, group: BatchItems) -> str:
         """Return the place of a group, for operators."""
@@ -269,7 +269,7 @@ class BatchRun:
             await self._call(items)
         self.former.done(batch)
         for item in batch:
-            group = item.executed()
+            group = item.end()
             if group is not None:
                 self._events.job_complete(group.context, partial(_called_back, group))
         self._admit()

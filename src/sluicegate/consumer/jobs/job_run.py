@@ -108,7 +108,7 @@ class JobRun:
 
     def _admitted(self, jobs: list[Job]) -> None:
         for job in jobs:
-            self._events.has_room(job.message)
+            self._events.let_continue(job.message)
 
     # -- workers -----------------------------------------------------------------------------------
 
@@ -315,12 +315,12 @@ class JobQueue:
         return self._lanes.waiting
 
     @property
-    def keys(self) -> int:
+    def key_count(self) -> int:
         """Number of keys with a job inside."""
         return len(self._lanes)
 
     @property
-    def crowd(self) -> int:
+    def crowd_count(self) -> int:
         """Number of jobs that wait for room."""
         return len(self._crowd)
 
@@ -358,7 +358,9 @@ class JobQueue:
     def place(self, job: Job) -> str:
         """Return the place of a job that has not begun, for operators."""
         if job in self._crowd:
-            return f"{self.keys} of {self.max_keys} keys, {self.max_per_key} jobs per key at most"
+            return (
+                f"{self.key_count} of {self.max_keys} keys, {self.max_per_key} jobs per key at most"
+            )
         return "waiting for a worker" if job in self.ready else "behind earlier jobs of its key"
 
     def done(self, job: Job) -> list[Job]:

@@ -191,7 +191,9 @@ class JobScheduler(Generic[K, V]):
         if self._run is None:
             return JobStats(0, 0, 0, 0)
         queue = self._run.queue
-        return JobStats(self._run.running, len(queue) + len(queue.ready), queue.keys, queue.crowd)
+        return JobStats(
+            self._run.running, len(queue) + len(queue.ready), queue.key_count, queue.crowd_count
+        )
 
     def has_key(self, key: Hashable) -> bool:
         """Return whether a job of a key is inside."""

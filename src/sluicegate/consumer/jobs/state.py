@@ -191,7 +191,7 @@ class TurnStore(Protocol):
         ...
 
     @property
-    def lost(self) -> Exception | None:
+    def loss(self) -> Exception | None:
         """Why its changes can no longer be saved; `None` if they can."""
         ...
 
@@ -259,8 +259,8 @@ class Stores:
                 if not self._is_open(claim):  # another task has opened it meanwhile
                     await self._tried(claim, self._backend)
         turns = self._turns.get(claim)
-        if turns is not None and turns.lost is not None:
-            raise PositionLost(str(turns.lost))
+        if turns is not None and turns.loss is not None:
+            raise PositionLost(str(turns.loss))
         return turns
 
     def _is_open(self, claim: Claim) -> bool:
@@ -275,7 +275,7 @@ class Stores:
             raise
         self._failures.pop(claim, None)
 
-    def told(self, claim: Claim) -> str:
+    def progress_of(self, claim: Claim) -> str:
         """Return the progress of reading a claim's state, for operators; empty if there is none."""
         told: list[str] = []
         if isinstance(self._backend, PositionedBackend):
@@ -293,9 +293,9 @@ class Stores:
             claim.keep_with(store)
             self._turns[claim] = store
 
-    def lost(self) -> dict[Claim, Exception]:
+    def losses(self) -> dict[Claim, Exception]:
         """Return the claims that have lost their positions, with the reasons."""
-        lost = {claim: store.lost for claim, store in self._turns.items()}
+        lost = {claim: store.loss for claim, store in self._turns.items()}
         failed = {
             claim: error
             for claim, error in self._failures.items()

@@ -80,7 +80,7 @@ class ArrivalSchedule(Schedule):
         if not self.parked or message.is_unparked or self.parked.of(message) is None:
             return False
         message.claim.lanes.wait(message)
-        self.parked.arrived(message)
+        self.parked.note(message)
         return True
 
     def begin_parking(self, message: Message) -> None:

@@ -139,7 +139,7 @@ class ParkedKeys:
         found = [self.forget(parked) for parked in gone]
         return [message for message in found if message is not None]
 
-    def arrived(self, message: Message) -> None:
+    def note(self, message: Message) -> None:
         """Mark the key of a record that waits in its lane, if the key is parked."""
         parked = self.of(message)
         if parked is not None:
@@ -179,7 +179,7 @@ class CrowdedKeys:
         """Whether any key may be crowded."""
         return bool(self._keys)
 
-    def arrived(self, message: Message) -> None:
+    def note(self, message: Message) -> None:
         """Check the key of a record that waits in its lane."""
         if self._held_back(message.claim, message.lane_key):
             self._keys.setdefault(message.claim, set()).add(message.lane_key)
@@ -197,7 +197,7 @@ class CrowdedKeys:
             if last is None or lane.length <= self.most:
                 continue
             if last.claim is claim and last.index >= first:
-                self.arrived(last)
+                self.note(last)
 
     def holds_back(self, claim: Claim) -> bool:
         """Return whether a lane crowded by this claim still exceeds its limit."""

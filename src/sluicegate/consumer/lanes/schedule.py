@@ -209,7 +209,7 @@ class Schedule:
         if self._followed is not None:
             looks.append(self._followed.append)
         if self.parked:
-            looks.append(self.parked.arrived)
+            looks.append(self.parked.note)
         return looks
 
     def _lane_of_sized(self, record: SourceRecord) -> Hashable:
@@ -278,7 +278,7 @@ class Schedule:
                 for look in self._looks():
                     look(message)
                 if self.crowded is not None:
-                    self.crowded.arrived(message)
+                    self.crowded.note(message)
 
     def block(self, message: Message, error: BaseException) -> None:
         """Keep a message and its key until `unblock`."""
@@ -318,7 +318,7 @@ class Schedule:
 
     def acknowledge_first(self, message: Message) -> bool:
         """Like `acknowledge`, but the turn of the key continues with the messages behind."""
-        has_effect = message.claim.settled(message.index)
+        has_effect = message.claim.settle(message.index)
         if has_effect:
             self.window.release(message.size)
         else:

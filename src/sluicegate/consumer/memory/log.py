@@ -270,7 +270,7 @@ class AckDeadlines:
         self._wait = wait
         self._held: dict[TopicPartition, dict[int, tuple[float, Record]]] = defaultdict(dict)
 
-    def delivered(self, records: Iterable[Record], now: float) -> None:
+    def begin(self, records: Iterable[Record], now: float) -> None:
         """Set the deadlines of these records."""
         if self._wait == math.inf:
             return
@@ -279,7 +279,7 @@ class AckDeadlines:
             held.pop(record.offset, None)  # the new deadline is later than all others
             held[record.offset] = now + self._wait, record
 
-    def extended(self, records: Iterable[SourceRecord], now: float) -> None:
+    def extend(self, records: Iterable[SourceRecord], now: float) -> None:
         """Renew the deadlines of these records if they are held."""
         for record in records:
             held = self._held.get(TopicPartition(record.topic, record.partition), {})
@@ -287,7 +287,7 @@ class AckDeadlines:
             if entry is not None:
                 held[record.offset] = now + self._wait, entry[1]
 
-    def settled(self, partition: TopicPartition, before: int) -> None:
+    def end(self, partition: TopicPartition, before: int) -> None:
         """Remove the deadlines of the records before a stored position."""
         held = self._held.get(partition, {})
         for offset in [offset for offset in held if offset < before]:

@@ -180,7 +180,7 @@ class MemorySource:
             if taken is not None:
                 found.append(Fetched(claim, *taken))
                 most -= len(taken[0])
-                self._deadlines.delivered(taken[0], now)
+                self._deadlines.begin(taken[0], now)
         return found
 
     def _repeat_overdue(self) -> None:
@@ -212,7 +212,7 @@ class MemorySource:
             stored = await self._store(wanted)
             held = [claim for claim in held if claim.partition in stored]
             for claim in held:
-                self._deadlines.settled(claim.partition, positions[claim].offset)
+                self._deadlines.end(claim.partition, positions[claim].offset)
         if step.error is not None:
             raise step.error
         return held if step.is_stored else []
@@ -238,7 +238,7 @@ class MemorySource:
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Restart the `ack_wait` of these records."""
-        self._deadlines.extended(records, self._clock.now())
+        self._deadlines.extend(records, self._clock.now())
 
     # -- control by tests --------------------------------------------------------------------------
 

@@ -190,7 +190,7 @@ class Explainer:
         if claim in self._unread:
             jobs = self._places.settler.jobs
             if jobs is not None and jobs.reads_state:
-                told = jobs.reading_told(claim)
+                told = jobs.reading_progress(claim)
                 yield WaitCause(WaitReason.READING_STATE, f"({told})" if told else "")
             else:
                 yield WaitCause(WaitReason.READING_PARKED)

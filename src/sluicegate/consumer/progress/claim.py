@@ -176,7 +176,7 @@ class Claim:
         """End the claim: from now on nothing of it is committed."""
         self.is_closing = self.is_closed = True
 
-    def has_failed(self, tries: int, now: float) -> None:
+    def count_failures(self, tries: int, now: float) -> None:
         """Count failed tries of the next record that were made in earlier claims."""
         self.attempts[self.tracker.next_index] = Attempts(tries, tries, now)
 
@@ -185,7 +185,7 @@ class Claim:
         tries = self.attempts.get(index, NEVER_FAILED)
         self.attempts[index] = replace(tries, batch_limit=most)
 
-    def settled(self, index: int) -> bool:
+    def settle(self, index: int) -> bool:
         """Settle a message; return whether the call has an effect."""
         if self.is_closed:
             return False
@@ -193,11 +193,11 @@ class Claim:
             self.attempts.pop(index, None)
         return self.tracker.done(index)
 
-    def settled_unhandled(self, index: int) -> bool:
+    def settle_unhandled(self, index: int) -> bool:
         """Settle a message that was not handled; return whether the call has an effect."""
         if not self.is_closed:
             self.tracker.give_up(index)
-        return self.settled(index)
+        return self.settle(index)
 
     def take_settled(self) -> Settled:
         """Return the records settled since the last call."""
@@ -252,11 +252,11 @@ class Claim:
     def _position(self, position: int, ranges: Iterator[tuple[int, int]]) -> Position:
         done = self.replay.with_passed(position, ranges)
         rest = self.replay.beyond(self.tracker.next_offset)
-        encoded = offset_map.encode(position, offset_map.joined(done, rest))
+        encoded = offset_map.encode(position, offset_map.join(done, rest))
         self.is_cut = encoded.cut
         return Position(position, encoded.text)
 
-    def stored(self, position: Position) -> None:
+    def mark_stored(self, position: Position) -> None:
         """Record the position that the source has stored."""
         self.committed = position
 

@@ -83,7 +83,7 @@ class Drainer:
             self._workers.withdraw(claims)
         records = [each for each in dropped if each.index >= 0 or each.is_unparked]
         self._run.count("dropped", len(records))
-        self._settler.dropped(dropped)
+        self._settler.forget(dropped)
         self._run.work.fire()
         self._run.room.fire()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ReadsMap: TypeAlias = "Callable[[int, str], list[tuple[int, int]]]"
 """Reads metadata of another form: a position and its text."""
 
-__all__ = ["LIMIT", "MOST_RANGES", "EncodedMap", "ForeignMap", "decode", "encode", "joined"]
+__all__ = ["LIMIT", "MOST_RANGES", "EncodedMap", "ForeignMap", "decode", "encode", "join"]
 
 LIMIT = 4_000
 """Maximum number of characters of a map: a Kafka broker's limit (4,096 bytes) minus a margin."""
@@ -70,7 +70,7 @@ def encode(position: int, ranges: Iterable[tuple[int, int]], limit: int = LIMIT)
     return EncodedMap(text, cut=kept < len(pairs))
 
 
-def joined(*parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def join(*parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of several parts in the order of their starts, and merge adjacent ones.
 
     A claim begins with the map of the previous claim. Until all of that map has been delivered
@@ -112,7 +112,7 @@ def decode(
     if checksum != _checksum(form, body, _seed(position)):
         message = f"damaged, or not of position {position}"
         raise ForeignMap(message)
-    return _ranges(position, body if form == _PLAIN else _inflated(body))
+    return _ranges(position, body if form == _PLAIN else _inflate(body))
 
 
 class _Pairs:
@@ -184,14 +184,14 @@ def _longest(pairs: _Pairs, seed: int, room: int) -> tuple[str, int]:
         count = min(pairs.within(size), MOST_RANGES)
         more = _text(pairs.first(count), seed, room) if count else None
         if more is None:
-            return _halved(pairs, seed, room, (kept, text), count)
+            return _halve(pairs, seed, room, (kept, text), count)
         kept, text = count, more
         if kept in (MOST_RANGES, len(pairs)):
             return text, kept
         size *= 2
 
 
-def _halved(
+def _halve(
     pairs: _Pairs, seed: int, room: int, fits: tuple[int, str], fails: int
 ) -> tuple[str, int]:
     """Return the same, for a limit between a number of pairs that fits and a number that
@@ -212,9 +212,9 @@ def _halved(
 
 def _text(pairs: bytes, seed: int, room: int) -> str | None:
     """Return the pairs as text; `None` if no form of them takes at most `room` bytes."""
-    deflated = _deflated(pairs, zlib.Z_HUFFMAN_ONLY)
+    deflated = _deflate(pairs, zlib.Z_HUFFMAN_ONLY)
     if len(deflated) > room and len(pairs) > room:
-        deflated = _deflated(pairs, zlib.Z_DEFAULT_STRATEGY)
+        deflated = _deflate(pairs, zlib.Z_DEFAULT_STRATEGY)
     form, body = min((_PLAIN, pairs), (_DEFLATED, deflated), key=lambda each: len(each[1]))
     if len(body) > room:
         return None
@@ -230,12 +230,12 @@ def _room(limit: int) -> int:
     return 4 * groups + max(rest - 1, 0) - _CHECKSUM
 
 
-def _deflated(pairs: bytes, strategy: int) -> bytes:
+def _deflate(pairs: bytes, strategy: int) -> bytes:
     compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS, strategy=strategy)
     return compressor.compress(pairs) + compressor.flush()
 
 
-def _inflated(body: bytes) -> bytes:
+def _inflate(body: bytes) -> bytes:
     decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         pairs = decompressor.decompress(body, _MOST_BYTES)

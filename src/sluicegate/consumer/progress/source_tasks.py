@@ -130,7 +130,7 @@ class Poller:
             if claim.is_closing:
                 continue  # delivered again to a later claim
             if fetched.failed and records:
-                claim.has_failed(fetched.failed, self._run.clock.now())
+                claim.count_failures(fetched.failed, self._run.clock.now())
             admitted = self._schedule.admit(claim, records)
             if admitted.has_first_keyless:
                 say(logger, logging.WARNING, _KEYLESS, self._run.name, claim.partition)
@@ -259,7 +259,7 @@ class Committer:
             self.commits += 1
             self.error = None
             for claim in stored:
-                cast("Claim", claim).stored(new[claim])
+                cast("Claim", claim).mark_stored(new[claim])
             left = new.keys() - set(stored)
             self._is_unstored = any(not cast("Claim", claim).is_closing for claim in left)
             self._tell({claim: new[claim] for claim in stored})
