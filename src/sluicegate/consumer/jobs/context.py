@@ -115,15 +115,6 @@ class EventContext:
         return f"EventContext({self.message!r})"
 
 
-class TurnResult(Protocol):
-    """A job that a turn must return."""
-
-    @property
-    def what(self) -> str:
-        """A description, for errors."""
-        ...
-
-
 class EventTurn:
     """The current turn of an event, with the job and the items that it leaves for its end."""
 
@@ -132,7 +123,7 @@ class EventTurn:
     def __init__(self, message: Message) -> None:
         self._message = message
         self._is_on = True
-        self._scheduled: TurnResult | None = None
+        self._scheduled: Pending | None = None
         self.forwarded: ForwardedItems | None = None
         """Items that all turns of the event have forwarded through a batcher."""
 
@@ -142,7 +133,7 @@ class EventTurn:
         if self.forwarded is not None:
             self.forwarded.begin()
 
-    def end(self) -> TurnResult | None:
+    def end(self) -> Pending | None:
         """End the turn; return the job that it has scheduled."""
         scheduled, self._scheduled = self._scheduled, None
         self._is_on = False
@@ -159,7 +150,7 @@ class EventTurn:
             self.forwarded = ForwardedItems()
         self.forwarded.add(item)
 
-    def schedule(self, job: TurnResult) -> None:
+    def schedule(self, job: Pending) -> None:
         """Require this turn to return this job.
 
         Raises `ConfigError` outside the event's turn, and for a second job of the turn: an event
@@ -203,7 +194,7 @@ class Pending(Incomplete):
         raise NotImplementedError
 
 
-def check_returned(message: Message, scheduled: TurnResult | None, result: object) -> None:
+def check_returned(message: Message, scheduled: Pending | None, result: object) -> None:
     """Raise `ConfigError` if a turn has not returned the job that it has scheduled, so that the job
     would be lost, or has returned one of another turn or event.
     """
