@@ -187,7 +187,7 @@ def check(program: Program) -> None:
             retry=RetryPolicy(attempts=ATTEMPTS),
         )
         report = clock.run(
-            consumer.receive_batch(
+            consumer.run_batch(
                 model,
                 size=program.size,
                 max_wait=program.max_wait,

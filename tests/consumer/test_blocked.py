@@ -131,14 +131,14 @@ async def test_a_run_with_only_blocked_messages_left_ends_and_reports_them(
 ) -> None:
     """When the source ends, the run does not wait for an operator."""
     log, handler = log_of(*"aabc"), Poisoned(0)
-    report = await finite(log, fake_clock, drain=5.0).receive(handler)
+    report = await finite(log, fake_clock, drain=5.0).run(handler)
     assert fake_clock.now() < 1.0
     assert report.complete
     assert [(each.offset, each.key) for each in report.blocked] == [(0, "a")]
     assert isinstance(report.blocked[0].error, PoisonError)
     assert "1 blocked and delivered again: t/0@0 (key 'a'" in str(report)
     assert log.positions[P0].offset == 0
-    assert (await finite(log, fake_clock).receive(again := Recorder())).complete
+    assert (await finite(log, fake_clock).run(again := Recorder())).complete
     assert again.offsets == [0, 1]
 
 

@@ -119,7 +119,7 @@ async def test_the_consumer_stops_before_it_gives_the_message_up(fake_clock: Fak
     log, handler = log_of(*"abbcc"), Poisoned(1, 3)
     options = {"poison": "skip", "max_consecutive_dead_letters": 2, "concurrency": 1}
     with pytest.raises(DeadLetterLimit, match=r"t/0: 2 messages in a row .* PoisonError: bad 1"):
-        await finite(log, fake_clock, **options).receive(handler)
+        await finite(log, fake_clock, **options).run(handler)
     assert handler.offsets == [0, 1, 3, 2]
     assert log.positions[P0] == Position(3)
 
@@ -129,6 +129,6 @@ async def test_a_partition_of_good_messages_does_not_stop_the_consumer(
 ) -> None:
     log = MemoryLog([*records("abc"), *records("abc", partition=1)])
     consumer = finite(log, fake_clock, poison="skip", max_consecutive_dead_letters=2)
-    report = await consumer.receive(Poisoned(0))
+    report = await consumer.run(Poisoned(0))
     assert report.counts.terminated == 2
     assert report.counts.acked == 4

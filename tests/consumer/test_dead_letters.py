@@ -225,7 +225,7 @@ async def test_the_position_passes_a_message_once_its_letter_is_written(
     sink = ScriptedSink[Any]([fail(UnavailableError("down")) for _ in range(3)])
     report = await finite(
         log, fake_clock, name="billing", poison="skip", dead_letters=sink, drain=60.0
-    ).receive(give_up)
+    ).run(give_up)
     assert report.complete
     letters = {letter.item["offset"]: letter for letter in sink.applied}
     assert letters.keys() == {0, 1}
@@ -251,7 +251,7 @@ async def test_a_message_whose_letter_is_not_written_is_not_settled(fake_clock: 
     assert log.positions[P0].offset == 0
     letters = ScriptedSink[Any]()
     again = finite(log, fake_clock, name="billing", poison="skip", dead_letters=letters)
-    assert (await again.receive(give_up)).complete
+    assert (await again.run(give_up)).complete
     assert sorted(offsets(letters.applied)) == [0, 1]
 
 

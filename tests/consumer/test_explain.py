@@ -269,7 +269,7 @@ async def test_a_record_on_its_way_in_is_named(fake_clock: FakeClock) -> None:
     source = MemorySource(log_of("a", "b"), ends=True, chunk=1, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, key=key)
     consumers.append(consumer)
-    await consumer.receive(Recorder())
+    await consumer.run(Recorder())
     assert seen[-1].reasons == {WaitReason.ARRIVING}
 
 

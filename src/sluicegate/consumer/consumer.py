@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
@@ -19,6 +19,7 @@ from .settings import BatchOptions, ConsumerOptions, checked_limits, checked_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -102,7 +103,8 @@ class Consumer(Operated):
         observers: metrics and traces; see `sluicegate.telemetry`.
         clock: the source of time.
 
-    A consumer runs once, inside `async with`. Raises `ConfigError` for a bad argument.
+    A consumer runs once. Enter it by `async with` to use it before and after the run; otherwise
+    the run opens and closes it. Raises `ConfigError` for a bad argument.
 
     Examples:
         >>> import asyncio
@@ -114,8 +116,7 @@ class Consumer(Operated):
         >>> async def book(message):
         ...     print(message.key, message.value)
         >>> async def main():
-        ...     async with Consumer(MemorySource(log, ends=True), name="ledger") as consumer:
-        ...         print(await consumer.run(book))
+        ...     print(await Consumer(MemorySource(log, ends=True), name="ledger").run(book))
         >>> asyncio.run(main())
         ann 30
         ann 12
@@ -149,7 +150,8 @@ class Consumer(Operated):
 
     async def run(self, handler: MessageHandler) -> DrainReport:
         """Handle messages until `stop`, a cancellation, the end of the budget, or the end of the
-        source; then drain. Returns the report of the drain.
+        source; then drain. Returns the report of the drain. A consumer that is not open is opened
+        for the run, and closed after it.
 
         `handler` takes a `Message` and returns `None` if it has handled the message, or another
         result. An exception is a failed try. A plain function runs in a thread, which cannot be
@@ -161,10 +163,11 @@ class Consumer(Operated):
         drain at once. Raises `ConfigError` for an invalid handler, before anything starts.
         """
         call = with_steps(handler, *self._settings.steps)
-        engine = self._begin()
-        call = with_reports(call, engine)
-        work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine, call)
-        return await engine.run(work)
+        async with self._opened():
+            engine = self._begin()
+            call = with_reports(call, engine)
+            work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine, call)
+            return await engine.run(work)
 
     async def run_events(
         self,
@@ -213,8 +216,9 @@ class Consumer(Operated):
         options = EventOptions(
             jobs=jobs, state=state, interjections=interjections, forward_to=forward_to
         )
-        self._events = EventRun(self._begin(), call, self._settings.steps, options)
-        return await self._events.run()
+        async with self._opened():
+            self._events = EventRun(self._begin(), call, self._settings.steps, options)
+            return await self._events.run()
 
     async def interject(
         self, function: Callable[[EventContext], object], partition: TopicPartition | None = None
@@ -229,12 +233,6 @@ class Consumer(Operated):
         if self._events is None:
             raise ConfigError("interject() needs a consumer that runs events; see run_events")
         await self._events.interjecting.now(partition, function)
-
-    async def receive(self, handler: MessageHandler) -> DrainReport:
-        """Open the consumer, `run` it and close it."""
-        as_handler(handler)  # refused before the source is opened
-        async with self:
-            return await self.run(handler)
 
     @takes(BatchOptions, checked_limits)
     async def run_batch(
@@ -266,22 +264,17 @@ class Consumer(Operated):
         """
         call = as_batch_handler(handler)
         limits = checked_limits(self._settings, **options)
-        engine = self._begin()
-        return await engine.run(engine.batches(call, limits))
-
-    @takes(BatchOptions, checked_limits)
-    async def receive_batch(
-        self, handler: BatchHandler, **options: Unpack[BatchOptions]
-    ) -> DrainReport:
-        """Open the consumer, `run_batch` and close it."""
-        as_batch_handler(handler)  # refused before the source is opened
-        checked_limits(self._settings, **options)
-        async with self:
-            return await self.run_batch(handler, **options)
+        async with self._opened():
+            engine = self._begin()
+            return await engine.run(engine.batches(call, limits))
 
     def stats(self) -> ConsumerStats:
         """Return a snapshot of counts and levels. Thread-safe."""
         return self._open().stats()
+
+    def _opened(self) -> AbstractAsyncContextManager[object]:
+        """Return a context in which the consumer is open."""
+        return self if self._engine is None else nullcontext()
 
     def _begin(self) -> Engine:
         engine = self._open()

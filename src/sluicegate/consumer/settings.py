@@ -211,7 +211,7 @@ def _check_source(source: object) -> None:
         _check_traits(source)
         return
     elif callable(source):
-        rule = "is a function, not a source; pass a handler to run() or receive()"
+        rule = "is a function, not a source; pass a handler to run()"
     else:
         rule = "must be a source, such as MemorySource(log)"
     raise checks.bad("source", source, rule)

@@ -48,7 +48,7 @@ async def main() -> None:
             await asyncio.Event().wait()
 
     consumer = Consumer(source, ordering="unordered", concurrency=50, commit_every=0.02)
-    await consumer.receive(handle)
+    await consumer.run(handle)
 
 
 if __name__ == "__main__":
