@@ -217,7 +217,7 @@ MADE_BY_US = {
     "OpenTelemetryObserver.on_retry", "PipelineReport", "PrometheusObserver.on_flushed",
     "PrometheusObserver.on_retry", "QueueStats", "ShutdownReport", "SlotStats", "Stats",
     "StoppedJob", "ThrottledError", "Unfinished", "UnitReport", "Unread",
-    "WaitCause", "Backlog",
+    "Backlog",
 }  # fmt: skip
 """Reports, errors and calls of observers, whose durations are for the program to read."""
 _NAMED = re.compile(r"seconds|timeout|deadline|lease|patience|retry_after|delay$")

@@ -74,16 +74,15 @@ from .handling.results import (
 )
 from .handling.steps import Step, check, decode, decode_by, skip_seen, with_steps
 from .lanes.message import Finaliser, Message
-from .operated import Operated
 from .operating.explain import Explanation, OldestRecord, PartitionExplanation
 from .operating.health import Health, Lag
 from .operating.probes import Probes, probes, serve_probes
-from .operating.report import BlockedMessage, DrainReport, Unfinished, WaitCause, WaitReason
+from .operating.report import BlockedMessage, DrainReport, Unfinished
 from .operating.stats import ConsumerStats, InFlight, PartitionStats
 from .progress.claim import Attempts
 from .progress.claims import Deliveries
 from .run import MessageCounts
-from .settings import BatchOptions, ConsumerOptions, FullJitter
+from .settings import FullJitter
 
 if TYPE_CHECKING:
     from .memory import Crashed, MemoryLog, MemorySource, MemorySubscriptions
@@ -105,14 +104,12 @@ __all__ = [
     "Attempts",
     "BackoffFunction",
     "BatchHandler",
-    "BatchOptions",
     "BatchResultCountError",
     "BlockedMessage",
     "ClaimChange",
     "ClaimHost",
     "Consumer",
     "ConsumerObserver",
-    "ConsumerOptions",
     "ConsumerState",
     "ConsumerStats",
     "CountsLag",
@@ -150,7 +147,6 @@ __all__ = [
     "Nak",
     "NoHandlerError",
     "OldestRecord",
-    "Operated",
     "ParkStore",
     "ParkedRecord",
     "PartitionExplanation",
@@ -189,8 +185,6 @@ __all__ = [
     "Unfinished",
     "Unparked",
     "Unread",
-    "WaitCause",
-    "WaitReason",
     "check",
     "decode",
     "decode_by",

@@ -86,8 +86,8 @@ class Explanation:
     partitions: tuple[PartitionExplanation, ...]
 
     @property
-    def reasons(self) -> frozenset[WaitReason]:
-        """All reasons, of the consumer and of its partitions."""
+    def reasons(self) -> frozenset[str]:
+        """All reasons, of the consumer and of its partitions, such as `"paused"`."""
         own = [each.causes for each in self.partitions]
         return frozenset([cause.reason for causes in (self.causes, *own) for cause in causes])
 
