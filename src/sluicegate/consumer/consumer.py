@@ -61,8 +61,6 @@ class Consumer(Operated):
             and their partition is fetched last. No room is reserved for other keys: a window full
                 of one key stops them all.
         fetch_max: the maximum number of records of one fetch; default 500.
-        refill_below: fetch again when the messages inside fall below this fraction of a limit;
-            default 0.75.
         ordering: `key` (default): messages of a key one after another; `partition`: those of a
             partition one after another; `unordered`: no order. `run_events` has no default.
         key: a function from a record to its key; default: the record's own key.

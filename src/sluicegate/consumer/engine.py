@@ -77,7 +77,7 @@ class Engine(Run):
         self._settings = settings
         self._closing = closing
         keys = _key_rules(settings, are_short=source.traits.short_claims)
-        window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
+        window = Window(settings.max_in_flight, settings.max_in_flight_bytes)
         self.schedule = schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
         self.workers = Workers(settings.concurrency, self.end)
         self.poison = self._failures(keys, letters)

@@ -73,7 +73,6 @@ class ConsumerOptions(TypedDict, total=False):
     max_in_flight_bytes: int
     max_per_key: int | None
     fetch_max: int
-    refill_below: float
     ordering: Ordering
     key: Callable[[SourceRecord], object] | None
     key_scope: KeyScope
@@ -107,7 +106,6 @@ class ConsumerSettings:
     max_in_flight_bytes: int
     max_per_key: int | None
     fetch_max: int
-    refill_below: float
     ordering: Ordering
     key: Callable[[SourceRecord], object] | None
     key_scope: KeyScope
@@ -140,7 +138,6 @@ def checked_settings(
     max_in_flight_bytes: int = 64 << 20,
     max_per_key: int | None = None,
     fetch_max: int = 500,
-    refill_below: float = 0.75,
     ordering: Ordering = "key",
     key: Callable[[SourceRecord], object] | None = None,
     key_scope: KeyScope = "partition",
@@ -176,7 +173,6 @@ def checked_settings(
         max_in_flight_bytes=checks.count("max_in_flight_bytes", max_in_flight_bytes),
         max_per_key=checks.optional_count("max_per_key", max_per_key),
         fetch_max=checks.count("fetch_max", fetch_max),
-        refill_below=checks.share("refill_below", refill_below),
         ordering=checks.choice("ordering", ordering, ORDERINGS),
         key=_key(key, ordering),
         key_scope=checks.choice("key_scope", key_scope, SCOPES),

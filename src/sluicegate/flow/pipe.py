@@ -65,8 +65,6 @@ class Pipe(Operated):
             (`Limits.max_pending_items`).
         max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
         fetch_max: the most records of one fetch.
-        refill_below: fetch again when the records in flight have fallen to this fraction of a
-            limit.
         size_of: a function from a record to its size in bytes; default: the length of its value.
         concurrency: the most concurrent calls of an async transform.
         drain: seconds to write the rows in the batcher when the pipe stops (no write begins in the

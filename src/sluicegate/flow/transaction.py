@@ -82,8 +82,6 @@ class TransactionalPipe(Operated):
             is more.
         max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
         fetch_max: the most records of one fetch.
-        refill_below: fetch again when the records in flight have fallen to this fraction of a
-            limit.
         size_of: a function from a record to its size in bytes; default: the length of its value.
         drain: seconds to finish running transactions when the flow stops or a partition is revoked.
         stall_after: seconds without progress after which the flow is reported as stalled.

@@ -56,7 +56,6 @@ class TransactionOptions(TypedDict, total=False):
     max_in_flight: int | None
     max_in_flight_bytes: int
     fetch_max: int
-    refill_below: float
     size_of: Callable[[SourceRecord], int] | None
     drain: float | timedelta
     stall_after: float | timedelta | None
@@ -92,7 +91,6 @@ def checked_transaction(
     max_in_flight: int | None = None,
     max_in_flight_bytes: int = 64 << 20,
     fetch_max: int = 1000,
-    refill_below: float = 0.75,
     size_of: Callable[[SourceRecord], int] | None = None,
     drain: float | timedelta = 5.0,
     stall_after: float | timedelta | None = 60.0,
@@ -126,7 +124,6 @@ def checked_transaction(
         max_in_flight=max(10_000, 4 * commit_after) if max_in_flight is None else max_in_flight,
         max_in_flight_bytes=max_in_flight_bytes,
         fetch_max=fetch_max,
-        refill_below=refill_below,
         size_of=size_of,
         concurrency=_concurrency(concurrency, stack),
         drain=drain,

@@ -2,8 +2,8 @@
 
 1. A record is inside from its delivery until it is settled: queued, running, batched or backing
    off.
-2. Fetching stops at either limit, and resumes when both counts have fallen below their refill
-   levels. Without this hysteresis, a full consumer would pause and resume for each record.
+2. Fetching stops at either limit, and resumes when both counts have fallen below `REFILL` of their
+   limits. Without this hysteresis, a full consumer would pause and resume for each record.
 3. An empty window accepts any record, so a record larger than `max_bytes` passes alone.
 4. The size of a record is the length of its value, or the result of a function.
 """
@@ -14,7 +14,7 @@ from operator import attrgetter
 from operator import index as whole
 from typing import TYPE_CHECKING
 
-from ..._core.checks import count, share
+from ..._core.checks import count
 from ..._core.runtime.exits import Exit
 from ..._core.source import UndecodableRecord
 
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
     from ..._core.source import SourceRecord
 
+REFILL = 0.75
+"""The fraction of a limit below which fetching resumes."""
+
 _value = attrgetter("value")
 
 
 class Window:
     """The messages and bytes inside, compared with the limits `max_messages` and `max_bytes`.
 
-    `refill_below` is the fraction of either limit below which fetching resumes (default 0.75).
-    Raises `ConfigError` for limits below 1, and for a fraction that is not above 0 and at most 1.
+    Raises `ConfigError` for limits below 1.
     """
 
     __slots__ = (
@@ -43,13 +45,12 @@ class Window:
         "released",
     )
 
-    def __init__(self, max_messages: int, max_bytes: int, refill_below: float = 0.75) -> None:
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages = count("max_messages", max_messages)
         self.max_bytes = count("max_bytes", max_bytes)
-        level = share("refill_below", refill_below)
-        self.refill_messages = level * max_messages
+        self.refill_messages = REFILL * max_messages
         """Fetching resumes below this number of messages, if the bytes permit it."""
-        self._refill_bytes = level * max_bytes
+        self._refill_bytes = REFILL * max_bytes
         self._taken = 0  # and not returned by `give`
         self.released = 0
         """Number of messages removed by `release`."""
