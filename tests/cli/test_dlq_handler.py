@@ -335,7 +335,7 @@ def test_what_a_consumer_gave_up_is_handled_again(
         dead_letters=FileSink(tmp_path / "dead"),
         clock=fake_clock,
     )
-    assert fake_clock.run(consumer.receive(_poisoned)).complete
+    assert fake_clock.run(consumer.run(_poisoned)).complete
     store = str(tmp_path / "dead")
     listed = cli("list", store, "--batcher", "billing")
     assert len(listed) == 4

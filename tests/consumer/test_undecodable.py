@@ -19,7 +19,7 @@ from sluicegate.testing import FakeSink
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 BAD = {2, 5, 7}

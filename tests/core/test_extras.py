@@ -32,7 +32,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "_core/values/compression.py": ("files", "http"),
     "cli/tune": ("tune",),
     "clickhouse": ("clickhouse",),
-    "consumer/probe_server.py": ("probes",),
+    "consumer/operating/probes.py": ("probes",),
     "files": ("files",),
     "files/source/parquet_rows.py": ("parquet",),
     "http": ("http",),
@@ -70,7 +70,7 @@ WITH_ITS_DATA = {
 }
 """Columns arrive as Arrow arrays, so users of these modules have these packages."""
 LOOKED_FOR = {
-    "consumer/probe_app.py",
+    "consumer/operating/probes.py",
     "files/sink/sink.py",
     "files/source/forms.py",
 }

@@ -66,9 +66,9 @@ async def consume(
         source, name="billing", clock=clock, poison="skip", retry=retry, observers=observers
     )
     if size is None:
-        await consumer.receive(handler)
+        await consumer.run(handler)
     else:
-        await consumer.receive_batch(handler, size=size)
+        await consumer.run_batch(handler, size=size)
     return [span for span in EXPORTED.get_finished_spans() if span.name.startswith("process")]
 
 
@@ -147,7 +147,7 @@ async def test_the_span_is_current_no_longer_than_its_turn(fake_clock: FakeClock
 
     source = MemorySource(MemoryLog([record(0, [PARENT])]), ends=True, clock=fake_clock)
     observers = [Outer(), ConsumerTracing(tracer_provider=PROVIDER)]
-    await Consumer(source, clock=fake_clock, observers=observers).receive(handler)
+    await Consumer(source, clock=fake_clock, observers=observers).run(handler)
     assert valid == [True, False]
 
 

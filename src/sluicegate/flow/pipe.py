@@ -238,8 +238,6 @@ class Pipe(Operated):
             (`Limits.max_pending_items`).
         max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
         fetch_max: the most records of one fetch.
-        refill_below: fetch again when the records in flight have fallen to this fraction of a
-            limit.
         size_of: a function from a record to its size in bytes; default: the length of its value.
         concurrency: the most concurrent calls of an async transform.
         drain: seconds to write the rows in the batcher when the pipe stops (no write begins in the
@@ -300,7 +298,7 @@ class Pipe(Operated):
     def _pump(self, engine: Engine) -> Pump:
         settings = self._settings
         transformer = Transformer(
-            self._transform, settings.retry, engine.commons, concurrency=self._concurrency
+            self._transform, settings.retry, engine, concurrency=self._concurrency
         )
         feed = self._batcher.feed(holds=HELD)
         ends = RowEnds(engine, feed, settings.retry, insists=settings.poison == "block")
@@ -333,7 +331,7 @@ class Pipe(Operated):
 
     def stats(self) -> PipeStats:
         """Return a snapshot of counts and levels. May be called in any thread."""
-        return PipeStats(self._open().views.stats(), self._batcher.stats())
+        return PipeStats(self._open().stats(), self._batcher.stats())
 
 
 def pipe(

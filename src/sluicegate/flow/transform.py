@@ -28,7 +28,7 @@ from .._core.runtime.cuts import is_cut
 from .._core.runtime.exits import Exit
 from .._core.say import say
 from .._core.told import for_log
-from ..consumer.results import (
+from ..consumer.handling.results import (
     Ack,
     Manual,
     Nak,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .._core.retry_policy import RetryPolicy
-    from ..consumer.commons import Commons
-    from ..consumer.message import Message
+    from ..consumer.lanes.message import Message
+    from ..consumer.run import Run
 
 logger = logging.getLogger("sluicegate.flow")
 
@@ -92,13 +92,11 @@ def checked_transform(transform: object) -> Any:
 class Transformer:
     """Converts messages to rows, in order."""
 
-    def __init__(
-        self, transform: Any, policy: RetryPolicy, commons: Commons, *, concurrency: int
-    ) -> None:
+    def __init__(self, transform: Any, policy: RetryPolicy, run: Run, *, concurrency: int) -> None:
         self._transform = transform
         self._policy = policy
-        self._name = commons.name
-        self._clock = commons.clock
+        self._name = run.name
+        self._clock = run.clock
         self.most = concurrency if checks.is_async(transform) else MOST
         """The most messages in one call of `rows_of`."""
 

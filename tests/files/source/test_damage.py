@@ -189,7 +189,7 @@ async def test_a_file_that_grows_while_it_is_read_is_told(
                 file.write(b"more\n")
 
     with pytest.raises(UnreadFiles, match="it was written to while it was read"):
-        await Consumer(FileSource(path), max_in_flight=100).receive(handle)
+        await Consumer(FileSource(path), max_in_flight=100).run(handle)
     assert done.values[:5_000] == lines(5_000).splitlines()
 
 
@@ -209,7 +209,7 @@ async def test_a_row_whose_key_function_raises_is_poison_alone(
     async def handle(message: Message) -> None:
         found.append(message.value)
 
-    report = await Consumer(source, poison="skip").receive(handle)
+    report = await Consumer(source, poison="skip").run(handle)
     assert sorted(found, key=repr) == [b"1", b"3"]
     assert report.counts.terminated == 1
 

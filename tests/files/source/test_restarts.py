@@ -94,7 +94,7 @@ async def test_a_stopped_backfill_goes_on_where_it_was(
 
     while len(done) < 300:
         consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
-        await consumer.receive(handle)
+        await consumer.run(handle)
     assert done.places == [(f"{name}{ending}", row) for name in "abc" for row in range(100)]
     assert (tmp_path / ".sluicegate.sqlite").exists()
 
@@ -135,7 +135,7 @@ async def test_files_come_one_after_another_by_default(
             running.clear()
 
     source = FileSource(tmp_path, key="user")
-    await Consumer(source, concurrency=10, commit_every=0.01).receive(handle)
+    await Consumer(source, concurrency=10, commit_every=0.01).run(handle)
     assert list(dict.fromkeys(path for path, _ in done.places)) == [
         "a.ndjson",
         "b.ndjson",
@@ -173,7 +173,7 @@ async def test_members_share_the_files_and_read_each_row_once(
             if len(by[number]) == 1:
                 await all_read.wait()
 
-        await Consumer(source, commit_every=0.01).receive(handle)
+        await Consumer(source, commit_every=0.01).run(handle)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(3):
@@ -313,7 +313,7 @@ async def test_a_file_that_comes_during_the_run_is_read_before_it_ends(
         if path_of(message) == "a.ndjson":
             (tmp_path / "c.ndjson").write_bytes(lines(1))
 
-    await Consumer(FileSource(tmp_path, poll=3_600.0), commit_every=0.01).receive(handle)
+    await Consumer(FileSource(tmp_path, poll=3_600.0), commit_every=0.01).run(handle)
     assert done.places == [(f"{name}.ndjson", 0) for name in "abc"]
 
 
@@ -364,7 +364,7 @@ async def test_progress_is_told(
 
     consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
     with caplog.at_level(logging.INFO, "sluicegate.files"):
-        await consumer.receive(handle)
+        await consumer.run(handle)
     assert lags == [2_000, 1_000] * 2
     told = [each.getMessage() for each in caplog.records if "is finished" in each.getMessage()]
     assert told == [

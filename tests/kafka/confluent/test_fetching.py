@@ -23,7 +23,7 @@ from tests.kafka.source.kafka_help import (
 from tests.kafka.source.storm_help import member
 
 from sluicegate.consumer import Position, TopicPartition
-from sluicegate.consumer.offset_map import encode
+from sluicegate.consumer.progress.offset_map import encode
 from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.confluent import fetching
 from sluicegate.kafka.confluent.membership import ArrivingClaim

@@ -29,7 +29,8 @@ from sluicegate import (
 )
 from sluicegate import stack as decorated
 from sluicegate._core.clock import CountedSignal, wait_until
-from sluicegate.consumer import PoisonError, dead_letters
+from sluicegate.consumer import PoisonError
+from sluicegate.consumer.failures import dead_letters
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
     PostgresEffects,

@@ -17,8 +17,8 @@ from ..._core.causes import caused
 from ..._core.errors import TransientError
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
-from ...consumer.handlers import as_handler
-from ...consumer.replayed import handle_again
+from ...consumer.handling.handlers import as_handler
+from ...consumer.lanes.message import handle_again
 from ...letters.source_items import NoSourceRecordError, record_of_item
 from ..console import UseError
 from ..named import named, named_sink

@@ -184,7 +184,7 @@ class HeldState:
     def free(self) -> KeptStore | None:
         """The state, if it can still be stored with a position; otherwise `None`."""
         store = self.store
-        return None if self.is_ended or store is None or store.lost is not None else store
+        return None if self.is_ended or store is None or store.loss is not None else store
 
 
 class Restoring:

@@ -60,7 +60,7 @@ class KeptStore:
         """The previous values of the keys changed in this turn; `None` for a new key."""
         self._changes: dict[str, Stored | None] = {}
         self._forwarded: list[ForwardedRecord] = []
-        self.lost: Exception | None = None
+        self.loss: Exception | None = None
         """The reason why nothing more can be stored."""
 
     # -- the state ---------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class KeptStore:
 
     def lose(self, error: Exception) -> None:
         """Record that nothing more can be stored."""
-        self.lost = error
+        self.loss = error
 
     def __repr__(self) -> str:
         return f"KeptStore({self._partition}, {len(self._entries)} keys)"

@@ -17,7 +17,7 @@ from .consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
 QUICK = DoublingBackoff(first=0.001, longest=0.01)
 
