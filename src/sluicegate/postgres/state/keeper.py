@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ..._core.errors import PositionLost, UnavailableError
 from ..._core.source import Position
 from ...flow.state.mark import StateMark, for_the_source
-from ..sink.transactions.ledger import BEGIN_UNIT
-from ..sink.transactions.positions import IDLE_MOST
+from ..sink.ledger import BEGIN_UNIT
+from ..sink.positions import IDLE_MOST
 from .table_mismatch import check_mark
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..._core.source import TopicPartition
     from ...flow.state.changes import Stored, TakenChanges
     from ..client.connections import Connections
-    from ..sink.transactions.positions import OwnedPosition, PositionTable
+    from ..sink.positions import OwnedPosition, PositionTable
     from .table import StateTable
 
 

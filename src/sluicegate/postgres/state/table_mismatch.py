@@ -15,7 +15,7 @@ from .table import MARK_KEY, marked
 
 if TYPE_CHECKING:
     from ...flow.state.mark import StateMark
-    from ..sink.transactions.positions import OwnedPosition, PositionTable
+    from ..sink.positions import OwnedPosition, PositionTable
     from .table import StateTable
 
 

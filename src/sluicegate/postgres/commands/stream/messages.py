@@ -11,7 +11,7 @@ from ....cli.dlq.output import say
 from ....cli.exits import BAD_USE, INCOMPLETE, OK
 from ....letters.text import printable
 from ...client.access import Access, need_asyncpg
-from ...schema.connected import connected_to_log
+from ...schema.opened import connected_to_log
 from ...streams.operating.retention import Deleted, StreamRetention
 
 if TYPE_CHECKING:
