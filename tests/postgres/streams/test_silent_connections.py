@@ -42,7 +42,7 @@ from sluicegate.postgres import (
     PostgresSubscriptions,
     QueueAdmin,
 )
-from sluicegate.postgres.client import waking
+from sluicegate.postgres.client import notifications as waking
 from sluicegate.postgres.client.access import Access
 from sluicegate.postgres.client.connections import Connections
 from sluicegate.postgres.letters.table import COLUMNS

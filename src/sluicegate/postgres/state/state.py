@@ -15,7 +15,7 @@ from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections
 from ..client.refusals import for_opening
-from ..sink.transactions.positions import PositionTable
+from ..sink.positions import PositionTable
 from .keeper import PostgresKeeper
 from .table import StateTable
 

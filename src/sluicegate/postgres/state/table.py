@@ -28,7 +28,7 @@ from ...flow.state.changes import StateMark
 from ...flow.state.store import check_size
 from ..client.names import qualified
 from ..client.types import identity
-from ..sink.transactions.creation import make_table
+from ..sink.ledger import make_table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ...flow.state.changes import Stored
-    from ..sink.transactions.positions import PositionTable
+    from ..sink.positions import PositionTable
 
 PAGE = 5000
 """Rows in a page of a restore, and the most rows in a statement."""

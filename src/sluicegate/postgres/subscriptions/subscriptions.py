@@ -14,8 +14,7 @@ from ..._core.say import say
 from ..._core.told import for_log
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
-from ..schema.connected import connected_to_log
-from ..schema.opened import DEFAULT_SCHEMA, check_schema_name
+from ..schema.opened import DEFAULT_SCHEMA, check_schema_name, connected_to_log
 from .leases import SlotLeases
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from typing import Any
 
-    from ...schema.problems import SchemaProblem
+    from ...schema.objects import SchemaProblem
 
 
 def pg(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ....cli.console import encodable
 from ....letters.text import printable
-from ...schema.queue_contents import LOST_JOBS
+from ...schema.contents import LOST_JOBS
 from ..stream.output import print_json, print_table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ....cli.console import BAD_USE, INCOMPLETE, OK, confirmed, say
 from ....letters.text import printable
 from ...client.access import Access, need_asyncpg
-from ...schema.connected import connected_to_log
+from ...schema.opened import connected_to_log
 from ...streams.operating.retention import Deleted, StreamRetention
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""Notifications of new jobs; for the rules see `postgres/client/notifier.py`."""
+"""Notifications of new jobs; for the rules see `postgres/client/notifications.py`."""
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from ...client.notifier import Notifier
+from ...client.notifications import Notifier
 from .channel import queue_channel
 
 if TYPE_CHECKING:

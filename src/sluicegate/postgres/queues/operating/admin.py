@@ -19,9 +19,8 @@ from ...._core.keywords import known_arguments
 from ...._core.opening import Openable
 from ...client.access import Access, need_asyncpg
 from ...client.answers import ANSWER_TIMEOUT
-from ...schema.connected import connected_to_log
-from ...schema.opened import DEFAULT_SCHEMA, check_schema_name
-from ...schema.queue_contents import LOST_JOBS
+from ...schema.contents import LOST_JOBS
+from ...schema.opened import DEFAULT_SCHEMA, check_schema_name, connected_to_log
 from .job_admin import JobAdmin
 from .lane_admin import COUNT_TO, LaneAdmin
 from .queue_queries import STATES, QueueQueries

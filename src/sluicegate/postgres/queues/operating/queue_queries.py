@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...schema.queue_contents import LOOKED_AT, WITHOUT_LANE
+from ...schema.contents import LOOKED_AT, WITHOUT_LANE
 from . import queue_sql as sql
 from .queue_stats import (
     LaneStats,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...._core.batch import Batch
     from ...._core.result import WriteResult
     from ...client.access import PoolFactory, PostgresAccess
-    from ...client.notifier import Notifier
+    from ...client.notifications import Notifier
     from ..jobs.slots import SlotFunction
 
 

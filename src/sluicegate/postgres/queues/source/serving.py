@@ -32,7 +32,7 @@ from ...._core.runtime.closing import close_within
 from ...._core.runtime.cuts import end_if_cut
 from ...._core.say import say
 from ...._core.told import for_log, storable, text_of
-from ...schema.queue_contents import LOST_JOBS
+from ...schema.contents import LOST_JOBS
 from ..jobs.leasing import Settlement
 from .claiming import Claimer
 from .leases import RETURNED, LeaseBook
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ...._core.clock import Clock
     from ...._core.source import ClaimHost, Fetched, Position, ReturnedAs, SourceClaim, SourceRecord
     from ...._core.troubles import Troubles
-    from ...client.waking import Waker
+    from ...client.notifications import Waker
     from ..jobs.leasing import Fate, LeaseName, QueueLeases
     from .leases import Lease
     from .options import QueueOptions

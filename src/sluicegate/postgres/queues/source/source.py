@@ -14,7 +14,7 @@ from ...._core.troubles import Troubles
 from ...client.access import Access, need_asyncpg
 from ...client.answers import ANSWER_TIMEOUT
 from ...client.connections import Connections
-from ...client.waking import Waker
+from ...client.notifications import Waker
 from ..jobs.channel import queue_channel
 from ..jobs.leasing import QueueLeases
 from .options import QueueOptions

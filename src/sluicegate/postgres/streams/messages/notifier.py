@@ -1,4 +1,4 @@
-"""Notifications of new messages; for the rules see `postgres/client/notifier.py`."""
+"""Notifications of new messages; for the rules see `postgres/client/notifications.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ...._core.clock import LOOP_CLOCK
-from ...client.notifier import Notifier
+from ...client.notifications import Notifier
 from .channel import channel_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ schema also has a store for parked records.
 from ...._core.public import publish_all
 from ...monitoring.stream_observer import StreamObserver
 from ...schema.administration import check_streams, install_streams, upgrade_streams
-from ...schema.problems import SchemaProblem
+from ...schema.objects import SchemaProblem
 from ..messages.appender import OpenAppender
 from ..messages.message import NO_STREAM, Appended, NewMessage
 from ..messages.notifier import StreamNotifier

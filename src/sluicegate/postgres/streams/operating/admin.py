@@ -26,8 +26,7 @@ from ...client.answers import ANSWER_TIMEOUT
 from ...client.errors import is_lost, shown, sqlstate
 from ...client.names import quoted
 from ...client.refusals import refusal, repair_of
-from ...schema.connected import connected_to_log
-from ...schema.opened import DEFAULT_SCHEMA, check_schema_name
+from ...schema.opened import DEFAULT_SCHEMA, check_schema_name, connected_to_log
 from ..messages.append import NO_RIGHT
 from ..messages.appender import appender_of, oldest_appender
 from ..messages.selection import StreamSelection

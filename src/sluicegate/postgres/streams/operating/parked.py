@@ -21,8 +21,7 @@ from ....letters.items import restored, stored
 from ...client.access import Access, need_asyncpg
 from ...client.answers import ANSWER_TIMEOUT
 from ...client.names import quoted
-from ...schema.connected import connected_to_log
-from ...schema.opened import DEFAULT_SCHEMA, check_schema_name
+from ...schema.opened import DEFAULT_SCHEMA, check_schema_name, connected_to_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ from ...._core.troubles import Troubles
 from ...client.access import Access, need_asyncpg
 from ...client.answers import ANSWER_TIMEOUT
 from ...client.connections import Connections
-from ...client.waking import Waker
+from ...client.notifications import Waker
 from ...schema.opened import check_schema_name
 from ...subscriptions.subscriptions import LEASE, PostgresSubscriptions
 from ..messages.channel import channel_of

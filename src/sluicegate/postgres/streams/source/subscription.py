@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ...._core.clock import CountedSignal
     from ...._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim, Unread
-    from ...client.waking import Waker
+    from ...client.notifications import Waker
     from .log_reader import LogReader
     from .parts import StreamParts
 
