@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...._core.checks import bad
 from ...client.errors import sqlstate
 from ...client.names import quoted
-from ...streams.messages.append import NO_RIGHT
+from ...queues.operating.schema_access import NO_RIGHT
 from .slots import need_slots
 
 if TYPE_CHECKING:

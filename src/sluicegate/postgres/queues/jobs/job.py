@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from ...._core.checks import bad
-from ...streams.messages.message import json_text, name_text
+from ...records.values import json_text, name_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,9 +22,9 @@ from ...._core.checks import bad
 from ...._core.errors import UnavailableError
 from ...client.errors import sqlstate
 from ...client.names import quoted
+from ...records.values import milliseconds
 from ...schema.opened import opened_schema
 from ...schema.queue_contents import WITHOUT_LANE
-from ...streams.messages.stored import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -2,6 +2,9 @@
 
 from ...._core.public import publish_all
 from ...monitoring.queue_observer import QueueObserver
+from ..jobs.job import Enqueued
+from ..sink.sink import PostgresQueueSink
+from ..source.source import PostgresQueueSource
 from .admin import QueueAdmin
 from .job_admin import JobAdmin, OnBatch, Retained, StoppedJob
 from .lane_admin import LaneAdmin
@@ -21,12 +24,15 @@ from .ring import SlotRange
 from .settings import QueueChanges, QueueSettings
 
 __all__ = [
+    "Enqueued",
     "JobAdmin",
     "LaneAdmin",
     "LaneStats",
     "MemberStats",
     "OnBatch",
     "OpenTransaction",
+    "PostgresQueueSink",
+    "PostgresQueueSource",
     "QueueAdmin",
     "QueueChanges",
     "QueueFigures",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
 from ...._core import checks
 from ...._core.checks import bad
-from ...streams.messages.stored import aware
+from ...records.values import aware
 from .batches import ALL, BATCH, Batches
 
 if TYPE_CHECKING:

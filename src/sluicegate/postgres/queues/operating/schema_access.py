@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
     from ...client.connections import Connections
 
-NO_QUEUE, BAD_RANGES, NO_RIGHT = "PS010", "PS013", "42501"
+NO_QUEUE, BAD_RANGES = "PS010", "PS013"
+NO_RIGHT = "42501"
+NOT_INSTALLED = frozenset({"3F000", "42883"})
+"""Missing schema, missing function."""
+UNIQUE = "23505"
 
 
 class SchemaAccess:

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 from ...._core.checks import bad
 from ...._core.values.encoding import item_error
 from ...._core.values.fields import getter
-from ...streams.messages.message import json_texts_of, message_id
+from ...records.values import json_texts_of, message_id
 from ..jobs.job import (
     LONGEST_PAYLOAD,
     JobColumns,

@@ -34,7 +34,7 @@ from ...client.errors import (
     sqlstate,
 )
 from ...client.refusals import privilege, refusal, repair_of
-from ...streams.messages.append import NO_RIGHT, NOT_INSTALLED
+from ...queues.operating.schema_access import NO_RIGHT, NOT_INSTALLED
 from ..jobs.enqueue import (
     FULL,
     NO_QUEUE,

@@ -20,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from ...._core.source import Fetched, Position, Record, TopicPartition, UndecodableRecord
-from ...streams.messages.stored import entries_of, timestamp_of
+from ...records.values import entries_of, timestamp_of
 from ..jobs.leasing import LeaseName, Settlement
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from ...._core.checks import bad
 from ...._core.errors import MessageIdConflict, RefusedError, VersionConflict
 from ...._core.told import text_of
 from ...client.names import quoted
+from ...queues.operating.schema_access import NO_RIGHT, NOT_INSTALLED, UNIQUE
 from .message import Appended
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
 WRONG_VERSION = "PS001"
 OTHER_CONTENTS = "PS002"
 BAD_MESSAGE = "PS003"
-NO_RIGHT = "42501"
-NOT_INSTALLED = frozenset({"3F000", "42883"})
-"""Missing schema, missing function."""
-UNIQUE = "23505"
 ID_CONSTRAINT = "message_id"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ...._core.causes import caused
 from ...._core.checks import bad
 from ...._core.errors import RefusedError
-from .append import NO_RIGHT, NOT_INSTALLED, Fault
+from ...queues.operating.schema_access import NO_RIGHT, NOT_INSTALLED
+from .append import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Generator

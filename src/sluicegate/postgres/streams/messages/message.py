@@ -8,27 +8,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
-from uuid import UUID
 
 from ...._core.checks import bad, count
 from ...._core.errors import ConfigError
-from ...._core.told import text_of
-from ...._core.values.encoding import json_texts, to_json
+from ...._core.values.encoding import to_json
+from ...records.values import json_text, message_id, name_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
+    from uuid import UUID
 
 NO_STREAM = -1
 """The expected version of a stream that does not exist."""
 LONGEST_NAME = 2000
 """Maximum size of a stream's name in bytes, since it is part of an index."""
-
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Appended(NamedTuple):
@@ -97,29 +93,12 @@ class NewMessage:
         return self._texts[2]
 
 
-def name_text(name: str, value: object) -> str:
-    """Check that PostgreSQL can store the text: not empty, without U+0000. Raises `ConfigError`."""
-    if not isinstance(value, str) or not value or "\0" in value or not _is_unicode(value):
-        raise bad(name, value, "must be text that is not empty, without U+0000 and surrogates")
-    return value
-
-
 def stream_name(value: object) -> str:
     """Check the name of a stream. Raises `ConfigError`."""
     stream = name_text("stream", value)
     if len(stream.encode()) > LONGEST_NAME:
         raise bad("stream", stream, f"must be at most {LONGEST_NAME} bytes long in UTF-8")
     return stream
-
-
-def message_id(value: object) -> UUID | None:
-    """Check that the value is a UUID or its text. Raises `ConfigError`."""
-    if value is None or isinstance(value, UUID):
-        return value
-    try:
-        return UUID(cast("str", value))
-    except (ValueError, AttributeError, TypeError):
-        raise bad("id", value, "must be a UUID or the text of one") from None
 
 
 def expected_version(value: object) -> int | None:
@@ -131,51 +110,3 @@ def expected_version(value: object) -> int | None:
     except ConfigError:
         rule = "must be the version of the stream's last message, NO_STREAM (-1), or None for any"
         raise bad("expected", value, rule) from None
-
-
-def json_text(name: str, value: object) -> str:
-    """Encode the value as JSON for `jsonb`. Raises `ConfigError`, which does not show it."""
-    try:
-        text = to_json(value).decode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _unfit(name, value, error) from error
-    if "\\u0000" in text and _NUL.search(text):
-        raise bad(name, type(value).__name__, "holds U+0000, which PostgreSQL cannot store")
-    return text
-
-
-def json_texts_of(name: str, values: Sequence[object]) -> tuple[list[str], dict[int, ConfigError]]:
-    """Encode the values as `json_text` does; return the texts, and errors of invalid values.
-
-    Invalid values have an empty text.
-    """
-    try:
-        texts = json_texts(values)
-    except (TypeError, ValueError, RecursionError):
-        texts = [""] * len(values)
-    else:
-        together = "".join(texts)
-        if "\\u0000" not in together and _is_unicode(together):
-            return texts, {}
-    faults: dict[int, ConfigError] = {}
-    for place, value in enumerate(values):
-        try:
-            texts[place] = json_text(name, value)
-        except ConfigError as error:
-            faults[place] = error
-    return texts, faults
-
-
-def _unfit(name: str, value: object, error: Exception) -> ConfigError:
-    why = "nested too deeply" if isinstance(error, RecursionError) else text_of(error)
-    if isinstance(error, UnicodeEncodeError):
-        why = "half of a surrogate pair"
-    return bad(name, type(value).__name__, f"must have a form in JSON ({why.partition(';')[0]})")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from ...._core import checks
 from ...._core.checks import bad
+from ...records.values import aware, microseconds_of
 from .message import stream_name
 from .query import Query
-from .stored import COLUMNS, STORED, aware, is_cut, microseconds_of, stored_message, within
+from .stored import COLUMNS, STORED, is_cut, stored_message, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ...._core.causes import caused
-from ...._core.checks import bad
 from ...._core.errors import PermanentError
+from ...records.values import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
 STORED = "m.position, m.slot, m.stream, m.version, m.type, m.data, m.metadata, m.id, m.at"
 """The columns of a page of messages."""
@@ -31,11 +31,6 @@ COLUMNS = (
 
 PGLZ_MOST, LZ4_MOST = 88, 255
 """The highest ratios of the compressions of PostgreSQL."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
-"""The milliseconds since the epoch that a `datetime` can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,46 +110,3 @@ def stored_message(row: Sequence[Any]) -> StoredMessage | UndecodableMessage:
         )
     except Exception as error:
         return caused(UndecodableMessage(position, stream, version, error), error)
-
-
-def entries_of(name: str, text: str) -> tuple[list[tuple[str, bytes]], Exception | None]:
-    """Convert a JSON object to headers: strings unchanged, other values as JSON.
-
-    If it cannot be decoded, return it as the header `name`, and the error.
-    """
-    if text == "{}":
-        return [], None
-    try:
-        return [
-            (name, (value if isinstance(value, str) else json.dumps(value)).encode())
-            for name, value in json.loads(text).items()
-        ], None
-    except Exception as error:
-        return [(name, text.encode())], error
-
-
-def milliseconds(column: str) -> str:
-    """Return a column with the milliseconds since the epoch of any time, for `timestamp_of`."""
-    return f"floor(extract(epoch FROM {column}) * 1000)::float8"
-
-
-def timestamp_of(milliseconds: float) -> int:
-    """Return the timestamp of a record: the nearest time that a `datetime` can hold."""
-    return int(min(max(milliseconds, _FIRST), _LAST))
-
-
-def time_of(microseconds: int) -> datetime:
-    """Convert microseconds since the epoch to a time in UTC."""
-    return _EPOCH + timedelta(microseconds=microseconds)
-
-
-def microseconds_of(time: datetime) -> int:
-    """Convert an aware time to microseconds since the epoch."""
-    return (time - _EPOCH) // _MICROSECOND
-
-
-def aware(name: str, time: object) -> datetime:
-    """Check that the time has a time zone. Raises `ConfigError`."""
-    if not isinstance(time, datetime) or time.utcoffset() is None:
-        raise bad(name, time, "must be an aware time, such as datetime.now(UTC)")
-    return time

@@ -12,6 +12,8 @@ from ..messages.appender import OpenAppender
 from ..messages.message import NO_STREAM, Appended, NewMessage
 from ..messages.notifier import StreamNotifier
 from ..messages.stored import StoredMessage, UndecodableMessage
+from ..sink.sink import PostgresStreamSink
+from ..source.source import PostgresStreamSource
 from .admin import SkippedMessage, SubscriptionAdmin
 from .log import StreamLog
 from .log_stats import (
@@ -39,6 +41,8 @@ __all__ = [
     "NewMessage",
     "OpenAppender",
     "PostgresParkStore",
+    "PostgresStreamSink",
+    "PostgresStreamSource",
     "SchemaProblem",
     "SkippedMessage",
     "SlotStats",

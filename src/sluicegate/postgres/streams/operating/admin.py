@@ -26,9 +26,9 @@ from ...client.answers import ANSWER_TIMEOUT
 from ...client.errors import is_lost, shown, sqlstate
 from ...client.names import quoted
 from ...client.refusals import refusal, repair_of
+from ...queues.operating.schema_access import NO_RIGHT
 from ...schema.connected import connected_to_log
 from ...schema.opened import DEFAULT_SCHEMA, check_schema_name
-from ..messages.append import NO_RIGHT
 from ..messages.appender import appender_of, oldest_appender
 from ..messages.selection import StreamSelection
 from .admin_arguments import checked_point, checked_slots

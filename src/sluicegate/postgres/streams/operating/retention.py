@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...._core import checks
 from ...._core.checks import bad
+from ...records.values import aware, microseconds_of
 from ..messages.faults import read_told
 from ..messages.message import stream_name
 from ..messages.query import Query
 from ..messages.reading import LAST
-from ..messages.stored import aware, microseconds_of
 from .drivers import call_async
 
 if TYPE_CHECKING:

@@ -16,15 +16,9 @@ from uuid import UUID, uuid5
 from ...._core.checks import bad
 from ...._core.values.encoding import item_error
 from ...._core.values.fields import getter
+from ...records.values import json_text, json_texts_of, message_id, name_text
 from ..messages.batch import MessageColumns
-from ..messages.message import (
-    expected_version,
-    json_text,
-    json_texts_of,
-    message_id,
-    name_text,
-    stream_name,
-)
+from ..messages.message import expected_version, stream_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,7 +31,7 @@ from ...client.errors import (
     sqlstate,
 )
 from ...client.refusals import privilege, refusal, repair_of
-from ..messages.append import NO_RIGHT, NOT_INSTALLED, UNIQUE
+from ...queues.operating.schema_access import NO_RIGHT, NOT_INSTALLED, UNIQUE
 from ..messages.batch import (
     BEHIND,
     KNOWN,

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...._core.source import Record, UndecodableRecord, Unread
 from ...._core.subscriptions import SLOTS
 from ...client.names import quoted
+from ...records.values import entries_of, milliseconds, timestamp_of
 from ...schema.opened import opened_schema
 from ..messages.appender import appender_of, oldest_appender
-from ..messages.stored import STORED, entries_of, is_cut, milliseconds, timestamp_of, within
+from ..messages.stored import STORED, is_cut, within
 from ..messages.unread import GIVEN, UnreadQueries
 
 if TYPE_CHECKING:
