@@ -12,13 +12,12 @@ from ...telemetry.measures import Catalogue, Family, Measure, one
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Values = Mapping[tuple[str, ...], float]
 
 
 def _of_each(
     name: str, text: str, unit: str, label: str, values: Callable[[Any], Mapping[str, float | None]]
 ) -> Measure:
-    """Return a measure with one value for each queue or table."""
+    """Return a measure with one value for each queue, subscription, consumer or table."""
 
     def read(stats: Any) -> Values:
         if stats.figures is None:

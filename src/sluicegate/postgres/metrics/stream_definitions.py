@@ -12,7 +12,6 @@ from ...telemetry.measures import Catalogue, Family, Measure, one
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Values = Mapping[tuple[str, ...], float]
 
 
 def _of_log(name: str, text: str, unit: str, value: Callable[[Any], float | None]) -> Measure:
@@ -32,7 +31,7 @@ def _of_each(
     label: str,
     values: Callable[[Any], Mapping[str, float | None]],
 ) -> Measure:
-    """Return a measure with one value for each subscription, consumer or table."""
+    """Return a measure with one value for each queue, subscription, consumer or table."""
 
     def read(stats: Any) -> Values:
         if stats.figures is None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ...queues.operating.admin import QueueAdmin
 
-    Change = Callable[[argparse.Namespace, QueueAdmin], Awaitable[int]]
-    Question = Callable[[argparse.Namespace, QueueAdmin], Awaitable[str | None]]
 
 SAY_EVERY = 100_000
 """Number of jobs between two lines of progress."""

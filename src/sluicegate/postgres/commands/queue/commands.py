@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import TypeVar
 
-    T = TypeVar("T")
 
 
 def queue(options: argparse.Namespace) -> int:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from ...queues.operating.admin import QueueAdmin
 
-    Look = Callable[[argparse.Namespace, QueueAdmin], Awaitable[int]]
 
 
 async def _list(options: argparse.Namespace, admin: QueueAdmin) -> int:

@@ -45,7 +45,7 @@ class _DeletionProgress:
 def delete_messages(options: argparse.Namespace) -> int:
     """Delete messages; return the exit code, 1 if some were kept for a subscription."""
     asyncio.run(_deleted(options, ask_only=True))
-    what = _which(options)
+    what = _which_messages(options)
     force = " Also those that subscriptions have not handled." if options.force else ""
     if not confirmed(printable(f"delete {what} for good?{force}"), yes=options.yes):
         say("nothing was deleted")
@@ -57,7 +57,7 @@ def delete_messages(options: argparse.Namespace) -> int:
     return INCOMPLETE if done.kept else OK
 
 
-def _which(options: argparse.Namespace) -> str:
+def _which_messages(options: argparse.Namespace) -> str:
     if options.stream is not None:
         return f"all messages of the stream {options.stream}"
     older = f"older than {options.older_than.isoformat()}" if options.older_than else ""

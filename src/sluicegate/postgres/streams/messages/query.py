@@ -15,7 +15,6 @@ from ...client.names import quoted
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    Value = str | int | bool | None
 
 
 class Query(NamedTuple):

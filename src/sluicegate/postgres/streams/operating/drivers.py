@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from ..messages.append import AppendCall
     from ..messages.query import Query
 
-    AsyncUserConnection: TypeAlias = (
-        asyncpg.Connection[Any]
-        | PoolConnectionProxy[Any]
-        | psycopg.AsyncConnection[Any]
-        | AsyncSession
-        | async_scoped_session[Any]
-        | SqlAsyncConnection
-    )
-    SyncUserConnection: TypeAlias = (
-        psycopg.Connection[Any] | Session | scoped_session[Any] | SqlConnection
-    )
 
 _ASYNC = (
     "a connection of asyncpg, an AsyncConnection of psycopg 3, or an AsyncSession or AsyncConnection "

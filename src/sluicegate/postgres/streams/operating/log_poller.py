@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .log_queries import StoredSubscription
     from .log_stats import Backlog, HorizonStats, LogStats, SubscriptionStats
 
-    LogRecord: TypeAlias = PollRecord[LogFigures, LogStats]
 
 
 class LogPoller:
