@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         PrometheusQueueObserver,
         PrometheusStreamObserver,
     )
-    from .queues.operating import (
+    from .queues import (
         Enqueued,
         JobAdmin,
         LaneAdmin,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from .sink import PoolFactory, PostgresEffects, PostgresSink, RowFunction, classify_postgres
     from .state import PostgresState
-    from .streams.operating import (
+    from .streams import (
         NO_STREAM,
         Appended,
         Backlog,
@@ -91,7 +91,7 @@ else:
                 "PrometheusQueueObserver",
                 "PrometheusStreamObserver",
             ],
-            "queues.operating": [
+            "queues": [
                 "Enqueued",
                 "PostgresQueueSink",
                 "PostgresQueueSource",
@@ -125,7 +125,7 @@ else:
                 "classify_postgres",
             ],
             "state": ["PostgresState"],
-            "streams.operating": [
+            "streams": [
                 "PostgresStreamSink",
                 "PostgresStreamSource",
                 "NO_STREAM",

@@ -15,7 +15,7 @@ from tests.postgres.queues.operated_help import fail
 from tests.postgres.streams.log_pool import lent
 
 from sluicegate.cli import main
-from sluicegate.postgres.commands.queue import changes
+from sluicegate.postgres.commands import queue as changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

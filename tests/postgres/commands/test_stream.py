@@ -13,8 +13,9 @@ from tests.postgres.streams.log_pool import lent
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
 from sluicegate.cli import main
-from sluicegate.postgres.commands.stream import messages, replay
-from sluicegate.postgres.streams.source import options
+from sluicegate.postgres.commands import replay
+from sluicegate.postgres.commands import stream as messages
+from sluicegate.postgres.streams import options
 from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tests.postgres.queues.operated_help import end, fail, operated
 from tests.postgres.queues.source.outages_help import Watched
 
 from sluicegate import Consumer
-from sluicegate.postgres.commands.queue.output import print_lag
-from sluicegate.postgres.queues.operating import queue_sql
+from sluicegate.postgres.commands.queue_output import print_lag
+from sluicegate.postgres.queues import sql as queue_sql
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
@@ -208,7 +208,7 @@ async def test_the_snapshot_of_a_manual_vacuum_keeps_no_rows(log: Log) -> None:
 
 async def test_open_transactions_are_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has enqueued, whose jobs are invisible, and one with an old snapshot."""
-    monkeypatch.setattr("sluicegate.postgres.queues.operating.queue_report.LONG", 0.0)
+    monkeypatch.setattr("sluicegate.postgres.queues.report.LONG", 0.0)
     async with operated(log) as (_, admin):
         await admin.create("mails")
         options = {"server_settings": {"application_name": "importer"}}

@@ -11,7 +11,7 @@ from tests.postgres.queues.source.kills_help import WITHIN, queue
 
 from sluicegate._core.clock import LOOP_CLOCK, wait_until
 from sluicegate.postgres import PostgresQueueSource
-from sluicegate.postgres.queues.jobs.leasing import QueueLeases
+from sluicegate.postgres.queues.leasing import QueueLeases
 from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:

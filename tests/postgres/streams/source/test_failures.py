@@ -14,9 +14,9 @@ from sluicegate import ConfigError
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresStreamSource, install_streams
 from sluicegate.postgres.client.waking import Waker
-from sluicegate.postgres.streams.messages.channel import channel_of
-from sluicegate.postgres.streams.source import standing
-from sluicegate.postgres.streams.source.log_reader import LogReader
+from sluicegate.postgres.streams import looking as standing
+from sluicegate.postgres.streams.log import channel_of
+from sluicegate.postgres.streams.log_reader import LogReader
 from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:

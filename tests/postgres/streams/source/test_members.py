@@ -12,7 +12,7 @@ from tests.postgres.streams.source.test_failures import WITHIN, source
 
 from sluicegate import Consumer
 from sluicegate.consumer import MemorySubscriptions
-from sluicegate.postgres.streams.source import options
+from sluicegate.postgres.streams import options
 from sluicegate.testing.conformance.source.news import News
 
 if TYPE_CHECKING:
