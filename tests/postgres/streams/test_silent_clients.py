@@ -46,7 +46,7 @@ from sluicegate.postgres import (
     install_streams,
 )
 from sluicegate.postgres.client import access, answers, connections
-from sluicegate.postgres.commands import stream as messages
+from sluicegate.postgres.commands import messages
 from sluicegate.postgres.letters import store as connection
 from sluicegate.postgres.schema import administration
 

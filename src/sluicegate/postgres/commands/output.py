@@ -4,22 +4,70 @@ error.
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ...cli.dlq.output import encodable
-from ...letters.text import as_json, printable
+from ..._core.errors import SluicegateError
+from ..._core.told import text_of
+from ...cli.dlq.output import encodable, say
+from ...cli.exits import BAD_USE
+from ...cli.named import UseError
+from ...letters.text import as_json, printable, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from ..streams.stats import SlotStats, SubscriptionReport, SubscriptionStats
 
+SAY_EVERY = 100_000
+"""Number of jobs or messages between two lines of progress."""
 LAG = ("subscription", "messages", "seconds", "slots", "processes", "state")
 LAG_OF_SLOTS = ("subscription", "slot", "messages", "seconds", "state")
 SLOTS = ("slot", "position", "messages", "oldest", "seconds", "why")
 _NUMBERS = frozenset({"messages", "seconds", "slots", "slot", "processes", "position", "oldest"})
+
+
+def answer(run: Callable[[], int]) -> int:
+    """Return the exit code of a command, which prints the error of a refusal or of bad use."""
+    try:
+        return run()
+    except (UseError, SluicegateError, OSError) as error:
+        text = text_of(error)
+        say(without_secrets(text) if isinstance(error, OSError) else text)
+        return BAD_USE
+
+
+class Progress:
+    """The progress of a long change, printed periodically."""
+
+    def __init__(self, what: str, done: str) -> None:
+        self.count = 0
+        self._examined = 0
+        self._what = what
+        self._done = done
+
+    def note(self, count: int, examined: int | None = None) -> None:
+        """Note the number that is done after a batch, of those that were examined."""
+        self.count = count
+        seen = count if examined is None else examined
+        if seen - self._examined >= SAY_EVERY:
+            self._examined = seen
+            say(f"{self} so far")
+
+    @contextmanager
+    def interruptions(self) -> Generator[None]:
+        """Print the progress of a change that is interrupted."""
+        try:
+            yield
+        except (asyncio.CancelledError, KeyboardInterrupt):  # depends on the handler of SIGINT
+            say(f"interrupted: at least {self}; run the same command again to continue")
+            raise
+
+    def __str__(self) -> str:
+        return f"{self.count} {self._what} were {self._done}"
 
 
 def print_json(value: object) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ..._core import told
-from ..._core.errors import SluicegateError
 from ...cli.dlq.output import encodable, say
-from ...cli.exits import BAD_USE, FAILED, OK
+from ...cli.exits import FAILED, OK
 from ...cli.group import Group
 from ...cli.parser import DSN
-from ...letters.text import printable, without_secrets
+from ...letters.text import printable
 from ..schema.administration import check_streams, install_streams, upgrade_streams
 from ..schema.opened import DEFAULT_SCHEMA
+from .output import answer
 
 if TYPE_CHECKING:
     import argparse
@@ -40,12 +39,7 @@ def pg(options: argparse.Namespace) -> int:
         "upgrade": _upgrade,
         "check": _check,
     }
-    try:
-        return asyncio.run(commands[options.pg_command](options))
-    except (SluicegateError, OSError) as error:
-        text = told.text_of(error)
-        say(without_secrets(text) if isinstance(error, OSError) else text)
-        return BAD_USE
+    return answer(lambda: asyncio.run(commands[options.pg_command](options)))
 
 
 async def _install(options: argparse.Namespace) -> int:

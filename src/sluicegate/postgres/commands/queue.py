@@ -8,28 +8,25 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..._core import told
-from ..._core.errors import SluicegateError
 from ...cli.confirm import confirmed
 from ...cli.dlq.output import say
 from ...cli.exits import BAD_USE, OK
 from ...cli.group import Group
 from ...cli.named import UseError
 from ...cli.parser import DSN
-from ...letters.text import printable, without_secrets
+from ...letters.text import printable
 from ..queues.admin import QueueAdmin
 from ..queues.settings import QueueSettings
-from .output import print_json
+from .output import Progress, answer, print_json
 from .queue_arguments import queue_options
 from .queue_output import print_lag, print_lanes, print_queues, print_report, report_as_dict
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable
 
     Look = Callable[[argparse.Namespace, QueueAdmin], Awaitable[int]]
     Change = Callable[[argparse.Namespace, QueueAdmin], Awaitable[int]]
@@ -43,18 +40,17 @@ def queue(options: argparse.Namespace) -> int:
 
     Raises `KeyboardInterrupt` after Ctrl-C; the server rolls the current statement back then.
     """
+    return answer(lambda: _queue(options))
+
+
+def _queue(options: argparse.Namespace) -> int:
     name = options.queue_command
-    try:
-        if name in QUESTIONS:
-            question = asyncio.run(_run(options, QUESTIONS[name]))
-            if question is not None and not confirmed(printable(question), yes=options.yes):
-                say("nothing was changed")
-                return BAD_USE
-        return asyncio.run(_run(options, {**LOOKS, **CHANGES}[name]))
-    except (UseError, SluicegateError, OSError) as error:
-        text = told.text_of(error)
-        say(without_secrets(text) if isinstance(error, OSError) else text)
-        return BAD_USE
+    if name in QUESTIONS:
+        question = asyncio.run(_run(options, QUESTIONS[name]))
+        if question is not None and not confirmed(printable(question), yes=options.yes):
+            say("nothing was changed")
+            return BAD_USE
+    return asyncio.run(_run(options, {**LOOKS, **CHANGES}[name]))
 
 
 async def _run(
@@ -107,38 +103,6 @@ def _say_none(options: argparse.Namespace) -> None:
 LOOKS: dict[str, Look] = {"list": _list, "lag": _lag, "lanes": _lanes, "explain": _explain}
 
 
-SAY_EVERY = 100_000
-"""Number of jobs between two lines of progress."""
-
-
-class _JobProgress:
-    """The number of jobs that a change has processed, printed periodically."""
-
-    def __init__(self, done: str) -> None:
-        self.count = 0
-        self._said = 0
-        self._done = done
-
-    def note(self, count: int) -> None:
-        """Note the number of jobs after a batch."""
-        self.count = count
-        if count - self._said >= SAY_EVERY:
-            self._said = count
-            say(f"{self} so far")
-
-    @contextmanager
-    def told(self) -> Generator[None]:
-        """Print the progress of a change that is interrupted."""
-        try:
-            yield
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            say(f"interrupted: at least {self}; run the same command again to continue")
-            raise
-
-    def __str__(self) -> str:
-        return f"{self.count} jobs were {self._done}"
-
-
 # -- settings --------------------------------------------------------------------------------------
 
 
@@ -175,8 +139,8 @@ async def _resume(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 
 async def _drop(options: argparse.Namespace, admin: QueueAdmin) -> int:
-    progress = _JobProgress("deleted")
-    with progress.told():
+    progress = Progress("jobs", "deleted")
+    with progress.interruptions():
         await admin.drop(options.queue, force=options.force, on_batch=progress.note)
     say(f"the queue {options.queue} is dropped")
     return OK
@@ -258,8 +222,8 @@ async def _move(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 
 async def _redrive(options: argparse.Namespace, admin: QueueAdmin) -> int:
-    jobs, progress = await admin.jobs(options.queue), _JobProgress("enqueued again")
-    with progress.told():
+    jobs, progress = await admin.jobs(options.queue), Progress("jobs", "enqueued again")
+    with progress.interruptions():
         await jobs.redrive(
             key=options.key, places=options.places, limit=options.limit, on_batch=progress.note
         )
@@ -268,8 +232,8 @@ async def _redrive(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 
 async def _purge(options: argparse.Namespace, admin: QueueAdmin) -> int:
-    jobs, progress = await admin.jobs(options.queue), _JobProgress("deleted")
-    with progress.told():
+    jobs, progress = await admin.jobs(options.queue), Progress("jobs", "deleted")
+    with progress.interruptions():
         await jobs.purge(
             options.what, key=options.key, older_than=options.older_than, on_batch=progress.note
         )

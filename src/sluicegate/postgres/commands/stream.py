@@ -7,24 +7,18 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from ..._core import told
-from ..._core.errors import SluicegateError
 from ...cli.confirm import confirmed
 from ...cli.dlq.output import say
-from ...cli.exits import BAD_USE, INCOMPLETE, OK
+from ...cli.exits import BAD_USE, OK
 from ...cli.group import Group
 from ...cli.named import UseError
 from ...cli.parser import DSN
-from ...letters.text import printable, without_secrets
-from ..client.access import Access, need_asyncpg
-from ..schema.connected import connected_to_log
+from ...letters.text import printable
 from ..streams.admin import SubscriptionAdmin
-from ..streams.retention import Deleted, StreamRetention
-from .output import print_json, print_lag, print_lag_of_slots, print_report, report_as_dict
-from .replay import replay
+from .messages import delete_messages, replay
+from .output import answer, print_json, print_lag, print_lag_of_slots, print_report, report_as_dict
 from .stream_arguments import stream_options
 
 if TYPE_CHECKING:
@@ -32,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from typing import Any
 
-    from ..client.connections import Connections
     from ..streams.stats import SubscriptionReport
 
 
@@ -54,14 +47,10 @@ def stream(options: argparse.Namespace) -> int:
         "skip": _skip,
         "delete": _delete,
     }
-    try:
-        if options.stream_command in asking:
-            return asking[options.stream_command](options)
-        return asyncio.run(simple[options.stream_command](options))
-    except (UseError, SluicegateError, OSError) as error:
-        text = told.text_of(error)
-        say(without_secrets(text) if isinstance(error, OSError) else text)
-        return BAD_USE
+    name = options.stream_command
+    if name in asking:
+        return answer(lambda: asking[name](options))
+    return answer(lambda: asyncio.run(simple[name](options)))
 
 
 def _admin(options: argparse.Namespace) -> SubscriptionAdmin:
@@ -198,98 +187,6 @@ def _delete(options: argparse.Namespace) -> int:
 
 def _shown(slots: Iterable[int]) -> str:
     return ", ".join(map(str, slots))
-
-
-CLOSE_SECONDS = 5.0
-BATCH_WITHIN = 3600.0
-"""Seconds for a statement of a deletion, which may read the whole log."""
-SAY_EVERY = 100_000
-"""Number of examined messages between two lines of progress."""
-
-
-class _DeletionProgress:
-    """The progress of a deletion, printed periodically."""
-
-    def __init__(self) -> None:
-        self.done = Deleted(0, 0)
-        self._said = 0
-
-    def note(self, done: Deleted) -> None:
-        """Note the counts after a batch."""
-        self.done = done
-        looked_at = done.deleted + done.kept
-        if looked_at - self._said >= SAY_EVERY:
-            self._said = looked_at
-            say(f"{done.deleted} messages were deleted so far")
-
-
-def delete_messages(options: argparse.Namespace) -> int:
-    """Delete messages; return the exit code, 1 if some were kept for a subscription."""
-    asyncio.run(_deleted(options, ask_only=True))
-    what = _which_messages(options)
-    force = " Also those that subscriptions have not handled." if options.force else ""
-    if not confirmed(printable(f"delete {what} for good?{force}"), yes=options.yes):
-        say("nothing was deleted")
-        return BAD_USE
-    done = asyncio.run(_deleted(options))
-    say(f"{done.deleted} messages were deleted")
-    if done.kept:
-        say(f"{done.kept} were kept: a subscription has not handled them")
-    return INCOMPLETE if done.kept else OK
-
-
-def _which_messages(options: argparse.Namespace) -> str:
-    if options.stream is not None:
-        return f"all messages of the stream {options.stream}"
-    older = f"older than {options.older_than.isoformat()}" if options.older_than else ""
-    before = f"before position {options.before}" if options.before is not None else ""
-    return f"messages {' and '.join(filter(None, (older, before)))} of the log {options.schema}"
-
-
-async def _deleted(options: argparse.Namespace, *, ask_only: bool = False) -> Deleted:
-    """Delete them, or only connect, to report a wrong schema before the confirmation."""
-    retention, progress = StreamRetention(options.schema), _DeletionProgress()
-    async with AsyncExitStack() as stack:
-        connections = await connected(stack, options)
-        if ask_only:
-            return Deleted(0, 0)
-        async with (
-            connections.lent() as lent,
-            connections.statements.block(connections.answering(lent)),
-        ):
-            con = connections.answering(lent, BATCH_WITHIN)
-            try:
-                if options.stream is not None:
-                    return await retention.delete_stream(
-                        con, options.stream, force=options.force, on_batch=progress.note
-                    )
-                return await retention.delete(
-                    con,
-                    older_than=options.older_than,
-                    before=options.before,
-                    force=options.force,
-                    on_batch=progress.note,
-                )
-            except (asyncio.CancelledError, KeyboardInterrupt):  # depends on the handler of SIGINT
-                say(
-                    f"interrupted: at least {progress.done.deleted} messages were deleted; "
-                    "run the same command again to continue"
-                )
-                raise
-
-
-async def connected(stack: AsyncExitStack, options: argparse.Namespace) -> Connections:
-    """Connect to the log and check its schema. Raises `ConfigError`."""
-    need_asyncpg()
-    access = Access.of(
-        options.dsn,
-        pool=None,
-        close_pool=None,
-        size=1,
-        timeout=None,
-        prepared="auto",
-    )
-    return await connected_to_log(stack, access, options.schema, close_timeout=CLOSE_SECONDS)
 
 
 GROUP = Group(

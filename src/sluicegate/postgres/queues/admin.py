@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from ..client.access import PoolFactory, PostgresAccess, Prepared
     from ..records.access import SchemaStatements
-    from .settings import Poison, QueueChanges, SlotFunction
+    from .ring import SlotFunction
+    from .settings import Poison, QueueChanges
     from .stats import QueueStats, StoredQueue
 
 STATS_TO = 100_000

@@ -104,15 +104,13 @@ class Settlement:
 class QueueLeases:
     """Leases of one queue for one consumer. Methods suspend, and raise errors of the client."""
 
-    def __init__(
-        self, connections: Connections, schema: str, queue: str, group: str, consumer: str
-    ) -> None:
+    def __init__(self, connections: Connections, options: QueueOptions) -> None:
         self._connections = connections
-        self._name = schema
-        self._queue = queue
-        self._group = group
-        self._consumer = consumer
-        self._schema = quoted(schema)
+        self._name = options.schema
+        self._queue = options.queue
+        self._group = options.group
+        self._consumer = options.consumer
+        self._schema = quoted(options.schema)
 
     async def check(self) -> bool | None:
         """Return whether the queue is sticky; `None` if it does not exist.

@@ -113,3 +113,16 @@ class QueueMonitor(Monitor[QueueFigures, QueueMonitorStats]):
             return None
         self._record.succeed_in_part(queue.name)
         return stats
+
+    async def poll(self) -> QueueFigures:
+        """Read the figures of the queues now, and store them.
+
+        Raises `ClosedError` if this is not open, `ConfigError` for a schema that is missing or too
+        old, and the errors of `QueueAdmin`. Suspends for a few queries; a cancelled call stores
+        nothing.
+        """
+        return await self._poll()
+
+    def stats(self) -> QueueMonitorStats:
+        """Return the figures of the last reading. Does not suspend; may be called in any thread."""
+        return self._record.stats()

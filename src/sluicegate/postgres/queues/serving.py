@@ -34,43 +34,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from ..._core.clock import CountedSignal, wait_until
-from ..._core.errors import ConfigError, PositionLost, UnavailableError
+from ..._core.clock import wait_until
+from ..._core.errors import PositionLost, UnavailableError
 from ..._core.runtime.closing import close_within
-from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log, storable, text_of
+from ..records.source import RETRY_TO, Serving, logger
 from ..schema.queue_contents import LOST_JOBS
 from .leases import RETURNED, LeaseBook, LeaseMove
 from .leasing import Member, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Collection, Coroutine, Mapping, Sequence
 
     from ..._core.clock import Clock
     from ..._core.source import ClaimHost, Fetched, Position, ReturnedAs, SourceClaim, SourceRecord
-    from ..._core.troubles import Troubles
-    from ..client.waking import Waker
     from .leases import Lease
     from .leasing import Fate, LeaseName, QueueLeases, QueueOptions
 
 
-T = TypeVar("T")
-
-logger = logging.getLogger("sluicegate.postgres")
-
-RETRY_TO = 5.0
-"""The longest delay in seconds between attempts after an error."""
 LOST_EVERY = 60.0
 """Seconds between searches for jobs that no claim finds."""
 GIVE_BACK_WITHIN = 2.0
 """Seconds for giving back leases at the end. Remaining leases expire."""
 
-_FAILED = "%s: %s failed (%s); it will be repeated"
-_FAILED_FOR_GOOD = "%s: %s failed: %s"
 _LOST = "%s: %d leases are lost (%s), the first of the key %r; their unsettled jobs come again"
 _NOT_GIVEN_BACK = "%s: %d leases could not be given back (%s); they expire by themselves"
 _PAUSED = "the queue is paused: `sluicegate queue resume` continues it"
@@ -79,58 +68,33 @@ _EXPIRED = "they were not extended in time"
 _REPLACED = "they had expired, or the queue has changed"
 
 
-class OpenQueue:
+class OpenQueue(Serving):
     """The jobs of one process while its source is open."""
 
     def __init__(
-        self,
-        queue: QueueLeases,
-        options: QueueOptions,
-        host: ClaimHost,
-        troubles: Troubles,
-        clock: Clock,
+        self, queue: QueueLeases, options: QueueOptions, host: ClaimHost, clock: Clock
     ) -> None:
+        super().__init__(options.queue, host, clock)
         self._queue = queue
         self._options = options
-        self._host = host
-        self._troubles = troubles
-        self._clock = clock
         self._book = LeaseBook(options.queue)
         self._member = Member(queue, options)
         self._claimer = Claimer(queue, self._book, options, clock)
-        self.news = CountedSignal()
-        """Fires when there may be jobs to claim."""
         self._look_at = math.inf
         """The time at which a job that was put back here is due."""
         self._lost_at = -math.inf
         """The time of the next search for jobs that no claim finds."""
-        self._failure: ConfigError | None = None
         self._locked: dict[Lease, int] = {}
         """The leases whose lanes were locked, with the offsets before which they are settled."""
         self._has_locked = asyncio.Event()
         self._are_locks_logged = False
 
-    @asynccontextmanager
-    async def running(self, waker: Waker) -> AsyncGenerator[None]:
-        """Serve the queue within the context; at exit, end the claims and give back the unsettled
-        jobs.
+    async def _begin(self) -> None:
+        await self._member.join()
 
-        Raises `ConfigError` from the first attempt to begin.
-        """
-        await self._tried("opening", self._member.join())
-        if self._failure is not None:
-            raise self._failure
+    def _background(self) -> Sequence[Coroutine[None, None, None]]:
         self._host.assigned({})  # a consumer without jobs is also ready
-        loop = asyncio.get_running_loop()
-        parts = (self._keep(), self._stay(), self._settle_locked(), waker.run())
-        tasks = [loop.create_task(each) for each in parts]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            await self._close()
+        return self._keep(), self._stay(), self._settle_locked()
 
     # -- the tasks ---------------------------------------------------------------------------------
 
@@ -144,11 +108,11 @@ class OpenQueue:
             await clock.sleep(max(0.0, min(next_at, locked_at, first) - clock.now()))
             self._lose([each for each in self._book.all if each.until <= clock.now()], _EXPIRED)
             if clock.now() >= next_at:
-                is_kept = await self._tried("extending the leases", self._extend(self._book.all))
+                is_kept = await self._attempt("extending the leases", self._extend(self._book.all))
                 next_at = clock.now() + (every if is_kept else soon)
             elif clock.now() >= locked_at:
                 locked = [lease for lease in self._book.all if lease.is_locked]
-                await self._tried("extending the leases", self._extend(locked))
+                await self._attempt("extending the leases", self._extend(locked))
             else:
                 continue
             are_locked = any(lease.is_locked for lease in self._book.all)
@@ -178,27 +142,9 @@ class OpenQueue:
             await self._clock.sleep(self._member.every)
             if self._member.has_joined:
                 what = "renewing the membership"
-                await self._tried(what, self._member.tell())
+                await self._attempt(what, self._member.tell())
             else:
-                await self._tried("opening", self._member.join())
-
-    async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
-        """Whether an attempt succeeded. Its error becomes a trouble, or the failure of the source."""
-        name = self._options.queue
-        try:
-            await attempt
-        except ConfigError as error:
-            self._failure = error
-            self._troubles.note(what, _FAILED_FOR_GOOD % (name, what, text_of(error)))
-            self.news.fire()
-        except Exception as error:
-            end_if_cut(error)
-            say(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
-            self._troubles.note(what, _FAILED % (name, what, for_log(error)))
-        else:
-            self._troubles.note(what, None)
-            return True
-        return False
+                await self._attempt("opening", self._member.join())
 
     # -- fetching ----------------------------------------------------------------------------------
 
@@ -215,13 +161,15 @@ class OpenQueue:
             if self._look_at <= clock.now():
                 self._look_at = math.inf
             if surplus := self._book.surplus:
-                worked = has_found = await self._tried("giving jobs back", self._give_back(surplus))
+                worked = has_found = await self._attempt(
+                    "giving jobs back", self._give_back(surplus)
+                )
             elif self._book.may_claim:
                 room = max(1, most - self._book.undelivered)
                 room_bytes = max(1, self._host.room_bytes - self._book.undelivered_bytes)
                 claiming = self._claimer.claim(room, room_bytes, self.news.count)
                 leases = len(self._book)
-                worked = await self._tried("claiming jobs", claiming)
+                worked = await self._attempt("claiming jobs", claiming)
                 has_found = worked and len(self._book) > leases
             else:
                 await wait_until(clock, math.inf, self.news)
@@ -230,7 +178,7 @@ class OpenQueue:
                 continue
             if worked:
                 delay = self._options.poll
-                await self._tried("checking the queue", self._note_state())
+                await self._attempt("checking the queue", self._note_state())
                 if self._options.ends and not self._book and await self._is_over():
                     return None
                 if self.news.count != self._claimer.heard:  # also during the checks
@@ -269,7 +217,7 @@ class OpenQueue:
             if not ready[0]:
                 await self._note_lost()
 
-        return await self._tried("checking the queue", look()) and ready == [False]
+        return await self._attempt("checking the queue", look()) and ready == [False]
 
     # -- settling ----------------------------------------------------------------------------------
 
@@ -320,7 +268,7 @@ class OpenQueue:
         """Settle the leases whose lanes were locked, as soon as their lanes are free."""
         while True:
             await self._has_locked.wait()
-            if not await self._tried("settling locked keys", self._settle_free()):
+            if not await self._attempt("settling locked keys", self._settle_free()):
                 await self._clock.sleep(min(self._options.extend_every / 4, 1.0))
             self._drop_ended()
             if not self._locked:

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..._core import checks
-from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
-from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
-from ..._core.troubles import Troubles
-from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
-from ..client.connections import Connections
-from ..client.waking import Waker
+from ..records.source import RecordSource
 from .enqueue import queue_channel
 from .leasing import QueueLeases, QueueOptions
-from .serving import OpenQueue, logger
+from .serving import OpenQueue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+    from contextlib import AsyncExitStack
     from datetime import timedelta
 
     from asyncpg import Pool
 
     from ..._core.clock import Clock
     from ..._core.positions import UnitMove
-    from ..._core.source import ClaimHost, Fetched, Position, ReturnedAs, SourceClaim, SourceRecord
+    from ..._core.source import ClaimHost, Position, ReturnedAs, SourceClaim, SourceRecord
     from ..client.access import PoolFactory, PostgresAccess, Prepared
+    from ..client.connections import Connections
 
 LEASE = 30.0
 
 
 @known_arguments()
-class PostgresQueueSource:
+class PostgresQueueSource(RecordSource[OpenQueue]):
     """A queue in PostgreSQL, served by one or more consumers. Jobs of a key run one after another,
     in the order in which they were enqueued; different keys run concurrently.
 
@@ -115,7 +109,6 @@ class PostgresQueueSource:
         answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        need_asyncpg()
         self._options = QueueOptions.of(
             queue,
             schema=schema,
@@ -127,22 +120,33 @@ class PostgresQueueSource:
             back_after=back_after,
             ends=ends,
         )
-        self._access = Access.of(
+        super().__init__(
             dsn,
             pool=pool,
             close_pool=close_pool,
-            size=None,
-            timeout=statement_timeout,
-            prepared=prepared_statements,
+            statement_timeout=statement_timeout,
+            prepared_statements=prepared_statements,
+            close_timeout=close_timeout,
             answer_timeout=answer_timeout,
             lease=lease,
+            clock=clock,
         )
-        self._close_timeout = checks.seconds(
-            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
-        )
-        self._clock = checks.checked_clock(clock)
         self.traits = SourceTraits(short_claims=True)
-        self._open_queue: OpenQueue | None = None
+
+    @property
+    def _name(self) -> str:
+        return self._options.queue
+
+    @property
+    def _channel(self) -> str:
+        return queue_channel(self._options.schema)
+
+    async def _serve(
+        self, connections: Connections, host: ClaimHost, stack: AsyncExitStack
+    ) -> OpenQueue:
+        del stack
+        leases = QueueLeases(connections, self._options)
+        return OpenQueue(leases, self._options, host, self._clock)
 
     @property
     def group(self) -> str:
@@ -154,43 +158,6 @@ class PostgresQueueSource:
         """The backoff in seconds from which a job is put back into the queue."""
         return self._options.back_after
 
-    @asynccontextmanager
-    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Serve the queue; at exit, end the claims and give back the unsettled jobs.
-
-        Raises `ConfigError` if it is already open, for a schema that is missing
-        or too old, and for a queue that does not exist.
-        """
-        options = self._options
-        async with AsyncExitStack() as stack:
-            stack.enter_context(only_user(self))
-            connections = await Connections.to(self._access, self._close_timeout)
-            stack.push_async_callback(connections.close)
-            leases = QueueLeases(
-                connections, options.schema, options.queue, options.group, options.consumer
-            )
-            troubles = Troubles(host, options.queue, logger)
-            self._open_queue = OpenQueue(leases, options, host, troubles, self._clock)
-            stack.callback(self._closed)
-            channel, news = queue_channel(options.schema), self._open_queue.news
-            waker = Waker(options.queue, channel, connections, news, self._clock)
-            await stack.enter_async_context(self._open_queue.running(waker))
-            yield
-
-    def _closed(self) -> None:
-        self._open_queue = None
-
-    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver jobs of these claims, or begin claims.
-
-        Raises `ConfigError` for errors that a retry cannot resolve.
-        """
-        return await self._open().fetch(claims, most)
-
-    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Settle the jobs before these positions, in one statement. Raises errors of the client."""
-        return await self._open().commit(positions)
-
     @property
     def moves_in(self) -> str:
         """The kind of server that a `flow.transaction` has to write to."""
@@ -201,14 +168,14 @@ class PostgresQueueSource:
 
         Raises `PositionLost` for a claim that has ended.
         """
-        return self._open().move_to(claim, position.offset)
+        return self._opened.move_to(claim, position.offset)
 
     async def settled(self, claim: SourceClaim) -> int:
         """Ask the server for the offset before which all jobs of a claim are settled.
 
         Raises `PositionLost` for a claim that has ended, and errors of the client.
         """
-        return await self._open().settled(claim)
+        return await self._opened.settled(claim)
 
     async def put_back(
         self,
@@ -221,7 +188,7 @@ class PostgresQueueSource:
         tries: int,
     ) -> ReturnedAs | None:
         """Put back a job into the queue for `delay` seconds, with the later jobs of its key."""
-        return await self._open().put_back(
+        return await self._opened.put_back(
             claim, settled, record, error=error, delay=delay, tries=tries
         )
 
@@ -236,20 +203,9 @@ class PostgresQueueSource:
         bury: bool,
     ) -> ReturnedAs | None:
         """Leave a job that cannot be handled to the queue, which applies its `poison` setting."""
-        return await self._open().give_up(
+        return await self._opened.give_up(
             claim, settled, record, error=error, tries=tries, bury=bury
         )
-
-    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Return the offsets after the last leased jobs. `sluicegate queue lag` counts waiting
-        jobs.
-        """
-        return await self._open().ends(claims)
-
-    def _open(self) -> OpenQueue:
-        if self._open_queue is None:
-            raise ClosedError(f"{self!r} is not open")
-        return self._open_queue
 
     def __repr__(self) -> str:
         options = self._options

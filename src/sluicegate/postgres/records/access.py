@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..._core import checks
 from ..._core.causes import caused
@@ -45,7 +45,7 @@ UNIQUE = "23505"
 class SchemaObject(Openable):
     """An object with connections to a schema of streams and queues, while it is open."""
 
-    _run_time = ("_connections",)
+    _run_time: ClassVar[tuple[str, ...]] = ("_connections",)
 
     def __init__(
         self,

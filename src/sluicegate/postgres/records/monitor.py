@@ -89,7 +89,7 @@ class StreamObserver(MonitorObserver):
 class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
     """Reads the figures of a schema every few seconds while it is open."""
 
-    _run_time = ("_connections", "_turn", "_reading_clock")
+    _run_time = ("_connections", "_turn", "_reading_clock", "_is_checked")
     _observer: ClassVar[type[MonitorObserver]]
     _what: ClassVar[str]
     """The object that is polled, for log lines."""
@@ -135,6 +135,8 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
         )
         self._turn: asyncio.Lock | None = None
         self._reading_clock: Clock | None = None
+        self._is_checked: bool | None = None
+        """Whether the schema was checked since the opening."""
 
     def _checked(self, observers: Iterable[object]) -> list[Any]:
         found = list(observers)
@@ -167,19 +169,14 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
     async def _run(self, clock: Clock) -> None:
         while True:
             try:
-                await self.poll()
+                await self._poll()
             except Exception as error:
                 self._record.fail(error)
             self._observers.tell(lambda observer: observer.on_polled(self.name))
             await clock.sleep(self._every)
 
-    async def poll(self) -> FiguresT:
-        """Read the figures now, and store them.
-
-        Raises `ClosedError` if this is not open, `ConfigError` for a schema that is missing or too
-        old, and errors of the server or of its client. Suspends for a few queries; a cancelled call
-        stores nothing.
-        """
+    async def _poll(self) -> FiguresT:
+        """Read the figures now, and store them with the time at which the poll began."""
         turn, clock = self._turn, self._reading_clock
         if turn is None or clock is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
@@ -188,7 +185,6 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
             if self._connections is None:
                 connections = await Connections.to(self._access, self._close_timeout)
                 self._connections = connections
-                self._is_checked = False
             if not self._is_checked:
                 async with self._opened.asking() as con:
                     await opened_schema(con, self._schema)
@@ -197,16 +193,9 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
         self._record.store(figures, now)
         return figures
 
-    _is_checked = False
-    """Whether the schema was checked since the last opening."""
-
     @abstractmethod
     async def _read(self, clock: Clock) -> FiguresT:
         """Read the figures once."""
-
-    def stats(self) -> StatsT:
-        """Return the figures of the last poll. Does not suspend; may be called in any thread."""
-        return self._record.stats()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

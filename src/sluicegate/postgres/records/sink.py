@@ -65,7 +65,7 @@ ColumnsT = TypeVar("ColumnsT")
 class RecordSink(SchemaObject):
     """A sink that writes items as records of a schema."""
 
-    _run_time = ("_connections", "_notifier")
+    _run_time: ClassVar[tuple[str, ...]] = ("_connections", "_notifier")
     _parts: Mapping[str, Getter | None]
     """The functions that get the parts of a record from an item; `None` for a part without one."""
 

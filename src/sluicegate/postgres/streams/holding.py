@@ -29,9 +29,10 @@ from ..._core.told import for_log, named
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from ..._core.clock import Clock
     from ..._core.source import ClaimHost, Position, SourceClaim
-    from ..._core.subscriptions import Subscribed
-    from .options import StreamParts
+    from ..._core.subscriptions import Subscribed, SubscriptionLocks
+    from .options import StreamOptions
     from .slots import HeldSlot, SlotBook, SlotStart, StoredSlots
 
 logger = logging.getLogger("sluicegate.postgres")
@@ -57,18 +58,21 @@ class SlotHolder:
 
     def __init__(
         self,
-        parts: StreamParts,
+        options: StreamOptions,
         book: SlotBook,
         stored: StoredSlots,
+        *,
+        locks: SubscriptionLocks,
         host: ClaimHost,
+        clock: Clock,
     ) -> None:
-        self._name = parts.options.subscription
-        self._topic = parts.options.selection.topic
+        self._name = options.subscription
+        self._topic = options.selection.topic
         self._book = book
         self._stored = stored
-        self._locks = parts.locks
+        self._locks = locks
         self._host = host
-        self._clock = parts.clock
+        self._clock = clock
         self._ending: set[int] = set()
         """The slots whose locks are to be released."""
         self._turn = asyncio.Lock()

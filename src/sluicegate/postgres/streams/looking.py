@@ -32,11 +32,13 @@ from ..._core.told import named
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..._core.clock import Clock
     from ..._core.source import Position
-    from ..._core.subscriptions import Subscribed
+    from ..._core.subscriptions import Subscribed, SubscriptionLocks
+    from ..._core.troubles import Troubles
     from .holding import SlotHolder
     from .log_reader import LogReader
-    from .options import StreamParts
+    from .options import StreamOptions
     from .slots import HeldSlot, SlotBook, StoredSlots
 
 
@@ -65,13 +67,20 @@ class Looker:
 
     def __init__(
         self,
-        parts: StreamParts,
+        options: StreamOptions,
         log: LogReader,
         book: SlotBook,
         stored: StoredSlots,
         holder: SlotHolder,
+        *,
+        locks: SubscriptionLocks,
+        troubles: Troubles,
+        clock: Clock,
     ) -> None:
-        self._parts = parts
+        self._options = options
+        self._locks = locks
+        self._troubles = troubles
+        self._clock = clock
         self._log = log
         self._book = book
         self._stored = stored
@@ -102,13 +111,13 @@ class Looker:
             if given is not None:
                 given.result()  # its error is raised once; the next look continues
             await self._balance(subscribed.positions, horizon.position)
-        options = self._parts.options
-        waits = isinstance(self._parts.locks, CountsMembers) and len(self._book)
+        options = self._options
+        waits = isinstance(self._locks, CountsMembers) and len(self._book)
         return options.look if waits else options.poll
 
     def check(self, positions: Mapping[int, Position], last: int) -> None:
         """Raise `ConfigError` for a position beyond the log."""
-        name = self._parts.options.subscription
+        name = self._options.subscription
         for slot, position in positions.items():
             if position.offset > last + 1:
                 raise ConfigError(_BEYOND % (slot, name, position.offset, last))
@@ -118,18 +127,18 @@ class Looker:
         told = None
         if self.is_paused:
             told = _PAUSED
-        elif paused := self.paused.intersection(self._parts.options.selection.slots):
+        elif paused := self.paused.intersection(self._options.selection.slots):
             told = _PAUSED_SLOTS % named(sorted(paused))
-        self._parts.troubles.note("pause", told)
+        self._troubles.note("pause", told)
 
     def _take_missed(self, missed: int) -> None:
         if missed > self._missed:
-            name = self._parts.options.subscription
+            name = self._options.subscription
             say(logger, logging.ERROR, _MISSED, name, missed - self._missed, missed)
         self._missed = missed
 
     async def _balance(self, positions: Mapping[int, Position], horizon: int) -> None:
-        locks, options = self._parts.locks, self._parts.options
+        locks, options = self._locks, self._options
         if not isinstance(locks, CountsMembers):
             await self._take_turns(positions, horizon, options.slots_at_once)
             return
@@ -154,7 +163,7 @@ class Looker:
             await self._claim([*self._in_rounds(unread), *idle], room)
             return
         needed, idle_ones = await self._by_need(positions, horizon)
-        now, hold = self._parts.clock.now(), self._parts.options.hold
+        now, hold = self._clock.now(), self._options.hold
         long = sorted((each for each in needed if now - each.since >= hold), key=_since)
         over = [*idle_ones, *long]
         claimed = await self._claim(self._in_rounds(unread), room + len(over))
@@ -164,7 +173,7 @@ class Looker:
         """The slots that this process does not hold, and their positions."""
         return {
             slot: positions[slot].offset
-            for slot in self._parts.options.selection.slots
+            for slot in self._options.selection.slots
             if slot not in self._book and slot not in self.paused
         }
 
@@ -237,10 +246,10 @@ _STANDS = (
 class StandingHorizon:
     """Detects a horizon that is held back by an open transaction."""
 
-    def __init__(self, log: LogReader, parts: StreamParts) -> None:
+    def __init__(self, log: LogReader, troubles: Troubles, clock: Clock) -> None:
         self._log = log
-        self._clock = parts.clock
-        self._troubles = parts.troubles
+        self._clock = clock
+        self._troubles = troubles
         self._at = -1
         self._since = 0.0
 

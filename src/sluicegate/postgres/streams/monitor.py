@@ -140,3 +140,16 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
         else:
             self._record.succeed_in_part(name)
         return stored.stats.with_backlog(backlog)
+
+    async def poll(self) -> LogFigures:
+        """Read and store the figures now.
+
+        Raises `ClosedError` if the monitor is not open, `ConfigError` if the schema is missing or
+        older, and the errors of `SubscriptionAdmin`. Suspends for a few queries; a cancelled poll
+        stores nothing.
+        """
+        return await self._poll()
+
+    def stats(self) -> LogStats:
+        """Return the figures of the last poll, from any thread. Does not suspend."""
+        return self._record.stats()

@@ -23,8 +23,6 @@ from ..._core.subscriptions import SLOTS, SubscriptionLocks, SubscriptionStart, 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from ..._core.clock import Clock
-    from ..._core.troubles import Troubles
     from .log_reader import LogReader
     from .selection import SelectedLog
 
@@ -82,17 +80,6 @@ def check_providers(state: object, locks: object) -> None:
         raise bad("state", state, "must implement SubscriptionState")
     if not (locks is None or isinstance(locks, SubscriptionLocks)):
         raise bad("locks", locks, "must implement SubscriptionLocks")
-
-
-@dataclass(frozen=True, slots=True)
-class StreamParts:
-    """Options, providers, the troubles of the source and the clock."""
-
-    options: StreamOptions
-    state: SubscriptionState
-    locks: SubscriptionLocks
-    troubles: Troubles
-    clock: Clock
 
 
 StreamStart = Literal["beginning", "next"]

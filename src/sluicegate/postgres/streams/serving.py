@@ -9,95 +9,86 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log, text_of
+from ..._core.told import for_log
+from ..records.source import FAILED, RETRY_TO, Serving
 from .holding import SlotHolder
 from .log_reader import StreamDelivery
 from .looking import Looker, StandingHorizon
 from .slots import SlotBook, StoredSlots
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Collection, Coroutine, Mapping, Sequence
 
-    from ..._core.clock import CountedSignal
+    from ..._core.clock import Clock
     from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim, Unread
-    from ..client.waking import Waker
+    from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
     from .log_reader import LogReader
-    from .options import StreamParts
+    from .options import StreamOptions
 
 logger = logging.getLogger("sluicegate.postgres")
-
-RETRY_TO = 5.0
-"""The longest delay in seconds between attempts after an error."""
 
 COUNT_TO = 256_000
 """The most messages to count for a lag: 1,000 in each of 256 slots."""
 
-_FAILED = "%s: %s failed (%s); it will be repeated"
-_FAILED_FOR_GOOD = "%s: %s failed: %s"
 
-
-class OpenStream:
+class OpenStream(Serving):
     """The subscription of one process while its source is open."""
 
     def __init__(
         self,
-        parts: StreamParts,
+        options: StreamOptions,
         log: LogReader,
         host: ClaimHost,
-        news: CountedSignal,
+        clock: Clock,
+        *,
+        state: SubscriptionState,
+        locks: SubscriptionLocks,
         store: PositionStore | None,
     ) -> None:
-        options = parts.options
-        self._parts = parts
+        super().__init__(options.subscription, host, clock)
+        self._options = options
+        self._state = state
+        self._locks = locks
         self._log = log
-        self._host = host
-        self._news = news
         self._book = SlotBook()
-        self._stored = StoredSlots(options.subscription, options.selection, parts.state, store)
-        self._holder = SlotHolder(parts, self._book, self._stored, host)
-        self._looker = Looker(parts, log, self._book, self._stored, self._holder)
+        self._stored = StoredSlots(options.subscription, options.selection, state, store)
+        self._holder = SlotHolder(
+            options, self._book, self._stored, locks=locks, host=host, clock=clock
+        )
+        self._looker = Looker(
+            options,
+            log,
+            self._book,
+            self._stored,
+            self._holder,
+            locks=locks,
+            troubles=self._troubles,
+            clock=clock,
+        )
         self._delivery = StreamDelivery(log, self._book)
-        self._standing = StandingHorizon(log, parts)
+        self._standing = StandingHorizon(log, self._troubles, clock)
+        self._has_begun = False
         self._over: int | None = None
         """The last position to deliver, for a source that ends."""
-        self._failure: ConfigError | None = None
 
-    @asynccontextmanager
-    async def running(self, waker: Waker) -> AsyncGenerator[None]:
-        """Serve the subscription within the context; at exit, end the claims and release their
-        locks.
+    def _background(self) -> Sequence[Coroutine[None, None, None]]:
+        return self._run(), self._keep(), self._watch()
 
-        Raises `ConfigError` from the first attempt to begin.
-        """
-        has_begun = await self._tried("opening", self._begin())
-        if self._failure is not None:
-            raise self._failure
-        loop = asyncio.get_running_loop()
-        beside = (self._run(has_begun=has_begun), self._keep(), self._watch(), waker.run())
-        tasks = [loop.create_task(each) for each in beside]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            await self._looker.close()
-            await self._holder.close()
+    async def _close(self) -> None:
+        await self._looker.close()
+        await self._holder.close()
 
     # -- the tasks ---------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         """Store the start of the subscription unless it exists, and prepare the fetches."""
-        options, state = self._parts.options, self._parts.state
+        options, state = self._options, self._state
         await self._log.check()
         if await state.read(options.subscription) is None:
             start = await options.start.begin(self._log, options.selection.text)
@@ -107,21 +98,22 @@ class OpenStream:
         self._looker.check(positions, horizon.last)
         if options.ends:
             self._over = horizon.position
+        self._has_begun = True
 
-    async def _run(self, *, has_begun: bool) -> None:
-        clock, poll = self._parts.clock, self._parts.options.poll
+    async def _run(self) -> None:
+        clock, poll = self._clock, self._options.poll
         delay, is_ready = poll, False
         while True:
-            if not has_begun:
-                has_begun = await self._tried("opening", self._begin())
-            heard = self._news.count
-            seconds = await self._look() if has_begun else None
+            if not self._has_begun:
+                await self._attempt("opening", self._begin())
+            heard = self.news.count
+            seconds = await self._look() if self._has_begun else None
             if seconds is not None and not is_ready:
                 self._host.assigned({})  # without a slot the member waits, and is ready
                 is_ready = True
             delay = poll if seconds is not None else min(RETRY_TO, 2 * delay)
-            news = () if seconds is None or len(self._book) else (self._news,)
-            if news and self._news.count != heard:
+            news = () if seconds is None or len(self._book) else (self.news,)
+            if news and self.news.count != heard:
                 continue
             await wait_until(clock, clock.now() + (delay if seconds is None else seconds), *news)
 
@@ -133,59 +125,41 @@ class OpenStream:
             found.append(await self._looker.look())
             await self._standing.look()
 
-        return found[0] if await self._tried("checking the subscription", look()) else None
+        return found[0] if await self._attempt("checking the subscription", look()) else None
 
     async def _keep(self) -> None:
-        clock, every = self._parts.clock, self._parts.locks.keep_every
+        clock, every = self._clock, self._locks.keep_every
         is_kept = True
         while every is not None:
             are_all = is_kept and not self._holder.has_locked
             await clock.sleep(every if are_all else min(every / 4, 1.0))
-            is_kept = await self._tried("extending the locks", self._holder.keep())
+            is_kept = await self._attempt("extending the locks", self._holder.keep())
 
     async def _watch(self) -> None:
         """End the claims when their locks may have expired, even while a `keep` has no answer."""
-        clock, every = self._parts.clock, self._parts.locks.keep_every
+        clock, every = self._clock, self._locks.keep_every
         while every is not None:
             await wait_until(clock, min(self._holder.kept_until, clock.now() + every))
             self._holder.lose_unkept()
-
-    async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
-        """Whether an attempt succeeded. Its error becomes a trouble, or the failure of the source."""
-        name, troubles = self._parts.options.subscription, self._parts.troubles
-        try:
-            await attempt
-        except ConfigError as error:
-            self._failure = error
-            troubles.note(what, _FAILED_FOR_GOOD % (name, what, text_of(error)))
-            self._news.fire()
-        except Exception as error:
-            end_if_cut(error)
-            say(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
-            troubles.note(what, _FAILED % (name, what, for_log(error)))
-        else:
-            troubles.note(what, None)
-            return True
-        return False
 
     # -- the calls of the consumer -----------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched] | None:
         """Deliver messages of these claims; `None` at the end of a source that ends."""
-        clock, poll = self._parts.clock, self._parts.options.poll
+        clock, poll = self._clock, self._options.poll
         delay = poll
         while True:
             if self._failure is not None:
                 raise self._failure
-            heard = self._news.count
+            heard = self.news.count
             try:
                 found = await self._delivered(claims, most)
-                self._parts.troubles.note("reading", None)
+                self._troubles.note("reading", None)
                 if found:
                     return found
                 if self._over is not None and await self._is_over(self._over):
                     return None
-                if self._news.count != heard:  # beyond the horizon that was read
+                if self.news.count != heard:  # beyond the horizon that was read
                     continue
                 delay = poll
             except ConfigError:
@@ -193,11 +167,10 @@ class OpenStream:
             except Exception as error:
                 self._delivery.rewind()
                 end_if_cut(error)
-                name = self._parts.options.subscription
-                told = _FAILED % (name, "reading the log", for_log(error))
-                self._parts.troubles.note("reading", told)
+                told = FAILED % (self._name, "reading the log", for_log(error))
+                self._troubles.note("reading", told)
                 delay = min(RETRY_TO, 2 * delay)
-            await wait_until(clock, clock.now() + delay, self._news)
+            await wait_until(clock, clock.now() + delay, self.news)
 
     async def _delivered(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         if self._looker.is_paused:
@@ -217,7 +190,7 @@ class OpenStream:
             return False
         others = {
             slot: found.positions[slot].offset
-            for slot in self._parts.options.selection.slots
+            for slot in self._options.selection.slots
             if slot not in self._book and slot not in found.paused_slots
         }
         return not await self._log.oldest(others, last, found.earlier)

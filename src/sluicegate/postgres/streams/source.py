@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from ..._core import checks
-from ..._core.clock import CountedSignal
-from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
-from ..._core.opening import only_user, opened
+from ..._core.opening import opened
 from ..._core.source import SourceCapabilities, SourceTraits
-from ..._core.troubles import Troubles
-from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
-from ..client.connections import Connections
-from ..client.waking import Waker
+from ..records.source import RecordSource
 from ..schema.opened import check_schema_name
 from ..subscriptions.subscriptions import LEASE, PostgresSubscriptions
 from .log import channel_of
 from .log_reader import LogReader
-from .options import StreamOptions, StreamParts, StreamStartPoint, check_providers
+from .options import StreamOptions, StreamStartPoint, check_providers
 from .selection import SelectedLog, StreamSelection
-from .serving import OpenStream, logger
+from .serving import OpenStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
+    from contextlib import AsyncExitStack
     from datetime import datetime, timedelta
 
     from asyncpg import Pool
 
     from ..._core.clock import Clock
-    from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim, Unread
+    from ..._core.source import ClaimHost, PositionStore, SourceClaim, Unread
     from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
     from ..client.access import PoolFactory, PostgresAccess, Prepared
+    from ..client.connections import Connections
     from .options import StreamStart
 
 
 @known_arguments()
-class PostgresStreamSource:
+class PostgresStreamSource(RecordSource[OpenStream]):
     """A subscription to the log of streams in PostgreSQL, served by one or more consumers.
 
     A record's key is the stream's name; its value is the JSON of the message's data, in bytes. Its
@@ -124,7 +119,6 @@ class PostgresStreamSource:
         answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        need_asyncpg()
         selection = SelectedLog(check_schema_name(schema), StreamSelection.of(category, streams))
         self._options = StreamOptions.of(
             subscription,
@@ -135,18 +129,16 @@ class PostgresStreamSource:
             slots_at_once=slots_at_once,
             ends=ends,
         )
-        self._access = Access.of(
+        super().__init__(
             dsn,
             pool=pool,
             close_pool=close_pool,
-            size=None,
-            timeout=statement_timeout,
-            prepared=prepared_statements,
+            statement_timeout=statement_timeout,
+            prepared_statements=prepared_statements,
+            close_timeout=close_timeout,
             answer_timeout=answer_timeout,
             lease=lease,
-        )
-        self._close_timeout = checks.seconds(
-            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
+            clock=clock,
         )
         check_providers(state, locks)
         if state is None or locks is None:
@@ -164,10 +156,8 @@ class PostgresStreamSource:
             state, locks = state or usual, locks or usual
         self._state: SubscriptionState = state
         self._locks: SubscriptionLocks = locks
-        self._clock = checks.checked_clock(clock)
         self.traits = SourceTraits()
         self._store: PositionStore | None = None
-        self._stream: OpenStream | None = None
 
     @property
     def group(self) -> str:
@@ -185,70 +175,41 @@ class PostgresStreamSource:
 
     def leave_positions(self, store: PositionStore) -> None:
         """Keep the positions in `store`. The source must not be open."""
-        self._store, self._stream = store, None
+        self._store, self._serving = store, None
 
-    @asynccontextmanager
-    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Serve the subscription in the background; at exit, end the claims and release the slots.
+    @property
+    def _name(self) -> str:
+        return self._options.subscription
 
-        Raises `ConfigError` if it is already open, for a schema that is missing
-        or too old, and for a subscription with a different selection.
-        """
-        options = self._options
-        async with AsyncExitStack() as stack:
-            stack.enter_context(only_user(self))
-            connections = await Connections.to(self._access, self._close_timeout)
-            stack.push_async_callback(connections.close)
-            for provider in {id(each): each for each in (self._state, self._locks)}.values():
-                await stack.enter_async_context(opened(provider))
-            news = CountedSignal()
-            parts = StreamParts(
-                options,
-                self._state,
-                self._locks,
-                Troubles(host, options.subscription, logger),
-                self._clock,
-            )
-            log = LogReader(connections, options.selection)
-            channel = channel_of(options.selection.schema)
-            waker = Waker(options.subscription, channel, connections, news, self._clock)
-            self._stream = OpenStream(parts, log, host, news, self._store)
-            stack.callback(self._closed)
-            await stack.enter_async_context(self._stream.running(waker))
-            yield
+    @property
+    def _channel(self) -> str:
+        return channel_of(self._options.selection.schema)
 
-    def _closed(self) -> None:
-        self._stream = None
-
-    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver messages of these claims.
-
-        Raises `ConfigError` for errors that a retry cannot resolve.
-        """
-        return await self._open().fetch(claims, most)
-
-    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions and maps, in one statement. Raises the errors of the state."""
-        return await self._open().commit(positions)
-
-    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Return the offsets after the last messages. Raises errors of the client."""
-        return await self._open().ends(claims)
+    async def _serve(
+        self, connections: Connections, host: ClaimHost, stack: AsyncExitStack
+    ) -> OpenStream:
+        for provider in {id(each): each for each in (self._state, self._locks)}.values():
+            await stack.enter_async_context(opened(provider))
+        log = LogReader(connections, self._options.selection)
+        return OpenStream(
+            self._options,
+            log,
+            host,
+            self._clock,
+            state=self._state,
+            locks=self._locks,
+            store=self._store,
+        )
 
     async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
         """Count the readable messages from these offsets on, up to 256,000 in all, divided equally
         among the slots. Raises errors of the client.
         """
-        return await self._open().lag(positions)
+        return await self._opened.lag(positions)
 
     def replace(self, claim: SourceClaim) -> None:
         """End a claim and release its slot, which this or another process claims again."""
-        self._open().replace(claim)
-
-    def _open(self) -> OpenStream:
-        if self._stream is None:
-            raise ClosedError(f"{self!r} is not open")
-        return self._stream
+        self._opened.replace(claim)
 
     def __repr__(self) -> str:
         options = self._options

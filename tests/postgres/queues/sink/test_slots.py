@@ -52,7 +52,7 @@ def test_text_is_hashed_in_utf_8_and_numbers_as_16_bytes_little_endian() -> None
 def test_another_process_has_the_same_slots() -> None:
     """Q-T6: nothing depends on the seed of `hash()`."""
     code = (
-        "from sluicegate.postgres.queues.jobs import ring_slot\n"
+        "from sluicegate.postgres.queues.ring import ring_slot\n"
         "print([ring_slot(f'k{n}', f) for n in range(20) for f in ('sha256', 'blake3')])"
     )
     here = [ring_slot(f"k{n}", f) for n in range(20) for f in SLOT_FUNCTIONS]
