@@ -158,8 +158,7 @@ class QueueLeases:
         halves are settled by themselves, down to the lease with that row.
         """
         try:
-            async with self._connections.asking() as con:
-                return await self._settle_on(con, settlements)
+            return await self._settle(self._connections, settlements)
         except Exception as error:
             if sqlstate(error) != _LOCK_NOT_AVAILABLE:
                 raise
@@ -174,24 +173,25 @@ class QueueLeases:
         Suspends while its lane is locked, for at most a quarter of a second.
         """
         try:
-            async with self._connections.asking() as con:
-                return await self.settle_on(con, settlement)
+            return await self.settle_on(self._connections, settlement)
         except Exception as error:
             if sqlstate(error) != _LOCK_NOT_AVAILABLE:
                 raise
             return "locked"
 
-    async def settle_on(self, connection: PoolConnectionProxy[Any], settlement: Settlement) -> Fate:
+    async def settle_on(
+        self, connection: PoolConnectionProxy[Any] | Connections, settlement: Settlement
+    ) -> Fate:
         """As `settle_one`, in the transaction of a connection to the same database.
 
         Raises the client's error for a lane that stays locked: the transaction is to be rolled back.
         """
-        fates = await self._settle_on(connection, [settlement], waits=True)
+        fates = await self._settle(connection, [settlement], waits=True)
         return fates.get(settlement.lease.number, "lost")
 
-    async def _settle_on(
+    async def _settle(
         self,
-        connection: PoolConnectionProxy[Any],
+        connection: PoolConnectionProxy[Any] | Connections,
         settlements: Sequence[Settlement],
         *,
         waits: bool = False,
@@ -328,9 +328,7 @@ class QueueLeases:
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[Any]:
         try:
-            async with self._connections.asking() as con:
-                rows: Sequence[Any] = await con.fetch(query, *arguments)
-                return rows
+            return await self._connections.fetch(query, *arguments)
         except Exception as error:
             if sqlstate(error) != _NO_QUEUE:
                 raise

@@ -115,7 +115,7 @@ class LogReader:
 
     async def horizon(self) -> Horizon:
         """Return the current horizon, on the primary server."""
-        (row,) = await self._fetch(self._horizon)
+        (row,) = await self._connections.fetch(self._horizon)
         return Horizon(row["position"], row["last"])
 
     async def records(self, page: Page, most_bytes: int) -> PageRows:
@@ -123,20 +123,22 @@ class LogReader:
         if len(page.slots) <= FEW:
             slots = [held.slot for held in page.slots]
             cursors = [held.cursor for held in page.slots]
-            rows = await self._fetch(self._probe, slots, cursors, page.last, page.room, most_bytes)
+            rows = await self._connections.fetch(
+                self._probe, slots, cursors, page.last, page.room, most_bytes
+            )
         else:
             limits = [NEVER] * SLOTS
             for held in page.slots:
                 limits[held.slot] = held.cursor
             given = (page.first, page.last, limits, page.room, most_bytes)
-            rows = await self._fetch(self._scan, *given)
+            rows = await self._connections.fetch(self._scan, *given)
         return PageRows([record_of(self._topic, row) for row in rows], is_cut(rows))
 
     async def span(self, first: int, last: int, most: int, most_bytes: int) -> PageRows:
         """Return the first messages from `first` to `last`, of all slots: at most `most`, of at most
         `most_bytes` bytes, but at least one if there is one.
         """
-        rows = await self._fetch(self._scan, first, last, [0] * SLOTS, most, most_bytes)
+        rows = await self._connections.fetch(self._scan, first, last, [0] * SLOTS, most, most_bytes)
         return PageRows([record_of(self._topic, row) for row in rows], is_cut(rows))
 
     async def oldest(
@@ -146,7 +148,7 @@ class LogReader:
         milliseconds, up to `last` and without the positions in `earlier`. Slots without unread
         messages are left out.
         """
-        rows = await self._fetch(self._oldest, *_given(cursors, earlier), last)
+        rows = await self._connections.fetch(self._oldest, *_given(cursors, earlier), last)
         return {row["slot"]: row["at"] for row in rows}
 
     async def unread(
@@ -155,13 +157,13 @@ class LogReader:
         """Return the number and the age of the unread messages of each of these slots, up to `last`
         and without the positions in `earlier`. Counts at most `most` messages of each slot.
         """
-        rows = await self._fetch(self._unread, *_given(cursors, earlier), last, most)
+        rows = await self._connections.fetch(self._unread, *_given(cursors, earlier), last, most)
         found = {row["slot"]: Unread(row["messages"], row["seconds"]) for row in rows}
         return {slot: found.get(slot, Unread(0, 0.0)) for slot in cursors}
 
     async def ends(self, slots: Collection[int]) -> dict[int, int]:
         """Return the offset after the last visible message of each slot; 0 if there is none."""
-        rows = await self._fetch(
+        rows = await self._connections.fetch(
             "SELECT c.slot, coalesce((SELECT m.position + 1 FROM "
             f"{self._schema}.message m WHERE m.slot = c.slot AND {self._condition} "
             "ORDER BY m.position DESC LIMIT 1), 0) AS over FROM unnest($1::smallint[]) AS c(slot)",
@@ -171,7 +173,7 @@ class LogReader:
 
     async def last_visible(self) -> int:
         """Return the position of the last visible message, of any selection; 0 if there is none."""
-        (row,) = await self._fetch(
+        (row,) = await self._connections.fetch(
             f"SELECT coalesce(max(m.position), 0) AS position FROM {self._schema}.message m"
         )
         return int(row["position"])
@@ -180,7 +182,7 @@ class LogReader:
         """Return the lowest position of a message of this time or later; `None` if there is none."""
         (
             row,
-        ) = await self._fetch(  # OFFSET 0: use the index of `at`, and do not scan from position 1
+        ) = await self._connections.fetch(  # OFFSET 0: use the index of `at`, and do not scan from position 1
             "SELECT min(f.position) AS position FROM (SELECT m.position FROM "
             f"{self._schema}.message m WHERE m.at >= $1 AND {self._condition} OFFSET 0) AS f",
             time,
@@ -191,7 +193,7 @@ class LogReader:
         """Return up to `most` positions from `since` on, of visible messages appended before a
         time.
         """
-        rows = await self._fetch(
+        rows = await self._connections.fetch(
             f"SELECT m.position FROM {self._schema}.message m WHERE m.position >= $1 "
             f"AND m.at < coalesce($2::timestamptz, 'infinity') AND {self._condition} "
             "ORDER BY m.position LIMIT $3",
@@ -203,12 +205,7 @@ class LogReader:
 
     async def oldest_appender(self) -> OpenAppender | None:
         """Return the open transaction that holds back the horizon, if any."""
-        return appender_of(await self._fetch(oldest_appender(self._schema)))
-
-    async def _fetch(self, query: str, *arguments: object) -> Sequence[Any]:
-        async with self._connections.asking() as con:
-            rows: Sequence[Any] = await con.fetch(query, *arguments)
-            return rows
+        return appender_of(await self._connections.fetch(oldest_appender(self._schema)))
 
 
 def _limited(page: str) -> str:
