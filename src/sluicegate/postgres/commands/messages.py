@@ -72,7 +72,7 @@ async def _delete(options: argparse.Namespace, *, ask_only: bool = False) -> Del
         progress.note(done.deleted, done.deleted + done.kept)
 
     async with AsyncExitStack() as stack:
-        connections = await connected(stack, options)
+        connections = await connect(stack, options)
         if ask_only:
             return Deleted(0, 0)
         lent = await stack.enter_async_context(connections.lent())
@@ -93,7 +93,7 @@ async def _delete(options: argparse.Namespace, *, ask_only: bool = False) -> Del
             )
 
 
-async def connected(stack: AsyncExitStack, options: argparse.Namespace) -> Connections:
+async def connect(stack: AsyncExitStack, options: argparse.Namespace) -> Connections:
     """Connect to the log and check its schema. Raises `ConfigError`."""
     need_asyncpg()
     access = Access.of(
@@ -149,7 +149,7 @@ async def replay(options: argparse.Namespace) -> int:
     log = SelectedLog(check_schema_name(options.schema), streams)
     progress, termination = _ReplayProgress(options.first), Termination()
     async with AsyncExitStack() as stack:
-        reader = LogReader(await connected(stack, options), log)
+        reader = LogReader(await connect(stack, options), log)
         try:
             failure = await _run(reader, handler, progress, options.last)
         except asyncio.CancelledError:

@@ -106,13 +106,13 @@ LOOKS: dict[str, Look] = {"list": _list, "lag": _lag, "lanes": _lanes, "explain"
 # -- settings --------------------------------------------------------------------------------------
 
 
-def _given(options: argparse.Namespace) -> dict[str, Any]:
+def _settings_of(options: argparse.Namespace) -> dict[str, Any]:
     names = [field.name for field in fields(QueueSettings)]
     return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 
 async def _create(options: argparse.Namespace, admin: QueueAdmin) -> int:
-    stored = await admin.create(options.queue, **_given(options))
+    stored = await admin.create(options.queue, **_settings_of(options))
     if stored.is_new:
         say(f"created the queue {options.queue}")
     else:
@@ -121,7 +121,7 @@ async def _create(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 
 async def _alter(options: argparse.Namespace, admin: QueueAdmin) -> int:
-    await admin.alter(options.queue, **_given(options))
+    await admin.alter(options.queue, **_settings_of(options))
     say(f"the queue {options.queue} is changed; `sluicegate queue list` shows its settings")
     return OK
 

@@ -130,7 +130,7 @@ def print_report(report: QueueReport) -> None:
         print(encodable(printable(f"- {note}")))
     if report.ranges and report.is_routed:
         print()
-        print_table(RANGES, _joined(report.ranges), ())
+        print_table(RANGES, _join(report.ranges), ())
     if report.lanes:
         print()
         rows = [
@@ -149,7 +149,7 @@ def report_as_dict(report: QueueReport) -> dict[str, Any]:
     return found
 
 
-def _joined(ranges: Sequence[RangeStats]) -> list[tuple[str, str, str, str]]:
+def _join(ranges: Sequence[RangeStats]) -> list[tuple[str, str, str, str]]:
     """Make rows of ranges; join neighbours with the same consumer and state."""
     found: list[tuple[str, int, int, str, str]] = []
     for each in ranges:

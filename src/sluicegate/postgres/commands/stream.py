@@ -112,7 +112,7 @@ async def _resume(options: argparse.Namespace) -> int:
 def _which(options: argparse.Namespace) -> str:
     if options.slots is None:
         return str(options.subscription)
-    return f"{options.subscription}, slots {_shown(options.slots)},"
+    return f"{options.subscription}, slots {_slot_names(options.slots)},"
 
 
 def _reset(options: argparse.Namespace) -> int:
@@ -185,7 +185,7 @@ def _delete(options: argparse.Namespace) -> int:
     return OK
 
 
-def _shown(slots: Iterable[int]) -> str:
+def _slot_names(slots: Iterable[int]) -> str:
     return ", ".join(map(str, slots))
 
 

@@ -199,11 +199,11 @@ class LetterConnection:
 
     async def open(self) -> None:
         """Connect. Raises `StoreError` if that fails."""
-        self._connection = await self._connected()
+        self._connection = await self._connect()
         with self._errors_of("the connection"):
             self._is_pooled = await is_pooled(self._connection)
 
-    async def _connected(self) -> PoolConnectionProxy[Any]:
+    async def _connect(self) -> PoolConnectionProxy[Any]:
         import asyncpg  # an optional dependency
 
         try:
@@ -225,7 +225,7 @@ class LetterConnection:
         if not self._is_pooled:
             (row,) = await self.ask(table, _LOCK.format(""), table)
             return bool(row["held"])
-        self._holder = await self._connected()
+        self._holder = await self._connect()
         with self._errors_of(table):
             await self._holder.execute("BEGIN")
             return bool(await self._holder.fetchval(_LOCK.format("xact_"), table))
@@ -328,7 +328,7 @@ async def prepare(
             await connection.ask(
                 name, "SELECT pg_advisory_xact_lock(hashtext('sluicegate dlq init'))"
             )
-            prepared = await _planned(connection, name)
+            prepared = await _plan(connection, name)
             if not dry_run:
                 await connection.ask(name, _LIMIT_WAIT)
                 for statement in prepared.statements:
@@ -340,25 +340,25 @@ async def prepare(
     return prepared
 
 
-async def _planned(connection: LetterConnection, name: str) -> Prepared:
+async def _plan(connection: LetterConnection, name: str) -> Prepared:
     found = await connection.ask(name, _FIND, name)
     if not found:
         return Prepared(name, True, [creation(name)])
     table: str = found[0]["name"]
     if found[0]["relkind"] not in _TABLES:
-        raise _refused(table, ["it is not a table"])
+        raise _refusal(table, ["it is not a table"])
     oid = found[0]["oid"]
     columns = [FoundColumn(**row) for row in await connection.ask(table, _DESCRIBE, oid)]
     (has,) = await connection.ask(table, _HAS_UNIQUE_KEY, oid)
     wrong = differences(columns, has_unique_key=has["it"])
     if wrong:
-        raise _refused(table, wrong)
+        raise _refusal(table, wrong)
     missing = additions(columns)
     statements = [f"ALTER TABLE {table} ADD COLUMN {column.definition}" for column in missing]
     return Prepared(table, False, statements, [column.name for column in missing])
 
 
-def _refused(table: str, wrong: Sequence[str]) -> StoreError:
+def _refusal(table: str, wrong: Sequence[str]) -> StoreError:
     return StoreError(
         f"{table} exists, but is not a table of dead letters, and stays unchanged: {'; '.join(wrong)}. "
         "Choose another --table, or correct this one"

@@ -28,11 +28,11 @@ from .settings import (
     COLUMNS,
     FIXED,
     QueueSettings,
-    changed,
     columns_of,
     differences,
     interval,
     queue_name,
+    with_changes,
 )
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class QueueAdmin(SchemaObject):
             keep_dead=interval("keep_dead", keep_dead),
         )
         created = await self._access_now.rows(_CREATE, queue_name(name), *columns_of(settings))
-        stored = await self._stored(name)
+        stored = await self._find(name)
         for setting, ours, theirs in differences(settings, stored.settings):
             there = f"the queue {name} exists with {setting}={shown(theirs)}"
             rule = f"{there}; pass that, or change it with alter()"
@@ -202,8 +202,8 @@ class QueueAdmin(SchemaObject):
         Raises `ConfigError` for contradictory settings, and `RefusedError` if an empty queue is
         required but has jobs, or open transactions may enqueue some.
         """
-        stored = await self._stored(name)
-        settings = changed(stored.settings, changes)
+        stored = await self._find(name)
+        settings = with_changes(stored.settings, changes)
         fixed = [each[0] for each in differences(settings, stored.settings) if each[0] in FIXED]
         async with self._access_now.transaction() as statements:
             if fixed:
@@ -211,7 +211,7 @@ class QueueAdmin(SchemaObject):
                 for query in _FORGET_LANES:
                     await statements.rows(query, name)
             await statements.rows(_ALTER, name, *columns_of(settings))
-        return await self._stored(name)
+        return await self._find(name)
 
     async def drop(
         self, name: str, *, force: bool = False, on_batch: Callable[[int], object] | None = None
@@ -229,11 +229,11 @@ class QueueAdmin(SchemaObject):
         transactions may enqueue.
         """
         checks.flag("force", force)
-        stored = await self._stored(name)
+        stored = await self._find(name)
         if force:
             await self.pause(name)
             await JobAdmin(self._access_now, stored).purge("waiting", on_batch=on_batch)
-        elif (stats := await self._counted(stored, 1)).dead:
+        elif (stats := await self._count(stored, 1)).dead:
             text = f"the queue {name} has {stats.dead} dead letters or more"
             raise RefusedError(text, repair="redrive or purge them, or force it")
         async with self._access_now.transaction() as statements:
@@ -246,12 +246,12 @@ class QueueAdmin(SchemaObject):
 
     async def pause(self, name: str) -> None:
         """Stop giving out jobs, until `resume`. Consumers continue with their leased jobs."""
-        await self._stored(name)
+        await self._find(name)
         await self._access_now.rows(_PAUSE, name, True)
 
     async def resume(self, name: str) -> None:
         """End a pause."""
-        await self._stored(name)
+        await self._find(name)
         await self._access_now.rows(_PAUSE, name, False)
 
     # -- queries -----------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class QueueAdmin(SchemaObject):
             count_to: the limit for each count of jobs or keys; default 100,000.
         """
         most = checks.count("count_to", count_to)
-        queues = await self._queries.queues() if name is None else {name: await self._stored(name)}
+        queues = await self._queries.queues() if name is None else {name: await self._find(name)}
         found = {each: await self._queries.stats(queue, most) for each, queue in queues.items()}
         return {each: stats for each, stats in found.items() if stats is not None}
 
@@ -282,7 +282,7 @@ class QueueAdmin(SchemaObject):
             count_to: the limit for each count of jobs or keys; default 100,000.
         """
         most, jobs = checks.count("limit", limit), checks.count("count_to", count_to)
-        queue, why = await self._stored(name), None
+        queue, why = await self._find(name), None
         if key is None:
             lanes = await self._queries.lanes(queue, STATES, most, COUNT_TO)
         else:
@@ -292,7 +292,7 @@ class QueueAdmin(SchemaObject):
         writer, snapshot = await self._queries.transactions()
         return QueueReport(
             queue,
-            await self._counted(queue, jobs),
+            await self._count(queue, jobs),
             tuple(lanes),
             tuple(await self._queries.members(name)),
             tuple(await self._queries.ranges(name)),
@@ -304,18 +304,18 @@ class QueueAdmin(SchemaObject):
 
     async def keys(self, name: str) -> LaneAdmin:
         """Return an object that operates the keys of a queue."""
-        return LaneAdmin(self._access_now, await self._stored(name))
+        return LaneAdmin(self._access_now, await self._find(name))
 
     async def jobs(self, name: str) -> JobAdmin:
         """Return an object that operates jobs without a key, dead letters and old jobs of a queue."""
-        return JobAdmin(self._access_now, await self._stored(name))
+        return JobAdmin(self._access_now, await self._find(name))
 
     async def routing(self, name: str, group: str) -> RangeAdmin:
         """Return an object that operates the ranges of a group.
 
         Raises `ConfigError` without routing.
         """
-        return RangeAdmin(self._access_now, await self._stored(name), group)
+        return RangeAdmin(self._access_now, await self._find(name), group)
 
     # -- internal ----------------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class QueueAdmin(SchemaObject):
     def _queries(self) -> QueueQueries:
         return QueueQueries(self._access_now)
 
-    async def _stored(self, name: str) -> StoredQueue:
+    async def _find(self, name: str) -> StoredQueue:
         found = await self._queries.queues(queue_name(name))
         if name not in found:
             raise self._missing(name, [*await self._queries.queues()])
@@ -339,7 +339,7 @@ class QueueAdmin(SchemaObject):
         rule = f"is not in the schema {self._schema}; {has}; `sluicegate queue create` makes one"
         return bad("queue", name, rule)
 
-    async def _counted(self, queue: StoredQueue, count_to: int) -> QueueStats:
+    async def _count(self, queue: StoredQueue, count_to: int) -> QueueStats:
         stats = await self._queries.stats(queue, count_to)
         if stats is None:
             raise self._missing(queue.name, [])

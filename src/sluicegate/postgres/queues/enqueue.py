@@ -64,17 +64,17 @@ async def opened_queue(con: AnyConnection, schema: str, queue: str) -> SlotFunct
         row = await con.fetchrow(_QUEUE.format(schema=quoted(schema)), queue, schema)
     except Exception as error:
         if sqlstate(error) == NO_RIGHT:
-            raise _not_allowed(schema) from error
+            raise _no_right(schema) from error
         raise
     if row is None:
         command = create_command(schema, queue)
         raise bad("queue", queue, f"does not exist in the schema {schema!r}; run `{command}`")
     if not row["may_enqueue"]:
-        raise _not_allowed(schema)
+        raise _no_right(schema)
     return need_slots(row["slot_function"])
 
 
-def _not_allowed(schema: str) -> Exception:
+def _no_right(schema: str) -> Exception:
     command = f"sluicegate pg install DSN --schema {schema} --enqueue ROLE"
     return bad("schema", schema, f"the role may not enqueue in it; run `{command}`")
 

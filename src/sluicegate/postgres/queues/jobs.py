@@ -59,7 +59,7 @@ class JobColumns:
     ids: list[str] = field(default_factory=list[str])
     locks: list[str | None] = field(default_factory=list["str | None"])
 
-    def kept(self, places: Sequence[int]) -> JobColumns:
+    def pick(self, places: Sequence[int]) -> JobColumns:
         """Return the jobs at these places."""
         made = JobColumns()
         for each in fields(self):
@@ -100,15 +100,15 @@ def job_key(value: object) -> str | None:
         if not 0 <= value < _NUMBERS:
             raise bad("key", value, "must be text, a whole number from 0 to 2^128 - 1, or None")
         return str(value)
-    return _indexed("key", value)
+    return _index_text("key", value)
 
 
 def queueing_lock(value: object) -> str | None:
     """Check that the value is text or `None`. Raises `ConfigError`."""
-    return None if value is None else _indexed("queueing_lock", value)
+    return None if value is None else _index_text("queueing_lock", value)
 
 
-def _indexed(name: str, value: object) -> str:
+def _index_text(name: str, value: object) -> str:
     text = name_text(name, value)
     if len(text.encode()) > LONGEST_KEY:
         raise bad(name, text[:40] + "...", f"must be at most {LONGEST_KEY} bytes long in UTF-8")

@@ -113,9 +113,9 @@ class Lease:
         if self.lane is None:
             return Settlement(self.name, "done" if done else "keep")
         is_over = self.settled + len(done) == len(self.places)
-        return Settlement(self.name, "free", done) if is_over else self.kept(done)
+        return Settlement(self.name, "free", done) if is_over else self.keep_rest(done)
 
-    def kept(self, done: Sequence[int]) -> Settlement:
+    def keep_rest(self, done: Sequence[int]) -> Settlement:
         """Build the settlement of the next jobs of a lane that keeps the lease."""
         left = self.places[self.settled + len(done) :] or self.places[-1:]
         return Settlement(self.name._replace(place=left[0]), "keep", done)
@@ -193,7 +193,7 @@ class LeaseBook:
         """Return the lease of an open claim."""
         return self._claimed.get(claim)
 
-    def claimed(self, jobs: Iterable[LeasedJob], until: float) -> int:
+    def add(self, jobs: Iterable[LeasedJob], until: float) -> int:
         """Add claimed jobs, grouped by lease; return the number of leases."""
         lease, count = None, 0
         for job in jobs:
@@ -248,7 +248,7 @@ class LeaseBook:
         """The leases to give back."""
         return [*self._surplus]
 
-    def begun(self, lease: Lease, claim: SourceClaim) -> None:
+    def begin_claim(self, lease: Lease, claim: SourceClaim) -> None:
         """Record the claim of a lease."""
         lease.begin(claim)
         self._claimed[claim] = self._undelivered[claim] = lease
@@ -332,18 +332,18 @@ class LeaseMove:
         client's error if another session keeps its lane locked.
         """
         queue, lease = self._queue, self._lease
-        if await queue.left_on(connection, self._places) < len(self._places):
+        if await queue.count_unsettled_on(connection, self._places) < len(self._places):
             text = f"jobs of lease {lease.number} of {self._name} are already settled, or the sink"
             raise PositionLost(f"{text} is in another database than the queue")
         is_loose = lease.lane is None
-        settlement = Settlement(lease.name, "done") if is_loose else lease.kept(self._places)
+        settlement = Settlement(lease.name, "done") if is_loose else lease.keep_rest(self._places)
         if await queue.settle_on(connection, settlement) == "lost":
             text = f"lease {lease.number} of {self._name} has ended, or the sink"
             raise PositionLost(f"{text} is in another database than the queue")
 
     async def is_moved(self, connection: Any) -> bool:
         """Whether the jobs are settled, as seen by another connection after the COMMIT has ended."""
-        first = await self._queue.first_left(self._lease.name, self._places, connection)
+        first = await self._queue.first_unsettled(self._lease.name, self._places, connection)
         return first is None
 
     def committed(self) -> None:

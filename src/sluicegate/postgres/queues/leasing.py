@@ -215,7 +215,9 @@ class QueueLeases:
         )
         return {row[0]: row[1] for row in rows}
 
-    async def left_on(self, connection: PoolConnectionProxy[Any], places: Sequence[int]) -> int:
+    async def count_unsettled_on(
+        self, connection: PoolConnectionProxy[Any], places: Sequence[int]
+    ) -> int:
         """Return the number of jobs at these places, on a connection to the queue's database."""
         found: int = await connection.fetchval(
             f"SELECT count(*) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",
@@ -224,7 +226,7 @@ class QueueLeases:
         )
         return found
 
-    async def first_left(
+    async def first_unsettled(
         self,
         lease: LeaseName,
         places: Sequence[int],
@@ -238,7 +240,7 @@ class QueueLeases:
         """
         if connection is None:
             async with self._connections.asking() as con:
-                return await self.first_left(lease, places, con)
+                return await self.first_unsettled(lease, places, con)
         # waits for the lease's lock; only a later statement sees jobs that were settled meanwhile
         await self.settle_on(connection, Settlement(lease, "keep"))
         first: int | None = await connection.fetchval(
@@ -262,7 +264,7 @@ class QueueLeases:
         )
         return {row[0]: row[1] for row in rows}
 
-    async def seen(self, seconds: float, *, balances: bool, pause: float) -> None:
+    async def report_alive(self, seconds: float, *, balances: bool, pause: float) -> None:
         """Record that the consumer is alive for this many seconds, and let automatic ranges move.
 
         Ranges move at most every `pause` seconds.
@@ -434,7 +436,9 @@ class Member:
 
     async def tell(self) -> None:
         """Report that this process is alive. Raises errors of the client."""
-        await self._queue.seen(self._options.lease, balances=bool(self._is_sticky), pause=REST)
+        await self._queue.report_alive(
+            self._options.lease, balances=bool(self._is_sticky), pause=REST
+        )
 
     async def leave(self) -> None:
         """End the membership. Raises errors of the client."""

@@ -69,7 +69,7 @@ class RangeAdmin:
         moved = checked_range(lo, hi, consumer)
         async with self._access.transaction() as statements:
             await self._assign(statements, [], complete=False)  # locks the group
-            found = after_move(await self._stored(statements), moved)
+            found = after_move(await self._read(statements), moved)
             await self._assign(statements, found, complete=False)
         return found
 
@@ -100,11 +100,11 @@ class RangeAdmin:
         async with self._access.transaction() as statements:
             await self._assign(statements, [], complete=False)
             if automatic:
-                parts = in_parts(await self._stored(statements))
+                parts = in_parts(await self._read(statements))
                 await self._assign(statements, parts, complete=False)
             await statements.rows(_AUTOMATIC, self._queue, self._group, automatic)
 
-    async def _stored(self, statements: SchemaStatements) -> list[SlotRange]:
+    async def _read(self, statements: SchemaStatements) -> list[SlotRange]:
         rows = await statements.rows(_RANGES, self._queue, self._group)
         return [SlotRange(*row) for row in rows]
 

@@ -195,7 +195,7 @@ class OpenQueue(Serving):
             return False
         starts = {lease.partition: lease.start for lease in waiting}
         for lease, claim in zip(waiting, self._host.assigned(starts), strict=True):
-            self._book.begun(lease, claim)
+            self._book.begin_claim(lease, claim)
         return True
 
     async def _note_state(self) -> None:
@@ -234,9 +234,9 @@ class OpenQueue(Serving):
         moves = [(lease, offset) for lease, offset in moves if lease not in self._locked]
         wanted = [lease.settlement(offset) for lease, offset in moves if not lease.is_gone]
         fates = await self._queue.settle(wanted) if wanted else {}
-        return self._settled(moves, fates)
+        return self._record(moves, fates)
 
-    def _settled(
+    def _record(
         self, moves: Collection[tuple[Lease, int]], fates: Mapping[int, Fate]
     ) -> list[SourceClaim]:
         """Record settled jobs; return the claims of leases that had not ended."""
@@ -284,7 +284,7 @@ class OpenQueue(Serving):
         if len(self._locked) > 1:
             moves = [*self._locked.items()]
             wanted = [lease.settlement(offset) for lease, offset in moves]
-            self._settled_locked(moves, await self._queue.settle(wanted))
+            self._record_locked(moves, await self._queue.settle(wanted))
         if not self._locked:
             return
         lease, offset = next(iter(self._locked.items()))
@@ -297,16 +297,16 @@ class OpenQueue(Serving):
             if lease in self._locked:
                 self._locked[lease] = self._locked.pop(lease)
         else:
-            self._settled_locked([(lease, offset)], {lease.number: fate})
+            self._record_locked([(lease, offset)], {lease.number: fate})
 
-    def _settled_locked(
+    def _record_locked(
         self, moves: Collection[tuple[Lease, int]], fates: Mapping[int, Fate]
     ) -> None:
         for lease, offset in moves:
             is_newest = self._locked.get(lease) == offset  # another commit may have moved it
             if fates.get(lease.number) != "locked" and is_newest:
                 del self._locked[lease]
-        self._settled(moves, fates)
+        self._record(moves, fates)
 
     def _drop_ended(self) -> None:
         here = self._book.all
@@ -314,18 +314,18 @@ class OpenQueue(Serving):
 
     def move_to(self, claim: SourceClaim, offset: int) -> LeaseMove:
         """Return the move that settles a claim's jobs before this offset in another transaction."""
-        return LeaseMove(self._queue, self._options.queue, self._held(claim), offset)
+        return LeaseMove(self._queue, self._options.queue, self._lease_of(claim), offset)
 
     async def settled(self, claim: SourceClaim) -> int:
         """Return the offset before which all jobs of a claim are settled in the queue."""
-        lease = self._held(claim)
+        lease = self._lease_of(claim)
         places = lease.places
-        first = await self._queue.first_left(lease.name, places)
+        first = await self._queue.first_unsettled(lease.name, places)
         offset = places[-1] + 1 if first is None else first
         lease.settle_before(offset)
         return offset
 
-    def _held(self, claim: SourceClaim) -> Lease:
+    def _lease_of(self, claim: SourceClaim) -> Lease:
         lease = self._book.of(claim)
         if lease is None:
             raise PositionLost(f"the lease of {claim.partition} has ended")
@@ -506,7 +506,7 @@ class Claimer:
             asked_at + options.lease
         ):  # the leases have ended by then
             jobs = await self._queue.claim(lanes, min(most, per), most, most_bytes, options.lease)
-        leases = self._book.claimed(jobs, asked_at + options.lease)
+        leases = self._book.add(jobs, asked_at + options.lease)
         of_lanes = [job.lease for job in jobs if job.lane is not None]
         found = len(set(of_lanes))
         size = sum([len(job.payload) for job in jobs])
@@ -521,12 +521,12 @@ class Claimer:
         A cancelled call does not cancel the claim; its leases expire.
         """
         if self._task is not None:
-            self._task.add_done_callback(_ignored)
+            self._task.add_done_callback(_ignore)
             await asyncio.wait([self._task])
             self._task = None
 
 
-def _ignored(task: asyncio.Task[int]) -> None:
+def _ignore(task: asyncio.Task[int]) -> None:
     """Retrieve the error, since there is no fetch to raise it."""
     if not task.cancelled():
         task.exception()

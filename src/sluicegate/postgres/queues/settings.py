@@ -105,7 +105,7 @@ def columns_of(settings: QueueSettings) -> tuple[object, ...]:
     return tuple(getattr(settings, name) for name in COLUMNS)
 
 
-def changed(settings: QueueSettings, changes: QueueChanges) -> QueueSettings:
+def with_changes(settings: QueueSettings, changes: QueueChanges) -> QueueSettings:
     """Return the settings with these changes, checked together. Raises `ConfigError`."""
     for name in changes:
         if name not in COLUMNS:

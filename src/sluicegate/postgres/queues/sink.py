@@ -288,8 +288,8 @@ class _GivenJobs(GivenRecords[JobColumns]):
                 faults[place] = bad("payload", f"{len(text)} characters", rule)
         return faults
 
-    def _kept(self, places: Sequence[int]) -> JobColumns:
-        return self.columns.kept(places)
+    def _pick(self, places: Sequence[int]) -> JobColumns:
+        return self.columns.pick(places)
 
 
 class _QueueWrite(RecordWrite[JobColumns]):
@@ -402,7 +402,7 @@ class _QueueWrite(RecordWrite[JobColumns]):
     async def _send(self, con: PoolConnectionProxy[Any], places: Sequence[int]) -> list[Answer]:
         statement = enqueue_statement(self._schema)
         return [
-            (part, await con.fetch(statement, self._queue, *self._given.columns.kept(part).values))
+            (part, await con.fetch(statement, self._queue, *self._given.columns.pick(part).values))
             for part in self._parts(places)
         ]
 

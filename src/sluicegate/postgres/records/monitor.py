@@ -127,7 +127,7 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
             answer_timeout=answer_timeout,
         )
         self.name = self._schema if name is None else checks.text("name", name)
-        self._observers = Watchers(self._checked(observers))
+        self._observers = Watchers(self._check(observers))
         self._every = checks.seconds("every", every, usual=checks.LONG_TIMEOUT)
         self._clock = checks.checked_clock(clock)
         self._record: _PollRecord[FiguresT, StatsT] = _PollRecord(
@@ -138,7 +138,7 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
         self._is_checked: bool | None = None
         """Whether the schema was checked since the opening."""
 
-    def _checked(self, observers: Iterable[object]) -> list[Any]:
+    def _check(self, observers: Iterable[object]) -> list[Any]:
         found = list(observers)
         for each in found:
             if not isinstance(each, self._observer):

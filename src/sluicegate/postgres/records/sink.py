@@ -217,7 +217,7 @@ class GivenRecords(ABC, Generic[ColumnsT]):
         """Add the contents; return the errors by place."""
 
     @abstractmethod
-    def _kept(self, places: Sequence[int]) -> ColumnsT:
+    def _pick(self, places: Sequence[int]) -> ColumnsT:
         """Return the columns of the records at these places."""
 
     def _id(self, item: Any, token: str) -> str:
@@ -233,7 +233,7 @@ class GivenRecords(ABC, Generic[ColumnsT]):
 
     def keep(self, places: Sequence[int]) -> None:
         """Keep only the records at these places."""
-        self.columns = self._kept(places)
+        self.columns = self._pick(places)
         self.indices = [self.indices[place] for place in places]
 
 

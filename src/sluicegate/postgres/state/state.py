@@ -190,7 +190,7 @@ class ClaimedRows:
         self.owned = owned
         self.number = 0
 
-    def found(self, number: int) -> None:
+    def set_number(self, number: int) -> None:
         """Set the number of the last transaction."""
         self.number = number
 
@@ -199,7 +199,7 @@ class ClaimedRows:
         group, topic, _ = self.owned.key
         return StateMark(group, topic, offset, self.number + 1)
 
-    def moved(self, mark: StateMark) -> None:
+    def record(self, mark: StateMark) -> None:
         """Record a committed transaction."""
         self.owned.moved(Position(mark.position, mark.metadata))
         self.number = mark.number
@@ -250,7 +250,7 @@ class PostgresKeeper:
             await con.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             mark = await self._table.mark(con, self._group, partition)
             check_mark(mark, claimed.owned, self._table, self._positions)
-            claimed.found(0 if mark is None else mark.number)
+            claimed.set_number(0 if mark is None else mark.number)
             async for page in self._table.pages(con, self._group, partition):
                 yield page
             await con.execute("COMMIT")
@@ -269,7 +269,7 @@ class PostgresKeeper:
             )
             if (answer := await con.execute("COMMIT")) != "COMMIT":
                 raise UnavailableError(f"the transaction ended by {answer} instead of COMMIT")
-            claimed.moved(mark)
+            claimed.record(mark)
 
     async def has_stored(self, partition: TopicPartition, taken: TakenChanges) -> bool:
         """Whether the position is that of the next transaction. Raises `PositionLost`."""
@@ -278,7 +278,7 @@ class PostgresKeeper:
         async with self._connections.lent(answered=True) as con:
             known = await self._positions.read(con, claimed.owned, limit=self._limit)
         if known == Position(mark.position, mark.metadata):
-            claimed.moved(mark)
+            claimed.record(mark)
             return True
         if known != claimed.owned.position:
             raise PositionLost(f"the position of {partition} was changed by other means")

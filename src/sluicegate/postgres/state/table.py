@@ -150,7 +150,7 @@ class StateTable:
             f"SELECT value{self._as_read} FROM {self.qualified} WHERE consumer_group = $1 "
             "AND topic = $2 AND partition = $3 AND key = $4",
             group,
-            *marked(partition),
+            *mark_place(partition),
             MARK_KEY,
         )
         if stored is None:
@@ -169,7 +169,7 @@ class StateTable:
         Raises `PositionLost` if the previous mark is missing: the rows were deleted.
         """
         value = mark.encoded().encode() if self.column == "bytea" else mark.encoded()
-        place = marked(partition)
+        place = mark_place(partition)
         if mark.number == 1:
             await self.apply(con, mark.group, place, {MARK_KEY: value})
             return
@@ -241,7 +241,7 @@ class StateTable:
         return RefusedError(f"the table {self.qualified} {told} of the state", repair=repair)
 
 
-def marked(partition: TopicPartition) -> TopicPartition:
+def mark_place(partition: TopicPartition) -> TopicPartition:
     """Return the partition of the row with a partition's mark."""
     return TopicPartition(partition.topic, -1 - partition.partition)
 
@@ -279,7 +279,7 @@ def check_mark(
     at = "no position" if position is None else f"the position {position.offset}"
     source = f"consumer_group = {literal(owned.group)} AND topic = {literal(partition.topic)}"
     row = f"{source} AND partition = {partition.partition}"
-    both = f"partition IN ({partition.partition}, {marked(partition).partition})"
+    both = f"partition IN ({partition.partition}, {mark_place(partition).partition})"
     accept = f"UPDATE {positions.qualified} SET metadata = '' WHERE {row};"
     if mark is None:
         why = (
@@ -293,7 +293,7 @@ def check_mark(
             "To continue with this state: "
             f"UPDATE {positions.qualified} SET position = {mark.position}, metadata = '' WHERE {row}; "
             "or to continue from the group's position with this state nevertheless: "
-            f"DELETE FROM {table.qualified} WHERE {source} AND partition = {marked(partition).partition} "
+            f"DELETE FROM {table.qualified} WHERE {source} AND partition = {mark_place(partition).partition} "
             f"AND key = {literal(MARK_KEY)}; {accept} "
             "or to continue from there with an empty state: "
             f"DELETE FROM {table.qualified} WHERE {source} AND {both}; {accept}"

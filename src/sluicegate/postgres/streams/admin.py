@@ -159,7 +159,7 @@ class SubscriptionAdmin(SchemaObject):
             count_to: maximum number of messages counted for each; default 1,000,000.
         """
         most = checks.count("count_to", count_to)
-        found = await self._stored(subscription)
+        found = await self._find(subscription)
         horizon = await self._queries.horizon()
         return {
             name: stored.stats.with_backlog(
@@ -180,14 +180,14 @@ class SubscriptionAdmin(SchemaObject):
             count_to: maximum number of messages counted in each slot; default 1,000,000.
         """
         most = checks.count("count_to", count_to)
-        stored = (await self._stored(subscription))[subscription]
+        stored = (await self._find(subscription))[subscription]
         ((start, members, skipped),) = await self._access_now.rows(
             _STORED, subscription, self._lease
         )
         horizon = await self._queries.horizon()
         return SubscriptionReport(
             subscription,
-            str(StreamSelection.parsed(stored.selection)),
+            str(StreamSelection.parse(stored.selection)),
             start,
             stored.stats.is_paused,
             members,
@@ -211,7 +211,7 @@ class SubscriptionAdmin(SchemaObject):
             slots: pause only these slots; default: the whole subscription.
         """
         wanted = None if slots is None else checked_slots(slots)
-        await self._stored(subscription)
+        await self._find(subscription)
         if wanted is None:
             await self._access_now.rows(_PAUSE, subscription)
         else:
@@ -226,7 +226,7 @@ class SubscriptionAdmin(SchemaObject):
                 default: the subscription and all its slots.
         """
         wanted = None if slots is None else checked_slots(slots)
-        await self._stored(subscription)
+        await self._find(subscription)
         if wanted is None:
             await self._access_now.rows(_RESUME, subscription)
         else:
@@ -310,7 +310,7 @@ class SubscriptionAdmin(SchemaObject):
     def _queries(self) -> LogQueries:
         return LogQueries(self._access_now)
 
-    async def _stored(self, subscription: str | None) -> dict[str, StoredSubscription]:
+    async def _find(self, subscription: str | None) -> dict[str, StoredSubscription]:
         """Return the subscription, or all. Raises `ConfigError` if it does not exist."""
         found = await self._queries.subscriptions(self._lease)
         if subscription is None:

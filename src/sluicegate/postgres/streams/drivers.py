@@ -253,7 +253,7 @@ def read_fault(schema: str, error: Exception, repair: str) -> SluicegateError | 
 
 
 @contextmanager
-def read_told(schema: str, repair: str | None = None) -> Generator[None]:
+def read_errors(schema: str, repair: str | None = None) -> Generator[None]:
     """Raise the errors of `read_fault` instead of the driver's, and other errors unchanged.
 
     `repair` is the remedy for a role without the right; by default, to grant it the right to read.

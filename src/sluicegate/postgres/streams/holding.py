@@ -84,7 +84,7 @@ class SlotHolder:
         """The time at which the first lock may have expired, unless it is extended before."""
         return min([self._until(each) for each in self._book.all], default=math.inf)
 
-    def kept(self, slots: Iterable[HeldSlot]) -> list[HeldSlot]:
+    def in_time(self, slots: Iterable[HeldSlot]) -> list[HeldSlot]:
         """Return those whose locks were extended in time, and cannot have expired unnoticed."""
         now = self._clock.now()
         return [each for each in slots if now < self._until(each)]
@@ -135,10 +135,10 @@ class SlotHolder:
             stored = await self.commit(positions) if positions else []
             left = [each for each in self._book.among(positions) if each.claim not in stored]
             if left:
-                told = _shown(left)
+                told = _names(left)
                 say(logger, logging.WARNING, _NOT_STORED, self._name, told, "they are locked")
         except Exception as error:
-            told = _shown(slots)
+            told = _names(slots)
             say(logger, logging.WARNING, _NOT_STORED, self._name, told, for_log(error))
         finally:
             self.end(slots)
@@ -156,7 +156,7 @@ class SlotHolder:
         """End claims that have another owner now."""
         held = [each for each in slots if self._book.holds(each)]
         if held:
-            say(logger, logging.WARNING, _LOST, self._name, _shown(held), reason)
+            say(logger, logging.WARNING, _LOST, self._name, _names(held), reason)
             self.end(held)
 
     # -- positions ---------------------------------------------------------------------------------
@@ -184,16 +184,16 @@ class SlotHolder:
         may have skipped a message that is now to be delivered.
         """
         held, earlier = self._book.all, subscribed.earlier
-        if not self._moved(subscribed) and all(each.earlier is earlier for each in held):
+        if not self._find_moved(subscribed) and all(each.earlier is earlier for each in held):
             return
         async with self._turn:  # no commit is in progress, so the positions can be compared
             found = await self._stored.read()
-            moved = self._moved(found)
+            moved = self._find_moved(found)
             reset = [each for each in self._book.all if not each.leave_out(found.earlier)]
         self.lose(moved, "their stored positions were moved by others")
         self.lose(reset, "the subscription was reset")
 
-    def _moved(self, subscribed: Subscribed) -> list[HeldSlot]:
+    def _find_moved(self, subscribed: Subscribed) -> list[HeldSlot]:
         if self._stored.are_elsewhere:
             return []
         now = subscribed.positions
@@ -220,12 +220,12 @@ class SlotHolder:
 
     def _note_locked(self, slots: Collection[HeldSlot]) -> None:
         if slots and not self.has_locked:
-            say(logger, logging.WARNING, _LOCKED, self._name, _shown(slots))
+            say(logger, logging.WARNING, _LOCKED, self._name, _names(slots))
         self.has_locked = bool(slots)
 
     def lose_unkept(self) -> None:
         """End the claims whose locks may have expired."""
-        kept = self.kept(self._book.all)
+        kept = self.in_time(self._book.all)
         unkept = [each for each in self._book.all if each not in kept]
         self.lose(unkept, "their locks could not be extended in time")
 
@@ -250,5 +250,5 @@ class SlotHolder:
             say(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
 
 
-def _shown(slots: Collection[HeldSlot]) -> str:
+def _names(slots: Collection[HeldSlot]) -> str:
     return named([held.slot for held in slots])

@@ -93,7 +93,7 @@ class StreamLog:
         """
         call = self._call(stream, messages, expected)
         with _append_errors(call):
-            return _appended(await call_async(connection, call))
+            return _decode(await call_async(connection, call))
 
     def append_sync(
         self,
@@ -109,7 +109,7 @@ class StreamLog:
         """
         call = self._call(stream, messages, expected)
         with _append_errors(call):
-            return _appended(call_sync(connection, call))
+            return _decode(call_sync(connection, call))
 
     @asynccontextmanager
     async def notifier(
@@ -147,14 +147,14 @@ class StreamLog:
     def _call(
         self, stream: str, messages: NewMessage | Iterable[NewMessage], expected: int | None
     ) -> Query:
-        listed = _listed(messages)
+        listed = _check_messages(messages)
         return append_call(self._schema, stream_name(stream), listed, expected_version(expected))
 
     def __repr__(self) -> str:
         return f"StreamLog({self._schema!r})"
 
 
-def _listed(messages: object) -> list[NewMessage]:
+def _check_messages(messages: object) -> list[NewMessage]:
     """Return the messages as a list. Raises `ConfigError`."""
     if isinstance(messages, NewMessage):
         return [messages]
@@ -244,7 +244,7 @@ def _json(message: NewMessage) -> str:
     )
 
 
-def _appended(rows: Iterable[Sequence[Any]]) -> list[Appended]:
+def _decode(rows: Iterable[Sequence[Any]]) -> list[Appended]:
     return [
         Appended(position, version, UUID(id_), time_of(at), is_new)
         for position, version, id_, at, is_new in rows

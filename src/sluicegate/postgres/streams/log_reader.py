@@ -93,7 +93,7 @@ class LogReader:
             f"SELECT {schema}.horizon() AS position, "
             f"(SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last"
         )
-        self._scan = _limited(
+        self._scan = _limit(
             f"SELECT {STORED} FROM {schema}.message m WHERE m.position >= $1 AND "
             f"m.position <= $2 AND m.position >= ($3::bigint[])[m.slot + 1] AND {condition} "
             "ORDER BY m.position LIMIT $4"
@@ -101,7 +101,7 @@ class LogReader:
         queries = UnreadQueries(schema, GIVEN, condition, "$4")
         self._oldest = queries.oldest("c.slot, extract(epoch FROM r.at)::float8 AS at")
         self._unread = queries.by_slot("$5")
-        self._probe = _limited(
+        self._probe = _limit(
             "SELECT r.* FROM unnest($1::smallint[], $2::bigint[]) AS c(slot, cursor) "
             f"CROSS JOIN LATERAL (SELECT {STORED} FROM {schema}.message m WHERE m.slot = c.slot "
             f"AND m.position >= c.cursor AND m.position <= $3 AND {condition} "
@@ -148,7 +148,7 @@ class LogReader:
         milliseconds, up to `last` and without the positions in `earlier`. Slots without unread
         messages are left out.
         """
-        rows = await self._connections.fetch(self._oldest, *_given(cursors, earlier), last)
+        rows = await self._connections.fetch(self._oldest, *_arguments(cursors, earlier), last)
         return {row["slot"]: row["at"] for row in rows}
 
     async def unread(
@@ -157,7 +157,9 @@ class LogReader:
         """Return the number and the age of the unread messages of each of these slots, up to `last`
         and without the positions in `earlier`. Counts at most `most` messages of each slot.
         """
-        rows = await self._connections.fetch(self._unread, *_given(cursors, earlier), last, most)
+        rows = await self._connections.fetch(
+            self._unread, *_arguments(cursors, earlier), last, most
+        )
         found = {row["slot"]: Unread(row["messages"], row["seconds"]) for row in rows}
         return {slot: found.get(slot, Unread(0, 0.0)) for slot in cursors}
 
@@ -208,11 +210,11 @@ class LogReader:
         return appender_of(await self._connections.fetch(oldest_appender(self._schema)))
 
 
-def _limited(page: str) -> str:
+def _limit(page: str) -> str:
     return within(_COLUMNS, page, "$5::bigint", "m.position")
 
 
-def _given(cursors: Mapping[int, int], earlier: Collection[int]) -> tuple[object, ...]:
+def _arguments(cursors: Mapping[int, int], earlier: Collection[int]) -> tuple[object, ...]:
     """Build the arguments of `GIVEN`, with the unread positions of `earlier`."""
     least = min(cursors.values(), default=0)
     return list(cursors), list(cursors.values()), [each for each in earlier if each >= least]
@@ -260,7 +262,7 @@ def pages(wanted: Iterable[HeldSlot], horizon: int, room: int, turn: int) -> lis
 
     `turn` changes with each call.
     """
-    groups = _grouped(wanted, horizon)
+    groups = _group(wanted, horizon)
     if not groups:
         return []
     ends = [*(group[0].cursor - 1 for group in groups[1:]), horizon]
@@ -276,7 +278,7 @@ def pages(wanted: Iterable[HeldSlot], horizon: int, room: int, turn: int) -> lis
     ]
 
 
-def _grouped(wanted: Iterable[HeldSlot], horizon: int) -> list[list[HeldSlot]]:
+def _group(wanted: Iterable[HeldSlot], horizon: int) -> list[list[HeldSlot]]:
     groups: list[list[HeldSlot]] = []
     behind = [held for held in wanted if held.cursor <= horizon]
     for held in sorted(behind, key=lambda held: held.cursor):
@@ -322,7 +324,7 @@ class StreamDelivery:
         while True:
             plan = pages(wanted, self._horizon, most, self._turn)
             if not plan and is_fresh:
-                return await self._told(wanted)
+                return await self._report(wanted)
             if not plan:
                 self._horizon = max(self._horizon, (await self._log.horizon()).position)
                 is_fresh = True
@@ -330,10 +332,10 @@ class StreamDelivery:
             self._turn += 1
             share = max(1, most_bytes // len(plan))
             read = [(page, await self._log.records(page, share)) for page in plan]
-            if found := self._delivered(read):
+            if found := self._take(read):
                 return found
 
-    def _delivered(self, read: Sequence[tuple[Page, PageRows]]) -> list[Fetched]:
+    def _take(self, read: Sequence[tuple[Page, PageRows]]) -> list[Fetched]:
         records: dict[int, list[Record]] = {}
         left_out: set[int] = set()
         for page, (rows, cut) in read:
@@ -355,7 +357,7 @@ class StreamDelivery:
             if (held.slot in records or held.slot in left_out) and self._book.holds(held)
         ]
 
-    async def _told(self, wanted: Sequence[HeldSlot]) -> list[Fetched]:
+    async def _report(self, wanted: Sequence[HeldSlot]) -> list[Fetched]:
         far = [held for held in wanted if held.cursor - held.told >= TELL_AFTER]
         if far:
             self._visible = max(self._visible, await self._log.last_visible())

@@ -149,7 +149,7 @@ class Looker:
             self._give_up(_surplus(*await self._by_need(positions, horizon), -room))
         elif room:
             free = self._free(positions)
-            await self._claim(await self._ordered(free, horizon, room), room)
+            await self._claim(await self._order(free, horizon, room), room)
 
     async def _take_turns(
         self, positions: Mapping[int, Position], horizon: int, share: int
@@ -188,7 +188,7 @@ class Looker:
         needed.sort(key=lambda each: unread[each.slot])
         return needed, [each for each in held if each.slot not in unread]
 
-    async def _ordered(self, free: Mapping[int, int], horizon: int, room: int) -> list[int]:
+    async def _order(self, free: Mapping[int, int], horizon: int, room: int) -> list[int]:
         """Order free slots: those with the oldest unread messages first, idle ones last."""
         if room >= len(free):
             return list(free)

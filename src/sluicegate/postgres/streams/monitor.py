@@ -114,7 +114,7 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
 
     async def _read(self, clock: Clock) -> LogFigures:
         queries = LogQueries(SchemaAccess(self._opened, self._schema, self._access.place, "log"))
-        horizon = self._aged(await queries.horizon(), clock.now())
+        horizon = self._age(await queries.horizon(), clock.now())
         found = await queries.subscriptions(self._lease)
         subscriptions = {
             name: await self._with_backlog(queries, name, stored, horizon.position)
@@ -124,7 +124,7 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
             horizon, subscriptions, await queries.parked_keys(), await queries.tables()
         )
 
-    def _aged(self, horizon: HorizonStats, now: float) -> HorizonStats:
+    def _age(self, horizon: HorizonStats, now: float) -> HorizonStats:
         if horizon.position != self._at or not horizon.distance:
             self._at, self._since = horizon.position, now
         return replace(horizon, age=now - self._since)

@@ -177,7 +177,7 @@ class LogQueries:
 
     async def backlog(self, name: str, selection: str, horizon: int, most: int) -> Backlog:
         """Return a subscription's backlog up to the horizon; counts at most `most` messages."""
-        chosen = StreamSelection.parsed(selection)
+        chosen = StreamSelection.parse(selection)
         values = chosen.parameters
         places = [f"${3 + number}::text[]" for number in range(len(values))]
         schema = quoted(self._schema)
@@ -195,7 +195,7 @@ class LogQueries:
 
     async def slots(self, name: str, selection: str, horizon: int, most: int) -> list[SlotStats]:
         """Return the slots of a subscription; counts at most `most` messages in each."""
-        chosen = StreamSelection.parsed(selection)
+        chosen = StreamSelection.parse(selection)
         query = _chosen(_SLOTS, chosen, 4)
         rows = await self._access.rows(query, name, horizon, most, *chosen.parameters)
         return [SlotStats(*row) for row in rows]

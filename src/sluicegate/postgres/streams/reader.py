@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..._core import checks
 from ..._core.clock import LOOP_CLOCK
-from .drivers import call_async, call_sync, read_told
+from .drivers import call_async, call_sync, read_errors
 from .message import UndecodableMessage
 from .reading import POLL, LogReading, StreamReading, sleep_query
 from .selection import StreamSelection
@@ -157,7 +157,7 @@ class StreamReader:
                 await LOOP_CLOCK.sleep(pause)
 
     async def _rows(self, query: Query) -> Rows:
-        with read_told(self._schema):
+        with read_errors(self._schema):
             return await call_async(self._connection, query)
 
     def __repr__(self) -> str:
@@ -241,7 +241,7 @@ class SyncStreamReader:
                 self._rows(sleep_query(self._schema, pause))
 
     def _rows(self, query: Query) -> Rows:
-        with read_told(self._schema):
+        with read_errors(self._schema):
             return call_sync(self._connection, query)
 
     def __repr__(self) -> str:

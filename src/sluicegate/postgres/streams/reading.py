@@ -181,10 +181,10 @@ class LogReading:
     def take(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
         """See `PagedReading`."""
         if self._step is _Step.PAGES:
-            return self._taken(rows)
+            return self._take_page(rows)
         if self._step is _Step.HORIZON:
             self._horizon = rows[0][0]
-            self._step = self._begun() if self._after is None else _Step.PAGES
+            self._step = self._begin() if self._after is None else _Step.PAGES
         elif self._step is _Step.TIME:
             found = rows[0][0]
             self._after = self._horizon if found is None else min(self._horizon, found - 1)
@@ -202,7 +202,7 @@ class LogReading:
     def _reached(self) -> int:
         return 0 if self._after is None else self._after
 
-    def _begun(self) -> _Step:
+    def _begin(self) -> _Step:
         """Record the first horizon; return the next step."""
         self._first_horizon = self._horizon
         if isinstance(self._start, datetime):
@@ -235,7 +235,7 @@ class LogReading:
         template = within(COLUMNS, page, str(PAGE_BYTES), order)
         return Query(self._schema, template, (*values, min(self._page, self._left)))
 
-    def _taken(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
+    def _take_page(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
         found = [stored_message(row) for row in rows]
         is_last = len(found) < min(self._page, self._left) and not is_cut(rows)
         if self._backwards:

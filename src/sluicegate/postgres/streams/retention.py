@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..._core import checks
 from ..._core.checks import bad
 from ..records.values import aware, microseconds_of
-from .drivers import Query, call_async, read_told
+from .drivers import Query, call_async, read_errors
 from .message import stream_name
 from .reading import LAST
 
@@ -175,7 +175,7 @@ class StreamRetention:
     async def _rows(
         self, connection: AsyncUserConnection, template: str, *values: str | int | None
     ) -> list[tuple[Any, ...]]:
-        with read_told(self._schema, _BY_OWNER):
+        with read_errors(self._schema, _BY_OWNER):
             found = await call_async(connection, Query(self._schema, template, values))
         return [tuple(row) for row in found]
 

@@ -57,7 +57,7 @@ class StreamSelection:
         return cls(streams=tuple(sorted(set(cast("list[str]", names)))))
 
     @classmethod
-    def parsed(cls, text: str) -> StreamSelection:
+    def parse(cls, text: str) -> StreamSelection:
         """Parse the text of a selection. Raises `ValueError`."""
         found = json.loads(text)
         return cls(found.get("category"), tuple(found.get("streams", ())))

@@ -153,7 +153,7 @@ class OpenStream(Serving):
                 raise self._failure
             heard = self.news.count
             try:
-                found = await self._delivered(claims, most)
+                found = await self._deliver(claims, most)
                 self._troubles.note("reading", None)
                 if found:
                     return found
@@ -172,10 +172,10 @@ class OpenStream(Serving):
                 delay = min(RETRY_TO, 2 * delay)
             await wait_until(clock, clock.now() + delay, self.news)
 
-    async def _delivered(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+    async def _deliver(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         if self._looker.is_paused:
             return []
-        paused, kept = self._looker.paused, self._holder.kept(self._book.among(claims))
+        paused, kept = self._looker.paused, self._holder.in_time(self._book.among(claims))
         wanted = [held for held in kept if held.slot not in paused]
         return await self._delivery.fetch(wanted, most, self._host.room_bytes)
 

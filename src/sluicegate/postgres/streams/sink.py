@@ -202,7 +202,7 @@ class MessageColumns:
     def __len__(self) -> int:
         return len(self.streams)
 
-    def kept(self, places: Sequence[int]) -> MessageColumns:
+    def pick(self, places: Sequence[int]) -> MessageColumns:
         """Return the messages at these places."""
         streams, types, data, metadata, ids = (
             [column[place] for place in places] for column in self.texts
@@ -241,8 +241,8 @@ class _GivenMessages(GivenRecords[MessageColumns]):
         self.columns.data.extend(texts)
         return faults
 
-    def _kept(self, places: Sequence[int]) -> MessageColumns:
-        return self.columns.kept(places)
+    def _pick(self, places: Sequence[int]) -> MessageColumns:
+        return self.columns.pick(places)
 
 
 def _metadata(value: object) -> str:
@@ -310,7 +310,7 @@ class _StreamWrite(RecordWrite[MessageColumns]):
 
     async def _send(self, con: PoolConnectionProxy[Any], places: Sequence[int]) -> Answers:
         """Append messages one by one inside the server."""
-        columns = self._given.columns.kept(places)
+        columns = self._given.columns.pick(places)
         groups = None
         if (of_batch := self._groups) is not None:
             groups = [of_batch[self._given.indices[place]] for place in places]

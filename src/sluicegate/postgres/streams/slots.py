@@ -118,7 +118,7 @@ class HeldSlot:
         self.attempts.append(position)
         return Move(self.stored, position)
 
-    def answered(self, position: Position) -> None:
+    def record(self, position: Position) -> None:
         """Record the position that is stored now."""
         self.stored = position
         self.attempts = []
@@ -229,7 +229,7 @@ class StoredSlots:
         if found is None:
             raise ConfigError(_DELETED % self._name)
         if found.selection != self._selection.text:
-            told = (self._name, _shown(found.selection), self._selection)
+            told = (self._name, _readable(found.selection), self._selection)
             raise ConfigError(_ANOTHER % told)
         if found.earlier == self._earlier:  # the same object, for fast comparisons
             return replace(found, earlier=self._earlier)
@@ -285,9 +285,9 @@ class StoredSlots:
         stored = [held for held in positions if held.slot in done]
         for held in positions:
             if held.slot in done:
-                held.answered(positions[held])
+                held.record(positions[held])
             elif held.slot in locked:
-                held.answered(held.stored)
+                held.record(held.stored)
         refused = [held for held in positions if held.slot not in {*done, *locked}]
         return stored, refused
 
@@ -298,7 +298,7 @@ class StoredSlots:
         now = (await self.read()).positions
         for held in doubtful:
             if self.are_elsewhere or held.accepts(now[held.slot]):
-                held.answered(now[held.slot])
+                held.record(now[held.slot])
         return [held for held in doubtful if held.attempts]
 
     def release(self, slots: Collection[int]) -> None:
@@ -308,8 +308,8 @@ class StoredSlots:
             self._store.release([TopicPartition(topic, slot) for slot in slots])
 
 
-def _shown(selection: str) -> str:
+def _readable(selection: str) -> str:
     try:
-        return str(StreamSelection.parsed(selection))
+        return str(StreamSelection.parse(selection))
     except ValueError:
         return selection  # from a later release, or from a custom state
