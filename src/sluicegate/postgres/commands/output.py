@@ -1,5 +1,5 @@
-"""The output of `sluicegate stream`: tables or JSON on standard output, messages on standard
-error.
+"""The output of `sluicegate queue` and `stream`: tables or JSON on standard output, messages and
+progress on standard error.
 """
 
 from __future__ import annotations

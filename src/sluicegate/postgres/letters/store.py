@@ -1,13 +1,10 @@
 """Dead letters in a table, as written by `PostgresSink` with `DeadLetterRecord.as_row`.
 
-Replays write their notes to three columns of the same table. A session-level advisory lock admits
-one replay at a time.
-
-A connection to the database of dead letters. Its errors contain no passwords or item values.
-
-Statements are not prepared, and behind a pooler each runs in a transaction block. A session-level
-lock admits one replay at a time. Behind a pooler, a session is assigned for one transaction only,
-so an open transaction on a second connection holds the lock.
+1. Replays write their notes to three columns of the same table. A session-level advisory lock
+   admits one replay at a time. Behind a pooler, a session is assigned for one transaction only, so
+   an open transaction on a second connection holds the lock.
+2. Statements are not prepared, and behind a pooler each runs in a transaction block. Errors contain
+   no passwords or item values.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The metrics of queues: one table for all exporters, read from `QueueMonitor.stats()`.
+"""The metrics of queues and of logs of streams: one table for all exporters, read from the `stats()` of
+their monitors.
 
 Several monitors of one schema have the same values, so the greatest value per name is shown.
-
-The metrics of logs of streams: one table for all exporters, read from `StreamMonitor.stats()`.
-
-Several monitors of one log have the same values, so the greatest value per name is shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The common base of the monitor observers for all exporters."""
+"""The observers of monitors that show the figures as metrics, for each exporter."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from ..._core.public import publish_all
 from ..records.monitor import QueueObserver
 from .admin import QueueAdmin
 from .contents import JobAdmin, LaneAdmin, OnBatch, Retained, StoppedJob
-from .jobs import Enqueued
+from .enqueue import Enqueued
 from .monitor import QueueMonitor
 from .report import QueueReport
 from .ring import SlotRange

@@ -1,13 +1,10 @@
-"""The keys of a queue: list, block, park and continue them.
+"""The contents of a queue: its keys, its jobs outside of lanes, dead letters, and old jobs.
 
 1. A change is one statement: it takes effect completely or not at all, even if its caller is
-   cancelled.
+   cancelled. Many rows are processed in batches, each in its own transaction: a cancelled call has
+   processed complete batches, and a later call continues.
 2. If a key has a lease when it is parked or continued, the lease is settled as usual: it is fenced
    by its number.
-
-Processes many rows in batches, each in its own transaction.
-
-A cancelled call has processed complete batches, and a later call continues.
 """
 
 from __future__ import annotations

@@ -16,17 +16,6 @@
 8. A lane that another session has locked, such as an operator's, delays its key only. It is left out
    of the common statements. `_settle_locked` settles it as soon as it is free, and its extension is
    tried again. Its lease is lost if it is not extended in time, or if the server has ended it.
-
-Claims more jobs, independently of fetches.
-
-1. Only one claim is in progress at a time, in its own task. A cancelled fetch does not cancel it,
-   and its jobs wait for the next fetch, so no lease is forgotten.
-2. The number of keys to claim is estimated from the last claims, to fill the room of the fetch.
-   Excess jobs wait here, under their leases. While fewer keys are ready than requested, each key is
-   leased with more of its jobs, since no other key is waiting. This is not known after a claim that
-   the limit in bytes may have cut.
-3. A lease ends at the latest `lease` seconds after its request, by the local clock; its time on the
-   server begins later.
 """
 
 from __future__ import annotations
@@ -464,7 +453,17 @@ FEW_KEYS = 10
 
 
 class Claimer:
-    """Claims jobs for one open source."""
+    """Claims jobs for one open source, independently of fetches.
+
+    1. Only one claim is in progress at a time, in its own task. A cancelled fetch does not cancel it,
+       and its jobs wait for the next fetch, so no lease is forgotten.
+    2. The number of keys to claim is estimated from the last claims, to fill the room of the fetch.
+       Excess jobs wait here, under their leases. While fewer keys are ready than requested, each key is
+       leased with more of its jobs, since no other key is waiting. This is not known after a claim that
+       the limit in bytes may have cut.
+    3. A lease ends at the latest `lease` seconds after its request, by the local clock; its time on the
+       server begins later.
+    """
 
     def __init__(
         self, queue: QueueLeases, book: LeaseBook, options: QueueOptions, clock: Clock

@@ -34,23 +34,21 @@ from ..records.values import json_texts_of
 from ..schema.opened import DEFAULT_SCHEMA
 from .enqueue import (
     FULL,
-    NO_QUEUE,
-    NO_SLOT,
-    create_command,
-    enqueue_statement,
-    max_depth_query,
-    opened_queue,
-    queue_channel,
-)
-from .jobs import (
     LONGEST_PAYLOAD,
     NEW,
+    NO_QUEUE,
+    NO_SLOT,
     Enqueued,
     JobColumns,
+    create_command,
     due_text,
+    enqueue_statement,
     headers_text,
     job_key,
     job_priority,
+    max_depth_query,
+    opened_queue,
+    queue_channel,
     queue_name,
     queueing_lock,
 )

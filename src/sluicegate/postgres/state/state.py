@@ -1,7 +1,5 @@
 """The state of partitions in PostgreSQL, stored in the transaction of their positions.
 
-States and positions in tables of PostgreSQL.
-
 1. The position moves last in a transaction, on the condition that the ownership and the known
    position are unchanged.
 2. Each transaction writes a mark beside the state, with the position and a number that the

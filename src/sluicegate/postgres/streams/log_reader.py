@@ -1,4 +1,4 @@
-"""Reads the messages of a log, up to its horizon.
+"""Reads the messages of a log, up to its horizon, and delivers them to the claims of slots.
 
 1. The horizon is read first; messages are read in a later statement, and only up to it. A horizon
    remains valid forever, so it is read again only when everything up to it was read.
@@ -8,22 +8,11 @@
 3. A message is decoded by itself (`UndecodableRecord`), and no column fails for others.
 4. The search for unread messages probes each slot's index after its position, so an idle slot costs
    no scan.
-
-Selects the part of the log to read next, for slots with different cursors. Pure.
-
-1. Slots whose cursors are close together form a group, and are read by one scan in the order of
+5. Slots whose cursors are close together form a group, and are read by one scan in the order of
    positions. A group is read up to the first cursor of the next group, and then becomes part of it.
-2. The group that is farthest behind comes first. A second group gets half of the room, so that a
+6. The group that is farthest behind comes first. A second group gets half of the room, so that a
    slot with a long backlog does not starve the others; the other groups take turns as the second
    one.
-
-Fetches of one open source: reads pages of the log, and delivers their messages to claims.
-
-1. A cancelled fetch has delivered nothing: cursors move in one stretch after the last query, and a
-   claim that has ended in the meantime delivers nothing.
-2. Offsets between messages have no record. They are reported to the consumer with the next record
-   of the slot, and without one only after `TELL_AFTER` positions, because each report is a position
-   to store. A skipped message is reported at once, so that it is not taken for unread.
 """
 
 from __future__ import annotations
@@ -293,7 +282,14 @@ TELL_AFTER = 10_000
 
 
 class StreamDelivery:
-    """Reads the log for the held slots."""
+    """Fetches of one open source: reads pages of the log, and delivers their messages to claims.
+
+    1. A cancelled fetch has delivered nothing: cursors move in one stretch after the last query, and a
+       claim that has ended in the meantime delivers nothing.
+    2. Offsets between messages have no record. They are reported to the consumer with the next record
+       of the slot, and without one only after `TELL_AFTER` positions, because each report is a position
+       to store. A skipped message is reported at once, so that it is not taken for unread.
+    """
 
     def __init__(self, log: LogReader, book: SlotBook) -> None:
         self._log = log

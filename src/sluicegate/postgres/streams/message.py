@@ -1,15 +1,9 @@
-"""Messages to append, checked before sending; and appended messages. Pure.
+"""Messages: those to append, checked before sending, and those stored in the log. Pure.
 
 1. Data and metadata are JSON. They are encoded when the message is created: a value without a JSON
    form raises there, and a later change of a mutable object has no effect.
-2. JSON that PostgreSQL's `jsonb` does not support is also refused: the character U+0000, and lone
-   surrogates.
-
-Stored messages of the log, and their decoding. Pure.
-
-A message is decoded by itself. PostgreSQL accepts values that Python does not decode: numbers of
-more than 4,300 digits, deeply nested JSON, and times before the year 1 or without end. The columns
-can be read whatever a message contains, so that one message is not in the way of others.
+2. A stored message is decoded by itself. The columns can be read whatever a message contains, so
+   that one message is not in the way of others.
 """
 
 from __future__ import annotations

@@ -1,14 +1,4 @@
-"""The checked arguments of a source.
-
-The start of a subscription: fixed once, for all processes that serve it.
-
-1. The horizon is read first, and the visible messages beyond it in a later statement. A message
-   beyond the horizon that is visible then was appended before the start. Any other one becomes
-   visible later, and is delivered.
-2. A start at a time begins at the first message of that time or later. Older messages after it,
-   caused by a clock that jumped or by concurrent transactions, are skipped by their positions. All
-   messages appended after the start are delivered, regardless of the clock.
-"""
+"""The checked arguments of a source, and the start of a subscription."""
 
 from __future__ import annotations
 
@@ -94,7 +84,16 @@ _TOO_MANY = (
 
 @dataclass(frozen=True, slots=True)
 class StreamStartPoint:
-    """The beginning, the next message, or a time."""
+    """The start of a subscription: the beginning, the next message, or a time. It is fixed once, for all
+    processes that serve the subscription.
+
+    1. The horizon is read first, and the visible messages beyond it in a later statement. A message
+       beyond the horizon that is visible then was appended before the start. Any other one becomes
+       visible later, and is delivered.
+    2. A start at a time begins at the first message of that time or later. Older messages after it,
+       caused by a clock that jumped or by concurrent transactions, are skipped by their positions. All
+       messages appended after the start are delivered, regardless of the clock.
+    """
 
     kind: StreamStart | Literal["time"]
     time: datetime | None = None

@@ -1,10 +1,9 @@
-"""A monitor's queries about a log. Each query is bounded, or ends at its timeout.
+"""Queries about a log: how far it can be read, its subscriptions, and their unread messages by slot.
 
-Queries for the unread messages of a log by slot: the oldest one, and their number.
-
-1. Cursors are a subquery with the columns `slot`, `position` (everything before it is read) and
+1. Each query is bounded, or ends at its timeout.
+2. Cursors are a subquery with the columns `slot`, `position` (everything before it is read) and
    `earlier` (positions that are not delivered).
-2. Each slot is one index probe, from its position to the horizon, which is read in an earlier
+3. Each slot is one index probe, from its position to the horizon, which is read in an earlier
    statement.
 """
 
@@ -19,9 +18,6 @@ from .stats import Backlog, HorizonStats, SlotStats, SubscriptionStats, TableSta
 
 if TYPE_CHECKING:
     from ..records.access import SchemaAccess
-
-
-# the quoted name of the schema, and conditions of the library
 
 
 GIVEN = (

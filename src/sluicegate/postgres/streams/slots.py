@@ -1,6 +1,4 @@
-"""The slots held by this process, each with its cursor, reported offset and stored position.
-
-No clock, no I/O.
+"""The slots held by this process, and the stored positions of the subscription.
 
 1. Each message before `cursor` has been delivered, or is not in the selection.
 2. `told` is the offset reported to the consumer. It never exceeds the last visible message, so that
@@ -10,14 +8,6 @@ No clock, no I/O.
 4. A claim is valid for the time of a lease after its lock was taken or extended.
 5. The positions that a claim skips are known from its start. More may be added. If a position that
    may already have been skipped has to be delivered after all, the claim begins again.
-
-The stored positions of a subscription: its own, or those of a store, which take precedence.
-
-1. A move states the position that it starts from. If it is refused, another process or an operator
-   has moved the slot, and its claim is lost.
-2. After an attempt without an answer, the position is read before the next move.
-3. With a position store, the subscription's own positions are copies, for tools that show the lag,
-   and for the order in which slots are claimed. A failed copy is only logged.
 """
 
 from __future__ import annotations
@@ -201,7 +191,15 @@ _NOT_COPIED = "%s: positions are stored, but not copied to the subscription (%s)
 
 
 class StoredSlots:
-    """Reads and moves the positions of slots."""
+    """Reads and moves the stored positions: the subscription's own, or those of a store, which take
+    precedence.
+
+    1. A move states the position that it starts from. If it is refused, another process or an operator
+       has moved the slot, and its claim is lost.
+    2. After an attempt without an answer, the position is read before the next move.
+    3. With a position store, the subscription's own positions are copies, for tools that show the lag,
+       and for the order in which slots are claimed. A failed copy is only logged.
+    """
 
     def __init__(
         self,

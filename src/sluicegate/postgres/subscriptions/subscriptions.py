@@ -1,6 +1,4 @@
-"""Subscriptions in the schema of the log.
-
-The rows of subscriptions in the schema of the log: positions, and leases as locks.
+"""Subscriptions in the schema of the log: positions, and leases as locks.
 
 1. A lease is an epoch and a time. A new holder increases the epoch. A store, a keep and an unlock
    state the epoch of their lease, and do not change a row with another epoch.
