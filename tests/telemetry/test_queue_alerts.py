@@ -9,7 +9,7 @@ import yaml
 from tests.telemetry.test_alerts import check_rules
 from tests.telemetry.test_consumer_alerts import scenario
 
-from sluicegate.postgres.metrics.definitions import QUEUES
+from sluicegate.postgres.metrics.queue_definitions import QUEUES
 from sluicegate.telemetry import alert_rules
 
 if TYPE_CHECKING:

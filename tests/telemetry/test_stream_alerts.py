@@ -9,7 +9,7 @@ import yaml
 from tests.telemetry.test_alerts import check_rules
 from tests.telemetry.test_consumer_alerts import scenario
 
-from sluicegate.postgres.metrics.definitions import STREAM
+from sluicegate.postgres.metrics.stream_definitions import STREAM
 from sluicegate.telemetry import alert_rules
 
 if TYPE_CHECKING:
