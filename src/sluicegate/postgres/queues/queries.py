@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..schema.queue_contents import LOOKED_AT, WITHOUT_LANE
-from . import sql
+from .sql import KEY, LANE_KEYS, LANES, MEMBERS, RANGES, SNAPSHOT, STATS, TABLE_FIGURES, WRITER
 from .ring import gaps
 from .settings import COLUMNS, QueueSettings
 from .stats import LaneStats, MemberStats, OpenTransaction, QueueStats, RangeStats, StoredQueue
@@ -45,7 +45,7 @@ class QueueQueries:
 
     async def stats(self, queue: StoredQueue, count_to: int) -> QueueStats | None:
         """Return the figures of a queue; `None` if it no longer exists."""
-        rows = await self._access.rows(sql.STATS, queue.name, count_to)
+        rows = await self._access.rows(STATS, queue.name, count_to)
         if not rows:
             return None
         unowned: int | None = None
@@ -64,7 +64,7 @@ class QueueQueries:
         keys: list[str] = []
         for state in states:
             if len(keys) < limit:
-                rows = await self._access.rows(sql.LANE_KEYS[state], queue.name, limit - len(keys))
+                rows = await self._access.rows(LANE_KEYS[state], queue.name, limit - len(keys))
                 keys += [row[0] for row in rows]
         return await self.lanes_of(queue, keys, count_to)
 
@@ -73,7 +73,7 @@ class QueueQueries:
     ) -> list[LaneStats]:
         """Return the existing lanes of these keys."""
         is_one = queue.settings.ordering_required
-        query = sql.LANES.replace("{of_lane}", "" if is_one else "AND j.key = l.key")
+        query = LANES.replace("{of_lane}", "" if is_one else "AND j.key = l.key")
         query = query.replace(
             "{order}", "j.queue, j.place" if is_one else "j.queue, j.key, j.place"
         )
@@ -84,26 +84,26 @@ class QueueQueries:
         """Return whether the key has bells, whether it has jobs that are due, and the seconds until
         its next delayed job is due.
         """
-        ((bells, jobs, due_in),) = await self._access.rows(sql.KEY, queue, key)
+        ((bells, jobs, due_in),) = await self._access.rows(KEY, queue, key)
         return bool(bells), bool(jobs), due_in
 
     async def members(self, queue: str) -> list[MemberStats]:
         """Return the consumers that have not left."""
-        return [MemberStats(*row) for row in await self._access.rows(sql.MEMBERS, queue)]
+        return [MemberStats(*row) for row in await self._access.rows(MEMBERS, queue)]
 
     async def ranges(self, queue: str, group: str | None = None) -> list[RangeStats]:
         """Return the ranges of slots, of one group or of all."""
-        return [RangeStats(*row) for row in await self._access.rows(sql.RANGES, queue, group)]
+        return [RangeStats(*row) for row in await self._access.rows(RANGES, queue, group)]
 
     async def transactions(self) -> tuple[OpenTransaction | None, OpenTransaction | None]:
         """Return the oldest open writer of jobs, and the transaction with the oldest snapshot."""
-        writer = await self._access.rows(sql.WRITER)
-        snapshot = await self._access.rows(sql.SNAPSHOT)
+        writer = await self._access.rows(WRITER)
+        snapshot = await self._access.rows(SNAPSHOT)
         return _transaction(writer), _transaction(snapshot)
 
     async def tables(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return the dead rows and the sizes of the queue tables."""
-        rows = await self._access.rows(sql.TABLES, self._access.schema, [*TABLES])
+        rows = await self._access.rows(TABLE_FIGURES, self._access.schema, [*TABLES])
         return {row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows}
 
 

@@ -175,7 +175,7 @@ WHERE a.backend_xmin IS NOT NULL AND a.datname = current_database() AND a.pid <>
 ORDER BY age(a.backend_xmin) DESC, a.xact_start LIMIT 1
 """
 """The transaction with the oldest snapshot, which keeps dead rows. A vacuum's own snapshot keeps none."""
-TABLES = """
+TABLE_FIGURES = """
 SELECT relname AS name, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
 FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::name[])
 """
