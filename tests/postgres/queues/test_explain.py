@@ -12,8 +12,8 @@ from tests.postgres.queues.operated_help import end, fail, operated
 from tests.postgres.queues.source.outages_help import Watched
 
 from sluicegate import Consumer
-from sluicegate.postgres.commands.queue_output import print_lag
-from sluicegate.postgres.queues import sql as queue_sql
+from sluicegate.postgres.commands.output import print_queue_lag as print_lag
+from sluicegate.postgres.queues import queries as queue_sql
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

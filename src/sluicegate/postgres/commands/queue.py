@@ -20,9 +20,11 @@ from ...cli.parser import DSN
 from ...letters.text import printable
 from ..queues.admin import QueueAdmin
 from ..queues.settings import QueueSettings
-from .output import Progress, answer, print_json
+from .output import Progress, answer, print_json, print_lanes, print_queues
+from .output import print_queue_lag as print_lag
+from .output import print_queue_report as print_report
+from .output import queue_report_as_dict as report_as_dict
 from .queue_arguments import queue_options
-from .queue_output import print_lag, print_lanes, print_queues, print_report, report_as_dict
 
 if TYPE_CHECKING:
     import argparse

@@ -6,26 +6,30 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from ..._core.subscriptions import SLOTS
 from ...cli.confirm import confirmed
 from ...cli.dlq.output import say
 from ...cli.exits import BAD_USE, OK
 from ...cli.group import Group
 from ...cli.named import UseError
 from ...cli.parser import DSN
+from ...cli.when import when
 from ...letters.text import printable
-from ..streams.admin import SubscriptionAdmin
+from ..schema.opened import DEFAULT_SCHEMA
+from ..streams.admin import COUNT_TO, SubscriptionAdmin
 from .messages import delete_messages, replay
 from .output import answer, print_json, print_lag, print_lag_of_slots, print_report, report_as_dict
-from .stream_arguments import stream_options
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Coroutine, Iterable
-    from typing import Any
 
+    from ...cli.group import Counts
+    from ...cli.parser import Parser
+    from ..streams.admin import ResetPoint
     from ..streams.stats import SubscriptionReport
 
 
@@ -187,6 +191,189 @@ def _delete(options: argparse.Namespace) -> int:
 
 def _slot_names(slots: Iterable[int]) -> str:
     return ", ".join(map(str, slots))
+
+
+_COMMANDS = {
+    "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",
+    "explain": "print a subscription's positions, why its slots wait, and what holds back the horizon",
+    "pause": "stop the delivery of messages to a subscription, or of some slots",
+    "resume": "end a pause",
+    "reset": "move a subscription to the beginning, the next message, a time or a position",
+    "skip": "skip one message of a subscription",
+    "delete": "delete a subscription, the messages of a stream, or old messages",
+    "replay": "pass messages to a handler again, outside any subscription; stores nothing",
+}
+
+_EXAMPLES = {
+    "pause": "billing --slots 0-15",
+    "reset": "billing --to 2026-01-31T12:00",
+    "skip": "billing 4711 --reason poison",
+    "delete": "--older-than 90d",
+    "replay": "app:handle --category order --from 4000",
+}
+"""The arguments after the DSN in the example of each command; default: a subscription."""
+
+
+def stream_options(parser: Parser, counts: Counts) -> None:
+    """Declare the sub-commands and their arguments."""
+    add = parser.accept_commands("stream_command")
+    for name, text in _COMMANDS.items():
+        example = f"sluicegate stream {name} {DSN} {_EXAMPLES.get(name, 'billing')}"
+        command = add(name, text, example)
+        command.add_argument(
+            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
+        )
+        if name != "replay":
+            optional: dict[str, Any] = {"nargs": "?"} if name in {"lag", "delete"} else {}
+            told = {"lag": "the subscription (default: all)"}.get(name, "the subscription")
+            command.add_argument("subscription", metavar="SUBSCRIPTION", help=told, **optional)
+        if name in _OPTIONS:
+            _OPTIONS[name](command, counts)
+        command.add_argument(
+            "--schema",
+            default=DEFAULT_SCHEMA,
+            metavar="NAME",
+            help=f"the log's schema (default: {DEFAULT_SCHEMA})",
+        )
+        if name in {"lag", "explain"}:
+            command.add_argument("--json", action="store_true", help="print JSON")
+            command.add_argument(
+                "--count-to",
+                type=counts(),
+                default=COUNT_TO,
+                metavar="N",
+                help=f"count at most N messages (default: {COUNT_TO})",
+            )
+        if name in {"reset", "skip", "delete"}:
+            command.add_argument("--yes", action="store_true", help="do not ask before the change")
+        if name in {"reset", "delete"}:
+            force = f"{name} it even while processes serve the subscription"
+            if name == "delete":
+                force = (
+                    "delete a subscription even while processes serve it, or messages that a "
+                    "subscription has not handled"
+                )
+            command.add_argument("--force", action="store_true", help=force)
+
+
+def _declare_lag(command: argparse.ArgumentParser, counts: Counts) -> None:
+    del counts
+    command.add_argument(
+        "--slots", action="store_true", help="print one line per slot that has unhandled messages"
+    )
+
+
+def _declare_explain(command: argparse.ArgumentParser, counts: Counts) -> None:
+    del counts
+    command.add_argument(
+        "--all", action="store_true", help="print slots without unhandled messages too"
+    )
+
+
+def _declare_slots(command: argparse.ArgumentParser, counts: Counts) -> None:
+    del counts
+    command.add_argument(
+        "--slots",
+        type=_parse_slots,
+        metavar="SLOTS",
+        help="only these slots: 7, 0-15, or 1,2,8-11",
+    )
+
+
+def _declare_reset(command: argparse.ArgumentParser, counts: Counts) -> None:
+    del counts
+    command.add_argument(
+        "--to",
+        type=_parse_point,
+        required=True,
+        metavar="POINT",
+        help="beginning; next (the next message that is appended); a position; or a time: "
+        "2026-01-31T12:00, or 90m, 12h, 7d ago",
+    )
+
+
+def _declare_skip(command: argparse.ArgumentParser, counts: Counts) -> None:
+    command.add_argument(
+        "position", type=counts(), metavar="POSITION", help="the message's position in the log"
+    )
+    command.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the record")
+
+
+def _declare_delete(command: argparse.ArgumentParser, counts: Counts) -> None:
+    command.add_argument("--stream", metavar="NAME", help="delete all messages of this stream")
+    command.add_argument(
+        "--older-than",
+        type=when,
+        metavar="TIME",
+        help="delete messages appended before TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
+    )
+    command.add_argument(
+        "--before", type=counts(), metavar="POSITION", help="delete messages before POSITION"
+    )
+
+
+def _declare_replay(command: argparse.ArgumentParser, counts: Counts) -> None:
+    command.add_argument(
+        "handler",
+        metavar="MODULE:HANDLER",
+        help="a consumer's handler: a function of one message, async or plain",
+    )
+    chosen = command.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--stream",
+        action="append",
+        metavar="NAME",
+        help='only this stream, or "order-*"; repeatable',
+    )
+    chosen.add_argument("--category", metavar="NAME", help="only streams of this category")
+    command.add_argument(
+        "--from",
+        type=counts(),
+        default=1,
+        dest="first",
+        metavar="POSITION",
+        help="the first position (default: 1)",
+    )
+    command.add_argument(
+        "--to",
+        type=counts(),
+        dest="last",
+        metavar="POSITION",
+        help="the last position (default: the end of the log)",
+    )
+
+
+_OPTIONS: dict[str, Callable[[argparse.ArgumentParser, Counts], None]] = {
+    "lag": _declare_lag,
+    "explain": _declare_explain,
+    "pause": _declare_slots,
+    "resume": _declare_slots,
+    "reset": _declare_reset,
+    "skip": _declare_skip,
+    "delete": _declare_delete,
+    "replay": _declare_replay,
+}
+
+
+def _parse_point(text: str) -> ResetPoint:
+    if text in {"beginning", "next"}:
+        return cast("ResetPoint", text)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else when(text)
+
+
+def _parse_slots(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        ends = (first, last if dash else first)
+        if not all(each.isascii() and each.isdecimal() and int(each) < SLOTS for each in ends):
+            message = f"{text!r} must be numbers below {SLOTS}, such as 7, 0-15 or 1,2,8-11"
+            raise argparse.ArgumentTypeError(message)
+        found += range(int(ends[0]), int(ends[1]) + 1)
+    if not found:
+        message = f"{text!r} contains no slot"
+        raise argparse.ArgumentTypeError(message)
+    return found
 
 
 GROUP = Group(
