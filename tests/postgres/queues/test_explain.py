@@ -12,7 +12,7 @@ from tests.postgres.queues.operated_help import end, fail, operated
 from tests.postgres.queues.source.outages_help import Watched
 
 from sluicegate import Consumer
-from sluicegate.postgres.commands.output import print_queue_lag as print_lag
+from sluicegate.postgres.commands.output import print_queue_lag
 from sluicegate.postgres.queues import queries as queue_sql
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ async def test_jobs_that_were_inserted_without_their_trigger_are_told(
         assert await handled_by_consumer(log, lost) == [4, 5]
         stats = await admin.lag()
         assert stats["mails"].without_lane == 2
-        print_lag(stats, 100, in_json=False)
+        print_queue_lag(stats, 100, in_json=False)
         assert f"mails: {lost}" in capsys.readouterr().out
         assert lost in await notes(admin)
         assert "neither a lane nor a bell" in await why(admin, "a")
