@@ -47,7 +47,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "objects/sink/tables.py": ("parquet",),
     "postgres": ("postgres",),
     "postgres/metrics": ("prometheus",),
-    "postgres/queues/jobs/slots.py": ("blake3",),
+    "postgres/queues/ring.py": ("blake3",),
     "postgres/server.py": ("testing",),
     "redis": ("redis",),
     "spark": ("spark",),

@@ -12,7 +12,7 @@ from tests.postgres.queues.operated_help import operated
 
 from sluicegate import ConfigError
 from sluicegate.postgres import SlotRange
-from sluicegate.postgres.queues.operating.ring import PART, SLOTS, after_move, gaps, in_parts
+from sluicegate.postgres.queues.ring import PART, SLOTS, after_move, gaps, in_parts
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

@@ -16,7 +16,7 @@ asyncpg = pytest.importorskip("asyncpg")
 from tests.postgres.sink.postgres_help import batch_of, database  # noqa: E402
 
 from sluicegate import ArrowBatch, send  # noqa: E402
-from sluicegate.postgres.letters.preparation import prepare  # noqa: E402
+from sluicegate.postgres.letters.store import prepare  # noqa: E402
 from sluicegate.postgres.state.table import StateTable  # noqa: E402
 from sluicegate.sql import SqlSink  # noqa: E402
 

@@ -15,7 +15,7 @@ from tests.postgres.streams.source.test_failures import WITHIN, StreamHost, fetc
 from sluicegate import ConfigError, RefusedError, flow
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresEffects, SubscriptionAdmin, install_streams
-from sluicegate.postgres.streams.source import options
+from sluicegate.postgres.streams import options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

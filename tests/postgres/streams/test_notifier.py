@@ -12,9 +12,8 @@ import pytest
 
 from sluicegate import RowBatch, send
 from sluicegate.postgres import NewMessage, PostgresStreamSink, StreamLog
-from sluicegate.postgres.client.notifications import EVERY
-from sluicegate.postgres.streams.messages.channel import channel_of
-from sluicegate.postgres.streams.messages.notifier import StreamNotifier
+from sluicegate.postgres.client.notifier import EVERY
+from sluicegate.postgres.streams.log import StreamNotifier, channel_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -17,7 +17,7 @@ from sluicegate import ConfigError
 from sluicegate._core.retry_policy import RetryPolicy
 from sluicegate.consumer import Consumer, ConsumerObserver, ParkedRecord
 from sluicegate.postgres import PostgresParkStore, install_streams
-from sluicegate.postgres.streams.source.selection import slot_of
+from sluicegate.postgres.streams.selection import slot_of
 from sluicegate.testing.conformance import ParkStoreConformance
 from sluicegate.testing.conformance.source.subject import News
 

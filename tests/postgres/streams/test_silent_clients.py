@@ -46,8 +46,8 @@ from sluicegate.postgres import (
     install_streams,
 )
 from sluicegate.postgres.client import access, answers, connections
-from sluicegate.postgres.commands.stream import messages
-from sluicegate.postgres.letters import connection
+from sluicegate.postgres.commands import messages
+from sluicegate.postgres.letters import store as connection
 from sluicegate.postgres.schema import administration
 
 if TYPE_CHECKING:

@@ -125,6 +125,25 @@ class Connections:
         async with self.lent(answered=True) as con, self.statements.block(con):
             yield con
 
+    async def fetch(self, query: str, *arguments: object) -> list[Any]:
+        """Return the rows of one statement, at the level READ COMMITTED, within the time for an
+        answer.
+        """
+        seconds, failure = self._access.answer_timeout, None
+        con = await self.borrow(seconds)
+        try:
+            if self.statements.are_in_blocks:
+                bounded = self.answering(con)
+                async with self.statements.block(bounded):
+                    return await bounded.fetch(query, *arguments)
+            with answered(con, seconds, self._place):
+                return await con.fetch(query, *arguments)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            await self.give_back(con, failure)
+
     async def lost_statement(self, con: PoolConnectionProxy[Any], *, again: bool) -> None:
         """Handle the loss of a prepared statement on the lent connection.
 

@@ -27,8 +27,8 @@ from sluicegate import (
     send,
 )
 from sluicegate.postgres import Enqueued, PostgresAccess, PostgresQueueSink
-from sluicegate.postgres.queues.jobs.channel import queue_channel
-from sluicegate.postgres.queues.jobs.slots import ring_slot
+from sluicegate.postgres.queues.enqueue import queue_channel
+from sluicegate.postgres.queues.ring import ring_slot
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
@@ -303,7 +303,7 @@ async def test_slots_of_a_blake3_queue_are_sent_and_others_are_the_servers(
 async def test_a_long_batch_is_enqueued_in_several_statements_of_one_transaction(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluicegate.postgres.queues.sink.write.PART", 2000)
+    monkeypatch.setattr("sluicegate.postgres.queues.sink.PART", 2000)
     await create_queue(log)
     items = [item("a", "x" * 900) for _ in range(7)]
     for prepared in (True, False):
@@ -411,7 +411,7 @@ def test_an_option_that_cannot_travel_is_named() -> None:
 async def test_a_payload_longer_than_the_server_takes_fails_alone(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluicegate.postgres.queues.sink.jobs.LONGEST_PAYLOAD", 50)
+    monkeypatch.setattr("sluicegate.postgres.queues.sink.LONGEST_PAYLOAD", 50)
     await create_queue(log)
     async with sink(log) as it:
         errors = await send(it, RowBatch([item(None, 1), item(None, "x" * 50), item(None, 3)]))

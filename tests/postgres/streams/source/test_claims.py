@@ -21,9 +21,10 @@ from tests.postgres.streams.source.test_failures import WITHIN, fetched, source
 
 from sluicegate.consumer import MemorySubscriptions, Position, slot_lock
 from sluicegate.postgres import PostgresSubscriptions
-from sluicegate.postgres.streams.source import options
-from sluicegate.postgres.streams.source.selection import slot_of
-from sluicegate.testing.conformance.source.subject import News, RecordingHost
+from sluicegate.postgres.streams import options
+from sluicegate.postgres.streams.selection import slot_of
+from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.news import News
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

@@ -13,11 +13,11 @@ from tests.postgres.streams.log_help import Log, role
 from sluicegate import ConfigError
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresStreamSource, install_streams
-from sluicegate.postgres.client.notifications import Waker
-from sluicegate.postgres.streams.messages.channel import channel_of
-from sluicegate.postgres.streams.source import standing
-from sluicegate.postgres.streams.source.log_reader import LogReader
-from sluicegate.testing.conformance.source.subject import RecordingHost
+from sluicegate.postgres.client.waking import Waker
+from sluicegate.postgres.streams import looking as standing
+from sluicegate.postgres.streams.log import channel_of
+from sluicegate.postgres.streams.log_reader import LogReader
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -171,13 +171,13 @@ async def test_a_notification_during_a_read_is_not_missed(
     """P6, S17, S-T12: of a message behind the horizon of this read; no poll is needed."""
     host, reader = StreamHost(), source(log, poll=LONG)
     heard, is_due = asyncio.Event(), False
-    read, notified = LogReader.horizon, Waker._on_notification
+    read, notified = LogReader.horizon, Waker._notified
 
     def hear(waker: Waker, *told: object) -> None:
         notified(waker, *told)
         heard.set()
 
-    monkeypatch.setattr(Waker, "_on_notification", hear)
+    monkeypatch.setattr(Waker, "_notified", hear)
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
 
         async def horizon(reading: LogReader) -> Any:

@@ -11,9 +11,9 @@ import pytest
 from tests.postgres.streams.source.stream_help import WITHIN, positions, source_of, until_the_end
 
 from sluicegate.consumer import Consumer
-from sluicegate.postgres.streams.source import options
-from sluicegate.postgres.streams.source.selection import slot_of
-from sluicegate.testing.conformance.source.subject import RecordingHost
+from sluicegate.postgres.streams import options
+from sluicegate.postgres.streams.selection import slot_of
+from sluicegate.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
