@@ -24,7 +24,7 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate._core.function_sink import as_sink
+from sluicegate._core.stacking import as_sink
 from sluicegate.batcher import log
 from sluicegate.retry import Backoff, Retry
 from sluicegate.sinks import Combine, Split

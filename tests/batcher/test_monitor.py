@@ -25,7 +25,7 @@ from sluicegate import (
     UnavailableError,
     stack,
 )
-from sluicegate._core.condition import Condition, DestinationState
+from sluicegate._core.delivery.host import Condition, DestinationState
 from sluicegate.batcher.conditions import EVERY, Conditions
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.testing import ScriptedSink, fail, ok

@@ -12,8 +12,8 @@ from gatherers import OfTenants, gathering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluicegate._core.batch import Reason
 from sluicegate._core.ledger import Ledger
-from sluicegate._core.lineage import Reason
 from sluicegate._core.order.keys import identity
 from sluicegate.batcher import Limits
 from sluicegate.batcher.gathering.add_group import AddGroup

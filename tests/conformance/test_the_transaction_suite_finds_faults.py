@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from sluicegate import Capabilities, LoopClock
-from sluicegate._core.enlisted import enlisted
+from sluicegate._core.transaction import enlisted
 from sluicegate.sinks import MemorySink
 from sluicegate.testing.conformance import TransactionConformance
 

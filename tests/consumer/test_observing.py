@@ -11,7 +11,7 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 from consuming import PROMPT
 
 from sluicegate import ConfigError, Observer
-from sluicegate._core.consumer_observer import ConsumerObservers
+from sluicegate._core.observer import ConsumerObservers
 from sluicegate.consumer import (
     Consumer,
     ConsumerObserver,

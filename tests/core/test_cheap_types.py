@@ -12,8 +12,8 @@ import pickle
 import pytest
 
 from sluicegate import CircuitState, ErrorClass, Lineage, Outcome, Reason
-from sluicegate._core.condition import DestinationState
-from sluicegate._core.lineage import sealed_lineage
+from sluicegate._core.batch import sealed_lineage
+from sluicegate._core.delivery.host import DestinationState
 
 HOT: list[type[enum.Enum]] = [Outcome, Reason, ErrorClass, DestinationState]
 

@@ -10,8 +10,7 @@ import pytest
 
 from sluicegate import PermanentError, TransientError, UnavailableError
 from sluicegate._core.errors import ErrorClass, classify
-from sluicegate._core.operation import RetryState, run_with_retries
-from sluicegate._core.retry_policy import DoublingBackoff, RetryPolicy
+from sluicegate._core.retry_policy import DoublingBackoff, RetryPolicy, RetryState, run_with_retries
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

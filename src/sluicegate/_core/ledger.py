@@ -16,8 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .outcome import Outcome
-from .tally import Tally
+from .outcome import Outcome, Tally
 
 if TYPE_CHECKING:
     import asyncio

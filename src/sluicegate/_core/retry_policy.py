@@ -1,4 +1,4 @@
-"""When failed work is retried, and after which wait.
+"""When failed work is retried, and after which wait. Pure.
 
 1. An error of a `final` class ends the work immediately. So does an unknown outcome, unless
    `resend_unknown`.
@@ -6,19 +6,75 @@
    attempts are used up: `unlisted_attempts` for an error that no classifier knows, `attempts` for
    the rest.
 3. If a wait would exceed a time limit, the work ends instead.
+
+In a shutdown:
+
+4. Waiting batches are attempted immediately. After that, each wait is at most a quarter of the
+   remaining time, so attempts become more frequent towards the deadline and use all of the time.
+   With 24 s left there are at most 24 waits.
+5. A wait that the destination requested (`Retry-After`) is not shortened if an attempt fits after
+   it.
+6. An attempt fits if the remaining time is longer than the last attempt took. Otherwise none is
+   made: items of a cut-off write would be unknown instead of unsent.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol, SupportsFloat, TypeVar, cast
 
 from . import checks
+from .clock import LOOP_CLOCK
 from .errors import ErrorClass
-from .patience import LONGEST_ASKED
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from collections.abc import Awaitable, Callable
+
+
+SHORTEST = 0.02
+"""Seconds: the margin after the last attempt, and the minimum of shortened waits."""
+SHARE = 0.25
+LONGEST_ASKED = 300.0
+"""Seconds: the default upper limit on a destination's `Retry-After`."""
+
+
+def latest_try(cut_at: float, lasts: float) -> float:
+    """Return the latest start of an attempt of `lasts` seconds if writes are cut at `cut_at`."""
+    return cut_at - lasts - SHORTEST
+
+
+def next_try(
+    now: float, until: float, cut_at: float, *, not_before: float = 0.0, lasts: float = 0.0
+) -> float | None:
+    """Return the time before the cut of the attempt planned for `until`; `None` if none fits.
+
+    `not_before` is the time requested by the destination, `lasts` the expected duration of an
+    attempt in seconds.
+    """
+    latest = latest_try(cut_at, lasts)
+    if now >= latest:
+        return None
+    soon = min(until, now + max(SHARE * (latest - now), SHORTEST))
+    return min(max(soon, not_before) if not_before <= latest else soon, latest)
+
+
+def asked_wait(error: BaseException, longest: float) -> float | None:
+    """Return the error's `retry_after`, 0 to `longest` seconds; `None` if it is not a duration."""
+    asked = getattr(error, "retry_after", None)
+    if asked is None:  # before the slow check against a Protocol
+        return None
+    if isinstance(asked, timedelta):
+        asked = asked.total_seconds()
+    if isinstance(asked, bool) or not isinstance(asked, SupportsFloat):
+        return None
+    try:
+        seconds = float(asked)
+    except (OverflowError, ValueError, TypeError):
+        return None
+    return None if math.isnan(seconds) else min(max(0.0, seconds), longest)
+
 
 MOST_DOUBLINGS = 64
 
@@ -152,3 +208,69 @@ def _is_set_of_classes(value: object) -> bool:
     return isinstance(value, (set, frozenset)) and all(
         isinstance(each, ErrorClass) for each in cast("set[object]", value)
     )
+
+
+R = TypeVar("R")
+
+
+class RetryState:
+    """The failed attempts of one operation that succeeds or fails as a whole. Pure.
+
+    A wait requested by the destination (`Retry-After`) is a minimum. All waits count towards
+    `give_up_after`. `max_seconds` is measured by `now` from the first failure, without the waits
+    after uncounted errors.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        class_of: Callable[[BaseException], ErrorClass],
+        now: Callable[[], float] = LOOP_CLOCK.now,
+    ) -> None:
+        self.failed = 0
+        """Failed attempts, including uncounted ones."""
+        self._policy = policy
+        self._class_of = class_of
+        self._counted = 0
+        self._now = now
+        self._began: float | None = None
+        """The time of the first failure; later by each wait after an uncounted error."""
+        self._wait = 0.0
+        self._waited = 0.0
+
+    def wait_after(self, error: BaseException) -> float | None:
+        """Count a failed attempt; return the seconds until the next one, or `None` to stop."""
+        policy, kind = self._policy, self._class_of(error)
+        self.failed += 1
+        self._counted += kind not in policy.uncounted
+        asked = asked_wait(error, in_seconds(policy.max_retry_after)) or 0.0
+        self._wait = max(policy.backoff(self.failed, error, self._wait), asked)
+        self._waited += self._wait
+        limit = policy.give_up_after
+        is_late = limit is not None and self._waited > in_seconds(limit)
+        is_over = policy.is_over(kind, self._counted) or self._ends_late(kind)
+        return None if is_late or is_over else self._wait
+
+    def _ends_late(self, kind: ErrorClass) -> bool:
+        """Return whether the next attempt would start after `max_seconds`."""
+        policy = self._policy
+        if policy.max_seconds is None:
+            return False
+        now = self._now()
+        self._began = now if self._began is None else self._began
+        if kind in policy.uncounted:
+            self._began += self._wait
+            return False
+        return now + self._wait - self._began > in_seconds(policy.max_seconds)
+
+
+async def run_with_retries(work: Callable[[], Awaitable[R]], state: RetryState) -> R:
+    """Run `work` until it succeeds or `state` gives up; then raise its last error. Suspends."""
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            wait = state.wait_after(error)
+            if wait is None:
+                raise
+        await LOOP_CLOCK.sleep(wait)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
 
 from .._core import checks
 from .._core.errors import ParkedBehind, PermanentError
-from .._core.function_sink import as_sink
 from .._core.keywords import nearest, unknown_argument
 from .._core.observer import Observer
 from .._core.order.parking import MOST_PARKED, POLICIES, check_store
 from .._core.sink import RefusesKeys, capabilities_of, dead_letters_in, stretch_limits, walk
-from .._core.told import repr_of
+from .._core.stacking import as_sink
+from .._core.text import repr_of
 from .adaptive.adaptive import Adaptive
 from .limits import Limits
 from .tenancy import Tenants

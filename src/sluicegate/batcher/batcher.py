@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from .._core import checks
 from .._core.errors import ConfigError, DeliverTimeout, DrainTimeout
 from .._core.keywords import takes
-from .._core.runtime import process_fork, run_ends
+from .._core.runtime import process_fork
+from .._core.runtime.run import batcher_ended
 from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
@@ -39,9 +40,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from .._core.outcome import Outcome
+    from .._core.outcome import Outcome, Tally
     from .._core.sink import SinkLike
-    from .._core.tally import Tally
     from .limits import Limits
     from .report import FlushReport, ShutdownReport, Stats
     from .setup import Setup
@@ -216,7 +216,7 @@ class Batcher(Generic[T]):
         if self.report is None:
             self.report = report
             self._enter("closed")
-            run_ends.batcher_ended(self, report, is_fed=self._feed is not None)
+            batcher_ended(self, report, is_fed=self._feed is not None)
 
     def _enter(self, state: str) -> None:
         self._lifecycle.enter(state)

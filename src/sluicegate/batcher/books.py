@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from .._core.errors import DeadLetterLimit
 from .._core.observer import Observers
 from .._core.outcome import Outcome
-from .._core.runtime.exits import exit_later
+from .._core.runtime.loops import exit_later
 from . import log
 from .gathering.pack import Leftover
 from .receipt import ReceiptBase, is_missed

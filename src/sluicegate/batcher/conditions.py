@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._core.condition import SEVERITY, Condition, DestinationState
+from .._core.delivery.host import SEVERITY, Condition, DestinationState
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping

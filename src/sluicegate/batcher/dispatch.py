@@ -16,11 +16,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from .._core.batch import Reason
 from .._core.errors import StoppedError
 from .._core.ledger import Ledger
-from .._core.lineage import Reason
 from .._core.outcome import Outcome
-from .._core.runtime.exits import Exit, exit_later, is_first_exit
+from .._core.runtime.loops import Exit, exit_later, is_first_exit
 from .._core.send import send
 from . import log
 from .adaptive.adaptive import Setting
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from .._core.clock import Clock
     from .._core.observer import Observers
-    from .._core.tally import Tally
+    from .._core.outcome import Tally
     from .flight import Flight
     from .gathering.add_group import AddGroup
     from .gathering.pack import Leftover, Sealed

@@ -25,15 +25,14 @@ import math
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .._core.batch import RowBatch
+from .._core.batch import Lineage, Reason, RowBatch
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import StoppedError, UnknownOutcomeError
-from .._core.lineage import Lineage, Reason
+from .._core.logs import for_log
 from .._core.order.keys import accepted
 from .._core.runtime.countdown import RESERVE, Countdown
 from .._core.runtime.own_context import own_context
 from .._core.send import send
-from .._core.told import for_log
 from . import log
 from .report import ShutdownReport, TimeSpent
 

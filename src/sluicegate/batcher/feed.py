@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from .._core import checks
 from .._core.classify import classified
 from .._core.errors import ConfigError, WithdrawnError
+from .._core.order.left_out import WITHDRAWN
 from .._core.outcome import Outcome
 from .._core.sink import classifier_of, walk
-from .._core.withdrawn import WITHDRAWN
 from .resolvable import original
 from .submission import Submission
 

@@ -6,19 +6,18 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from .._core.batch import RowBatch
-from .._core.causes import caused
+from .._core.batch import RowBatch, sealed_lineage
+from .._core.classify import caused
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import TimedOutError, UnknownOutcomeError, WithdrawnError
-from .._core.lineage import sealed_lineage
-from .._core.withdrawn import WITHDRAWN
+from .._core.order.left_out import WITHDRAWN
 from .gathering.pack import matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .._core.clock import Clock, Signal, TimerHandle
-    from .._core.condition import Condition
+    from .._core.delivery.host import Condition
     from .._core.errors import ErrorClass
     from .._core.outcome import Outcome
     from .adaptive.governor import Running

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import contextvars
     from collections.abc import Callable, Iterator
 
+    from .._core.batch import Reason
     from .._core.clock import Clock
-    from .._core.lineage import Reason
     from .flight import FlightHost
     from .gathering.pack import Sealed
     from .setup import Setup

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
 from .._core.errors import AddTimeout, ItemTooLarge, KeyFailedError, LedgerFull, SluicegateError
 from .._core.ledger import Waiter
-from .._core.runtime.exits import Exit
+from .._core.runtime.loops import Exit
 from .arguments import checked_size
 from .gathering.add_group import AddGroup
 from .gathering.pack import Leftover

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import KeyStopped, UnknownOutcomeError, WithdrawnError
-from .._core.order.prefix import leaders, with_withdrawn
-from .._core.withdrawn import WITHDRAWN
+from .._core.order.left_out import WITHDRAWN, leaders, with_withdrawn
 
 if TYPE_CHECKING:
     import asyncio

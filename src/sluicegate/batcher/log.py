@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._core.classify import classified
 from .._core.errors import ErrorClass, PermanentError, SinkError, StoppedError
-from .._core.say import say
+from .._core.logs import for_log, log_safely
 from .._core.sink import classifier_of, walk
-from .._core.told import for_log, text_of
+from .._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ def failed_flush(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None
     distinct = {id(error): error for error in errors.values()}.values()
     kinds = {(id(type(error)), text_of(error)): error for error in distinct}
     first = next(iter(kinds.values()))
-    say(
+    log_safely(
         logger,
         logging.DEBUG if is_stop else logging.ERROR,
         "batcher %r: %d of %d items failed (batch %s, reason %s): %s%s",
@@ -68,54 +68,54 @@ def last_resort_failed(batch: Batch[Any], errors: Mapping[int, BaseException]) -
     """Log that the last resort did not take all items."""
     first = next(iter(errors.values()))
     message = "batcher %r: the last resort did not take %d of %d items, which stay unsent: %s"
-    say(logger, logging.ERROR, message, batch.name, len(errors), len(batch), for_log(first))
+    log_safely(logger, logging.ERROR, message, batch.name, len(errors), len(batch), for_log(first))
 
 
 def shutdown(report: ShutdownReport[Any]) -> None:
     """Log the report of a shutdown."""
-    say(logger, logging.INFO if report.complete else logging.ERROR, "%s", report)
+    log_safely(logger, logging.INFO if report.complete else logging.ERROR, "%s", report)
 
 
 def broken(name: str, error: BaseException) -> None:
     """Log that a batcher has stopped for good."""
     message = "batcher %r is broken and takes no more items: %s"
-    say(logger, logging.CRITICAL, message, name, for_log(error), error=_traced(error))
+    log_safely(logger, logging.CRITICAL, message, name, for_log(error), error=_traced(error))
 
 
 def not_cleared(name: str, error: BaseException) -> None:
     """Log a failure while a batcher stops for good."""
     message = "batcher %r: clearing up after its failure failed: %s"
-    say(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
+    log_safely(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
 
 
 def left_behind(name: str, writes: int) -> None:
     """Log writes that ignored their cancellation."""
     message = "batcher %r: %d writes ignored their cancellation and are still running"
-    say(logger, logging.ERROR, message, name, writes)
+    log_safely(logger, logging.ERROR, message, name, writes)
 
 
 def close_failed(name: str, error: BaseException) -> None:
     """Log that the sink could not be closed."""
     message = "batcher %r: closing the sink failed: %s"
-    say(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
+    log_safely(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
 
 
 def keys_failed(name: str, count: int) -> None:
     """Log items that were rejected because an earlier one of their key failed."""
     message = "batcher %r: %d items rejected: an earlier item of their key failed for good"
-    say(logger, logging.ERROR, message, name, count)
+    log_safely(logger, logging.ERROR, message, name, count)
 
 
 def adapted(name: str, before: Setting, after: Setting) -> None:
     """Log the new setting of an adaptive batcher."""
     message = "batcher %r adapts: workers %d -> %d, max_items %d -> %d"
     workers, items = zip(before, after, strict=True)
-    say(logger, logging.DEBUG, message, name, *workers, *items)
+    log_safely(logger, logging.DEBUG, message, name, *workers, *items)
 
 
 def dropped(message: str) -> None:
     """Log that a batcher with items inside was garbage-collected."""
-    say(logger, logging.WARNING, "%s", message)
+    log_safely(logger, logging.WARNING, "%s", message)
 
 
 class Unlisted:
@@ -166,7 +166,7 @@ class Unlisted:
         self._kinds.add(kind)
         is_last = len(self._kinds) >= MOST_KINDS
         rest = "further kinds are not logged" if is_last else "it is not logged again"
-        say(logger, logging.ERROR, said, self._name, for_log(error), rest, error=error)
+        log_safely(logger, logging.ERROR, said, self._name, for_log(error), rest, error=error)
 
 
 def _leaf(error: BaseException) -> BaseException:

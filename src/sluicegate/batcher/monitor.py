@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._core.classify import classified
-from .._core.condition import DestinationState
+from .._core.delivery.host import DestinationState
 from .._core.errors import ErrorClass, StoppedError
-from .._core.say import say
+from .._core.logs import for_log, log_safely
 from .._core.sink import classifier_of
-from .._core.told import for_log
 from .conditions import Conditions
 from .report import DestinationStats, ErrorStats
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.clock import Clock, TimerHandle
-    from .._core.condition import Condition
+    from .._core.delivery.host import Condition
     from .._core.ledger import Ledger
     from .._core.observer import Observers
     from .._core.sink import Sink
@@ -182,7 +181,7 @@ class Monitor:
         wall_time = self._batcher.clock.wall_time() - seconds
         began = datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="seconds")
         repair = condition.repair if condition.repair not in condition.reason else ""
-        say(
+        log_safely(
             logger,
             logging.ERROR if condition.state is DestinationState.REFUSED else logging.WARNING,
             "batcher %r: %s since %s (%.0f s): %s%s; %d items and %d producers wait",
@@ -197,7 +196,7 @@ class Monitor:
         )
 
     def _log_end(self, trouble: Trouble, now: float) -> None:
-        say(
+        log_safely(
             logger,
             logging.INFO,
             "batcher %r: the destination is available again after %.1f s (%s); %d items wait",

@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from .._core.classify import classified
-from .._core.condition import Condition, DestinationState
+from .._core.delivery.host import Condition, DestinationState
 from .._core.errors import ConfigError, ErrorClass, StoppedError, TransientError
+from .._core.logs import for_log
 from .._core.opening import opened
-from .._core.patience import next_try
-from .._core.retry_policy import DoublingBackoff
-from .._core.runtime.exits import Exit, exit_later
+from .._core.retry_policy import DoublingBackoff, next_try
+from .._core.runtime.loops import Exit, exit_later
 from .._core.runtime.own_context import own_context
 from .._core.sink import classifier_of, walk
-from .._core.told import for_log
 
 if TYPE_CHECKING:
     from .dispatch import Dispatcher

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from .._core.errors import ItemTooLarge
 from .._core.order.keys import shown
-from .._core.told import repr_of
+from .._core.text import repr_of
 from .gathering.tenants import TenantGatherer
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from .._core import checks
-from .._core.function_sink import as_sink
 from .._core.sink import capabilities_of
+from .._core.stacking import as_sink
 from .arguments import (
     checked_adaptive,
     checked_handler,

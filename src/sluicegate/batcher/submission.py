@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.errors import WithdrawnError
-from .._core.withdrawn import WITHDRAWN
+from .._core.order.left_out import WITHDRAWN
 from .gathering.add_group import AddGroup
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from .._core import checks
 from .._core.keywords import known_arguments
-from .._core.told import repr_of
+from .._core.text import repr_of
 
 LEAST_WEIGHT = 0.01
 

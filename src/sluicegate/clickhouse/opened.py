@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._core.arrow import ArrowBatch
 from .._core.batch import RowBatch
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.errors import ConfigError, PermanentError
-from .._core.told import text_of
+from .._core.text import text_of
 from .._core.values.encoding import ndjson
-from .._core.values.row_maker import RowMaker
+from .._core.values.rows import RowMaker
 from ..http.body import json_array
 from .json_body import JsonRows
 from .request import insert_url, known_only
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.values.encoding import Records
-    from .._core.values.row_maker import RowFunction
+    from .._core.values.rows import RowFunction
     from ..http.body import JoinBodies
     from .arrow_body import ArrowRows
     from .table import TableFacts, TableName, ToldColumns

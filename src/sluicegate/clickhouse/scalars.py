@@ -11,7 +11,7 @@ from math import isfinite
 from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.values.forms import form_for
+from .._core.values.encoding import form_for
 
 if TYPE_CHECKING:
     from .types import ColumnType

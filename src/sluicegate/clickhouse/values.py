@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.values.forms import form_for
+from .._core.values.encoding import form_for
 from .scalars import (
     DATE,
     DATE32,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.values.encoding import Records
-    from .._core.values.row_maker import RowFunction
+    from .._core.values.rows import RowFunction
     from .table import Ask, TableFacts, TableName, ToldColumns
 
 FRESH_SECONDS = 1.0

@@ -5,13 +5,7 @@ Also the contract of sources and of their positions, and a source in memory.
 
 from typing import TYPE_CHECKING
 
-from .._core.consumer_observer import (
-    ClaimChange,
-    ConsumerObserver,
-    ConsumerState,
-    HandlerEnd,
-    HandlerWatch,
-)
+from .._core.observer import ClaimChange, ConsumerObserver, ConsumerState, HandlerEnd, HandlerWatch
 from .._core.park_store import ParkedRecord, ParkStore
 from .._core.public import later, publish, publish_all
 from .._core.retry_policy import BackoffFunction, DoublingBackoff, RetryPolicy

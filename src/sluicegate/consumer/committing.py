@@ -24,9 +24,8 @@ import math
 from typing import TYPE_CHECKING, cast
 
 from .._core.clock import wait_until
+from .._core.logs import for_log, log_safely
 from .._core.runtime.cuts import end_if_cut
-from .._core.say import say
-from .._core.told import for_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +87,7 @@ class Committer:
             except Exception as error:
                 end_if_cut(error)
                 told = for_log(error)
-                say(logger, logging.WARNING, _FAILED, self._name, told, self._every)
+                log_safely(logger, logging.WARNING, _FAILED, self._name, told, self._every)
 
     async def _wait_until_due(self) -> None:
         now = self._clock.now()

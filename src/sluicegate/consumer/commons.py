@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .._core.consumer_observer import ConsumerObservers
+from .._core.observer import ConsumerObservers
 from .counts import Counters
 from .signals import Signals
 
 if TYPE_CHECKING:
     from .._core.clock import Clock
-    from .._core.consumer_observer import ConsumerState
+    from .._core.observer import ConsumerState
 
 
 @dataclass(frozen=True, slots=True)

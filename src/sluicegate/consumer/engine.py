@@ -19,8 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
-from .._core.consumer_observer import ConsumerObservers
-from .._core.runtime.run_ends import consumer_ended
+from .._core.observer import ConsumerObservers
+from .._core.runtime.run import consumer_ended
 from .batching.batch_messages import BatchMessages
 from .batching.batch_settling import BatchSettler
 from .claims import Claims
@@ -45,7 +45,7 @@ from .workers import Workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from .._core.runtime.closing import Closing
+    from .._core.runtime.threads import Closing
     from .._core.source import Source
     from .batching.batch_limits import BatchLimits
     from .batching.batch_messages import BatchFunction

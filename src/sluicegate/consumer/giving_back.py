@@ -15,8 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from .._core.errors import ClosedError
-from .._core.say import say
-from .._core.told import for_log
+from .._core.logs import for_log, log_safely
 from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
@@ -105,5 +104,7 @@ class Returns:
             return
         if error is not None:
             told = for_log(error)
-            say(logger, logging.ERROR, _GIVEN_UP, self._name, message.coordinates, fate, told)
+            log_safely(
+                logger, logging.ERROR, _GIVEN_UP, self._name, message.coordinates, fate, told
+            )
         self._departures.returned(message, fate)

@@ -12,7 +12,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core.checks import accepts, bad, is_async
-from .._core.threads import in_thread
+from .._core.runtime.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core.clock import LoopClock
-from .._core.told import for_log
+from .._core.logs import for_log
 
 if TYPE_CHECKING:
     import asyncio

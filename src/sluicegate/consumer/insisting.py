@@ -10,9 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from .._core.patience import LONGEST_ASKED, asked_wait
-from .._core.say import say
-from .._core.told import for_log
+from .._core.logs import for_log, log_safely
+from .._core.retry_policy import LONGEST_ASKED, asked_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,7 +47,7 @@ class Insisting:
                     raise
                 tries += 1
                 wait = max(self._backoff(tries, error), asked_wait(error, LONGEST_ASKED) or 0.0)
-                say(logger, logging.ERROR, _FAILED, self._name, what, for_log(error), wait)
+                log_safely(logger, logging.ERROR, _FAILED, self._name, what, for_log(error), wait)
             else:
                 return True
             await self._clock.sleep(wait)

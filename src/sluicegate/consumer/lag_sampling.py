@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from .._core.say import say
-from .._core.told import for_log
+from .._core.logs import for_log, log_safely
 from .lag import lags_of
 
 if TYPE_CHECKING:
@@ -64,5 +63,5 @@ class LagSampler:
             async with clock.timeout_at(clock.now() + WITHIN):
                 return await lags_of(self._parts)
         except Exception as error:  # the source reports its trouble itself
-            say(logger, logging.DEBUG, _FAILED, name, for_log(error))
+            log_safely(logger, logging.DEBUG, _FAILED, name, for_log(error))
             return {}

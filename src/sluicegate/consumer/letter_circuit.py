@@ -13,10 +13,10 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.errors import DeadLetterLimit
 from .._core.letter_limit import LetterLimit
-from .._core.told import for_log
+from .._core.logs import for_log
 
 if TYPE_CHECKING:
     from .._core.source import TopicPartition

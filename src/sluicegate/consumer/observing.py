@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.consumer_observer import HandlerEnd
+from .._core.observer import HandlerEnd
 from .results import Ack, Incomplete, Manual, Nak, Skip, Terminate, ToDeadLetter, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from .._core.consumer_observer import ConsumerObserver, HandlerOutcome, HandlerWatch
+    from .._core.observer import ConsumerObserver, HandlerOutcome, HandlerWatch
     from .commons import Commons
 
     Ends = list[tuple[ConsumerObserver, Callable[[HandlerEnd], None]]]

@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from .._core import told
 from .._core.clock import wait_until
-from .._core.order.keys import PLAIN, key_of, text_of
+from .._core.logs import for_log, log_safely, storable
+from .._core.order.keys import PLAIN, key_of, key_text
 from .._core.park_store import ParkedRecord
-from .._core.say import say
+from .._core.text import text_of
 from .stepping import error_of_decoding
 from .wait_reason import WaitReason
 
@@ -94,7 +94,7 @@ class Parker:
         """Park a poison message and later ones of its key; its turn continues until it is
         parked.
         """
-        say(logger, logging.ERROR, _PARKED, self._name, message.coordinates, told.for_log(error))
+        log_safely(logger, logging.ERROR, _PARKED, self._name, message.coordinates, for_log(error))
         claim, key = message.claim, message.lane_key
         name = self._keys.name_of(claim.partition, key)
         self._schedule.begin_parking(message)
@@ -156,9 +156,9 @@ class Parker:
             value=record.value,
             headers=record.headers,
             timestamp=record.timestamp,
-            reason=BEHIND if error is None else told.storable(told.text_of(error)),
+            reason=BEHIND if error is None else storable(text_of(error)),
             error_type="" if named is None else type(named).__name__,
-            message="" if named is None else told.storable(told.text_of(named)),
+            message="" if named is None else storable(text_of(named)),
             attempts=message.attempts.failed,
             parked_at=datetime.fromtimestamp(self._clock.wall_time(), UTC),
             is_poison=error is not None,
@@ -215,7 +215,9 @@ class Parker:
             for key, name in found[claim]:
                 parked.park(claim.lanes, key, name)
             if found[claim]:
-                say(logger, logging.WARNING, _READ, self._name, len(found[claim]), claim.partition)
+                log_safely(
+                    logger, logging.WARNING, _READ, self._name, len(found[claim]), claim.partition
+                )
         claims.read(*going)
 
     async def _parked_of(self, claim: Claim, names: Sequence[str]) -> list[NamedKey]:
@@ -224,7 +226,7 @@ class Parker:
         for name in names:
             text = name.removeprefix(scope)
             key = key_of(text)
-            if type(key) in PLAIN and text_of(key) == text:
+            if type(key) in PLAIN and key_text(key) == text:
                 found.append(NamedKey(key, name))
                 continue
             records = await self._store.first(self._name, name, 1)

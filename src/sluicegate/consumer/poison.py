@@ -25,8 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from .._core.errors import StoredRowDiffers
-from .._core.say import say
-from .._core.told import for_log
+from .._core.logs import for_log, log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -177,13 +176,15 @@ class Poison:
 
     def _block(self, message: Message, error: BaseException, *, has_letter: bool = False) -> None:
         name, told = self._commons.name, for_log(error)
-        say(logger, logging.ERROR, _BLOCKED, name, message.coordinates, told)
+        log_safely(logger, logging.ERROR, _BLOCKED, name, message.coordinates, told)
         self._keep(message, error)
         if has_letter and message in self._schedule.blocked:
             self._buried.add(message)
 
     def _exit(self, message: Message, error: BaseException) -> None:
-        say(logger, logging.ERROR, _EXITS, self._commons.name, message.coordinates, for_log(error))
+        log_safely(
+            logger, logging.ERROR, _EXITS, self._commons.name, message.coordinates, for_log(error)
+        )
         self._keep(message, error)
         self._stop(error)
 
@@ -218,7 +219,7 @@ class Poison:
             self._settled(message, "dead_lettered")
 
     def _give_up(self, message: Message, error: BaseException) -> None:
-        say(
+        log_safely(
             logger,
             logging.ERROR,
             _GIVEN_UP,

@@ -18,7 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from .._core.clock import wait_until
-from .._core.say import say
+from .._core.logs import log_safely
 from .._core.source import KeepsAlive
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Poller:
                 claim.has_failed(fetched.failed, self._clock.now())
             admitted = self._schedule.admit(claim, records)
             if admitted.has_first_keyless:
-                say(logger, logging.WARNING, _KEYLESS, self._name, claim.partition)
+                log_safely(logger, logging.WARNING, _KEYLESS, self._name, claim.partition)
             for message, error in admitted.broken:
                 self._poison.take(message, error)
             if admitted.taken < len(records):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
 from .._core.errors import StoppedError
-from .._core.say import say
+from .._core.logs import log_safely
 from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def report_deaf(slot: Slot, commons: Commons) -> None:
         messages = slot.messages()
         told = messages[0].coordinates
         told += f" and {len(messages) - 1} more" if len(messages) > 1 else ""
-        say(logger, logging.ERROR, _DEAF, commons.name, "handler", told)
+        log_safely(logger, logging.ERROR, _DEAF, commons.name, "handler", told)
 
 
 class Quiet:
@@ -150,7 +150,9 @@ class Quiet:
         for message in self._errands.running:
             if message.claim in claims:
                 self._commons.counts.count("deaf")
-                say(logger, logging.ERROR, _DEAF, self._commons.name, "errand", message.coordinates)
+                log_safely(
+                    logger, logging.ERROR, _DEAF, self._commons.name, "errand", message.coordinates
+                )
 
     async def _ended(self, claims: Collection[Claim], until: float) -> bool:
         while self.running(claims) or self._formed(claims):

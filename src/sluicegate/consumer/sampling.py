@@ -11,8 +11,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from .._core.say import say
-from .._core.told import for_log
+from .._core.logs import for_log, log_safely
 from .explain import Explainer
 from .health import Heartbeat, why_not_ready
 from .lag import lags_of
@@ -96,7 +95,7 @@ class Sampler:
         parts, now = self._parts, self._clock.now()
         self._samples.take(now, busy(parts), parts.claims)
         for window in parts.claims.windows.passed(parts.claims):
-            say(logger, logging.INFO, _PASSED, self._name, window)
+            log_safely(logger, logging.INFO, _PASSED, self._name, window)
         return now
 
     def _look_for_readiness(self) -> None:
@@ -117,11 +116,11 @@ class Sampler:
         change = self.stalls.look(now, self._settled(), has_work=has_work and not is_draining)
         if change == "stalled":
             idle = self.stalls.idle_for(now)
-            say(logger, logging.WARNING, _STALLED, self._name, idle, self.explanation())
+            log_safely(logger, logging.WARNING, _STALLED, self._name, idle, self.explanation())
             self._parts.commons.tell_state("stalled")
         elif change == "moves":
             self._parts.commons.tell_state("moving")
-            say(logger, logging.INFO, _MOVES, self._name)
+            log_safely(logger, logging.INFO, _MOVES, self._name)
 
     async def _has_work(self) -> bool:
         """Return whether messages are inside, or the source has more."""
@@ -152,7 +151,7 @@ class Sampler:
             async with self._clock.timeout_at(self._clock.now() + ENDS_WITHIN):
                 lags = await lags_of(self._parts)
         except Exception as error:  # the source reports its trouble itself
-            say(logger, logging.DEBUG, _NO_ENDS, self._name, for_log(error))
+            log_safely(logger, logging.DEBUG, _NO_ENDS, self._name, for_log(error))
             return self._has_backlog
         fetched = [claim.partition for claim in claims if not claims.is_paused(claim)]
         return any(lags[partition].messages for partition in fetched if partition in lags)

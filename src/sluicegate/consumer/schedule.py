@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._core.order.keys import PLAIN, identity
 from .._core.order.lanes import Lanes
-from .._core.runtime.exits import Exit
+from .._core.runtime.loops import Exit
 from .._core.source import UndecodableRecord
 from .admitted import Admitted, Broken
 from .batching.former import BatchFormer

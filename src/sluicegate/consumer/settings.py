@@ -7,11 +7,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from .._core import checks
-from .._core.consumer_observer import checked_consumer_observers
-from .._core.function_sink import as_sink
+from .._core.observer import checked_consumer_observers
 from .._core.park_store import ParkStore
 from .._core.retry_policy import DoublingBackoff, RetryPolicy, check_backoff, checked_policy
 from .._core.source import ExtendsRecords, KeepsAlive, Source, TakesBack
+from .._core.stacking import as_sink
 from .keys import KEYLESS, ORDERINGS, SCOPES
 from .poison import STRATEGIES
 from .stepping import checked_steps
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.clock import Clock
-    from .._core.consumer_observer import ConsumerObserver
+    from .._core.observer import ConsumerObserver
     from .._core.retry_policy import BackoffFunction
     from .._core.sink import Sink, SinkLike
     from .._core.source import SourceRecord

@@ -16,8 +16,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
-from .._core.causes import caused
 from .._core.checks import bad
+from .._core.classify import caused
 from .._core.park_store import ParkedRecord
 from .._core.source import UndecodableRecord
 from .batching.former import LaneId, lane_of

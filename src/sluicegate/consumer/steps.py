@@ -19,8 +19,7 @@ from .._core import checks
 from .._core.checks import accepts, bad
 from .._core.classify import classified
 from .._core.errors import ErrorClass
-from .._core.say import say
-from .._core.told import for_log
+from .._core.logs import for_log, log_safely
 from .handlers import why_no_function
 from .results import DecodeError, SchemaError, Skip
 
@@ -228,9 +227,9 @@ class _SkipSeen:
     def _tell_failure(self, message: Message, error: Exception) -> None:
         if not self._told_failure:
             self._told_failure = True
-            say(logger, logging.WARNING, _STORE_FAILED, message.coordinates, for_log(error))
+            log_safely(logger, logging.WARNING, _STORE_FAILED, message.coordinates, for_log(error))
 
     def _tell_no_key(self, message: Message) -> None:
         if not self._told_no_key:
             self._told_no_key = True
-            say(logger, logging.WARNING, _NO_KEY, message.coordinates)
+            log_safely(logger, logging.WARNING, _NO_KEY, message.coordinates)

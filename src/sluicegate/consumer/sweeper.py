@@ -17,9 +17,8 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from .._core.say import say
+from .._core.logs import for_log, log_safely
 from .._core.source import ExtendsRecords
-from .._core.told import for_log
 from .handler_clock import HandlerClock, messages_of
 from .quiet import GRACE, report_deaf
 from .results import HandlerTimeout
@@ -104,7 +103,7 @@ class Sweeper:
         named = [message.coordinates for message in turns][:MOST_NAMED]
         told = ", ".join(named) + (", ..." if len(turns) > MOST_NAMED else "")
         what = f"the handling of {told}" if told else "no handler: another task or a sink blocks it"
-        say(logger, logging.WARNING, _BLOCKED, self._name, seconds, what)
+        log_safely(logger, logging.WARNING, _BLOCKED, self._name, seconds, what)
 
     def _held(self) -> Iterable[SourceRecord]:
         return (
@@ -120,4 +119,4 @@ class Sweeper:
                 source.extend(records)
         except Exception as error:  # at worst they are delivered again
             told = for_log(error)
-            say(logger, logging.WARNING, _NOT_EXTENDED, self._name, len(records), told)
+            log_safely(logger, logging.WARNING, _NOT_EXTENDED, self._name, len(records), told)

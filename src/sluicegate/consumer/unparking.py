@@ -20,10 +20,9 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._core.clock import wait_until
+from .._core.logs import for_log, log_safely
 from .._core.order.keys import shown
-from .._core.say import say
 from .._core.source import TopicPartition
-from .._core.told import for_log
 from .named_keys import is_same, none_of
 from .wait_reason import WaitReason
 
@@ -194,7 +193,7 @@ class Replays:
 
     def failed(self, message: Message, error: BaseException) -> None:
         """Keep a message that is poison again in the store."""
-        say(logger, logging.ERROR, _FAILED, self._name, message.coordinates, for_log(error))
+        log_safely(logger, logging.ERROR, _FAILED, self._name, message.coordinates, for_log(error))
         self._departures.free(message)
         self._end(message, ReplayEnd(is_handled=False, error=error))
 

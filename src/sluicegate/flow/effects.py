@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._core.causes import caused
-from .._core.classify import classified
-from .._core.effects import CauseUnclear, aborted_by_handler
+from .._core.classify import caused, classified
 from .._core.errors import (
     ErrorClass,
     PermanentError,
@@ -24,9 +22,11 @@ from .._core.errors import (
     TransientError,
     UnavailableError,
 )
+from .._core.logs import for_log
+from .._core.positions import CauseUnclear, aborted_by_handler
 from .._core.send import send
 from .._core.sink import classifier_of
-from .._core.told import for_log, text_of
+from .._core.text import text_of
 from ..consumer.results import ACK, Ack, Nak, Terminate, ToDeadLetter, no_result, of_raised
 from .transacting import PartitionCommits, Refused
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import timedelta
 
-    from .._core.consumer_observer import ConsumerObserver
+    from .._core.observer import ConsumerObserver
     from .._core.park_store import ParkStore
     from .._core.retry_policy import RetryPolicy
     from .._core.sink import SinkLike

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 from .._core.batch import RowBatch
 from .._core.classify import classified
 from .._core.clock import LOOP_CLOCK
-from .._core.effects import CauseUnclear
-from .._core.enlisted import transaction
 from .._core.errors import (
     ErrorClass,
     PositionLost,
@@ -27,9 +25,11 @@ from .._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from .._core.positions import CauseUnclear
 from .._core.send import send
 from .._core.sink import classifier_of
-from .._core.told import text_of
+from .._core.text import text_of
+from .._core.transaction import transaction
 from ..consumer.results import ACK, Ack, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._core.checks import bad
 from .._core.clock import Signal, wait_until
-from .._core.effects import RunsEffects
 from .._core.keywords import takes
 from .._core.opening import Openable, opened
-from .._core.positions import SettlesInTransaction, destination_of
+from .._core.positions import RunsEffects, SettlesInTransaction, destination_of
 from .._core.source import TransactionalSource
 from ..consumer.handlers import as_handler
 from ..consumer.operated import Operated

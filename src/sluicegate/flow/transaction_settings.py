@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from .._core import checks
-from .._core.function_sink import as_sink
 from .._core.positions import (
     SettlesInTransaction,
     TakesMoves,
@@ -14,6 +13,7 @@ from .._core.positions import (
 )
 from .._core.sink import capabilities_of
 from .._core.source import Source, TransactionalSource
+from .._core.stacking import as_sink
 from .._core.transaction import check_transactional
 from ..consumer.batching.batch_options import checked_limits
 from ..consumer.settings import check_left_to_source, checked_settings, checked_strategy
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.clock import Clock
-    from .._core.consumer_observer import ConsumerObserver
+    from .._core.observer import ConsumerObserver
     from .._core.retry_policy import RetryPolicy
     from .._core.sink import Sink, SinkLike
     from .._core.source import SourceRecord

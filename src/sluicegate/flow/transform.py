@@ -22,12 +22,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from .._core import checks
 from .._core.classify import classified
 from .._core.errors import ErrorClass
-from .._core.patience import asked_wait
-from .._core.retry_policy import in_seconds
+from .._core.logs import for_log, log_safely
+from .._core.retry_policy import asked_wait, in_seconds
 from .._core.runtime.cuts import is_cut
-from .._core.runtime.exits import Exit
-from .._core.say import say
-from .._core.told import for_log
+from .._core.runtime.loops import Exit
 from ..consumer.results import (
     Ack,
     Manual,
@@ -151,7 +149,7 @@ class Transformer:
             asked = asked_wait(error, in_seconds(self._policy.max_retry_after)) or 0.0
             wait = max(self._policy.backoff(tries, error), asked)
             told = for_log(error)
-            say(logger, logging.WARNING, _AGAIN, self._name, message.coordinates, told, wait)
+            log_safely(logger, logging.WARNING, _AGAIN, self._name, message.coordinates, told, wait)
             await self._clock.sleep(wait)
             if message.claim.is_closing:
                 return Terminate(error=error)  # left to a later claim

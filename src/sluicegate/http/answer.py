@@ -18,7 +18,7 @@ import zlib
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.errors import ResultMismatch
 
 if TYPE_CHECKING:

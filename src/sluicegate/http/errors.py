@@ -18,8 +18,7 @@ import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from .._core.causes import caused
-from .._core.classify import classified_by_cause
+from .._core.classify import caused, classified_by_cause
 from .._core.errors import (
     ErrorClass,
     PermanentError,
@@ -33,7 +32,7 @@ from .._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from .._core.told import text_of
+from .._core.text import text_of
 from .refusals import REFUSALS, repair_of
 
 if TYPE_CHECKING:

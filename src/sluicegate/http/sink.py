@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .._core.batch import Batch
-    from .._core.result import WriteResult
+    from .._core.sink import WriteResult
     from .._core.values.encoding import Encode
     from .body import JoinBodies
     from .write import ParseResponse

@@ -23,9 +23,9 @@ from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple, cast
 
+from .._core.logs import storable
 from .._core.text import repr_of
-from .._core.told import storable
-from .._core.values.forms import Form, form_for
+from .._core.values.encoding import Form, form_for
 
 PLAIN, MARKED, REPR = "plain", "marked", "repr"
 """The forms of an item: plain JSON, JSON with marks of exact values, JSON with a `repr`."""

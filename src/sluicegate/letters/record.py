@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from .._core.logs import storable
 from .._core.public import publish
-from .._core.told import storable
-from .._core.values.encoding import to_json
-from .._core.values.forms import MakesForm
+from .._core.values.encoding import MakesForm, to_json
 from .items import stored
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import TimedOutError, UnavailableError, UnknownOutcomeError
-from .._core.runtime.closing import close_within
+from .._core.runtime.threads import close_within
 from .._core.text import text_of
 from .commands import packed
 from .refusals import code_of, connecting_error, refusal

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core import addresses, checks
+from .._core.addresses import Options
 from .._core.errors import ConfigError
 from .._core.extras import need
-from .._core.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

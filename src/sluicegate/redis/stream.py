@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from .._core.errors import SinkError
-    from .._core.values.fields import Getter
+    from .._core.values.encoding import Getter
 
 _ID = re.compile(rb"(\d{1,20})(?:-(\d{1,20}|\*))?")
 AUTO = b"*"

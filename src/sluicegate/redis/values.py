@@ -15,9 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core import checks
-from .._core.values.encoding import to_json
-from .._core.values.fields import getter
-from .._core.values.forms import form_for
+from .._core.values.encoding import form_for, getter, to_json
 from .commands import bulk
 
 if TYPE_CHECKING:

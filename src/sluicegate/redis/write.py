@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .._core.causes import caused, of_item
+from .._core.classify import caused, of_item
 from .._core.errors import (
     PermanentError,
     RefusedError,
@@ -25,11 +25,11 @@ from .._core.errors import (
     UnknownOutcomeError,
     UnverifiableError,
 )
-from .._core.order.stopped import stopped_behind
+from .._core.logs import log_safely
+from .._core.order.left_out import stopped_behind
 from .._core.outcome import Outcome
-from .._core.result import WriteResult
-from .._core.say import say
-from .._core.values.key_conflicts import KeyConflicts
+from .._core.sink import WriteResult
+from .._core.values.rows import KeyConflicts
 from .parts import parts_of
 from .refusals import DROPS, code_of, ends_connection, is_low_id, not_executed, refusal
 from .stream import same_entry
@@ -164,7 +164,7 @@ class RedisWrite:
             return  # nothing was pushed, or it is already logged
         connections.untrimmed.add(name)
         told = refusal(answer, "LTRIM")
-        say(logger, logging.WARNING, _GROWS, connections.place, _shown(name), told)
+        log_safely(logger, logging.WARNING, _GROWS, connections.place, _shown(name), told)
 
     def _has_low_id(self, place: int, error: SinkError) -> None:
         """Fail an entry whose id is too low, or look it up if it may already be stored."""

@@ -6,16 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .._core.patience import asked_wait
-from .._core.retry_policy import in_seconds
+from .._core.retry_policy import asked_wait, in_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from .._core.batch import Batch
+    from .._core.classify import Classifier
     from .._core.errors import ErrorClass
     from .._core.retry_policy import RetryPolicy
-    from .._core.sink import Classifier
     from .backoff import StrategyBackoff
     from .budget import RetryBudget
     from .outage import OutageState

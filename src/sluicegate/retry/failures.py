@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._core.condition import STATE_OF, Condition
+from .._core.delivery.host import STATE_OF, Condition
 from .._core.errors import CircuitOpenError, ErrorClass, RefusedError, UnavailableError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._core.condition import Condition, DestinationState
+from .._core.delivery.host import Condition, DestinationState
 
 if TYPE_CHECKING:
     from .._core.clock import Signal

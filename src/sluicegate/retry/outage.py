@@ -20,7 +20,7 @@ from .evidence import Evidence
 from .probe import ProbeTurns
 
 if TYPE_CHECKING:
-    from .._core.condition import Condition
+    from .._core.delivery.host import Condition
 
 
 class Throttles:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from .._core import checks
 from .._core.keywords import known_arguments
-from .._core.patience import LONGEST_ASKED
-from .._core.retry_policy import RetryPolicy
+from .._core.retry_policy import LONGEST_ASKED, RetryPolicy
 from .._core.sink import RefusesRetry, SinkDecorator, dead_letters_in, walk
 from .backoff import Backoff, StrategyBackoff, WaitStrategy
 from .batch_retry import RetrySettings
@@ -17,7 +16,8 @@ from .retrying import RetrySink
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from .._core.sink import Classifier, Sink
+    from .._core.classify import Classifier
+    from .._core.sink import Sink
     from .budget import RetryBudget
 
 T = TypeVar("T")

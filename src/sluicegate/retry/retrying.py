@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from .._core.classify import classified, first_answer
+from .._core.classify import by_error, classified, first_answer
 from .._core.decorator import WrappingSink
-from .._core.error_groups import by_error
 from .._core.errors import ErrorClass, ResultMismatch, UnverifiableError, WithdrawnError
-from .._core.order.prefix import leaders
-from .._core.result import WriteResult
+from .._core.order.left_out import leaders
 from .._core.send import send
+from .._core.sink import WriteResult
 from .batch_retry import BatchRetry
 from .failures import FailedTry, learn, narrow
 from .gate import wait_for_turn

@@ -20,8 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._core.causes import caused, distinct
-from .._core.error_groups import by_error
+from .._core.classify import by_error, caused, distinct
 from .._core.errors import (
     ErrorClass,
     PermanentError,
@@ -31,16 +30,17 @@ from .._core.errors import (
     StoredRowDiffers,
     UnknownOutcomeError,
 )
+from .._core.logs import for_log
 from .._core.order.keys import accepted
-from .._core.told import for_log, text_of
+from .._core.text import text_of
 from .search import Search
 from .times import TryTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from .._core.delivery.tries import RetryEnd
-    from .._core.error_groups import ErrorGroup
+    from .._core.classify import ErrorGroup
+    from .._core.delivery.states import RetryEnd
     from .._core.retry_policy import RetryPolicy
 
 HALVED_FROM = 3

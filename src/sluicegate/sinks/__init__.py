@@ -5,8 +5,8 @@ The sinks of a technology are the same objects as in its own package.
 
 from typing import TYPE_CHECKING
 
-from .._core.function_sink import FunctionSink
 from .._core.public import later, publish_all
+from .._core.stacking import FunctionSink
 from .memory import MemorySink
 
 if TYPE_CHECKING:

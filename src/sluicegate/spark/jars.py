@@ -12,8 +12,8 @@ from typing import Literal
 
 from pyspark import __version__ as installed
 
+from .._core import cache as _maven
 from .._core import checks
-from .._core import maven as _maven
 
 Connector = Literal["kafka", "postgresql"]
 

@@ -16,7 +16,7 @@ from pyspark.sql.session import SparkSession
 
 from .._core import checks
 from .._core.errors import SluicegateError, SluicegateWarning
-from .._core.function_sink import as_sink
+from .._core.stacking import as_sink
 from .options.sinks import WriteSettings
 from .task.lines import read_report
 from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
-from .._core.function_sink import as_sink
+from .._core.stacking import as_sink
 from .driver.columns import check_names
 from .driver.content import Content
 from .driver.job import DeadRowLimits, WriteJob

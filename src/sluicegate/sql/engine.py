@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .._core.clock import LoopClock
 from .._core.errors import UnknownOutcomeError
-from .._core.runtime.closing import close_within
+from .._core.runtime.threads import close_within
 from .connections import SqlConnections
 from .errors import is_refusal
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .._core.addresses import UNSET, split, unreadable
+from .._core.addresses import UNSET, Options, split, unreadable
 from .._core.checks import bad
 from .._core.errors import ConfigError, MissingExtra
 from .._core.extras import need
-from .._core.options import Options
 from .databases import dialect_of
 from .engine import AsyncSqlEngine, ThreadedSqlEngine
 

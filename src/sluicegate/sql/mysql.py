@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from .._core.values.row_target import RowTarget
+    from .._core.values.rows import RowTarget
 
 _JSON_VALID = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
 _NO_BACKSLASHES = "NO_BACKSLASH_ESCAPES"

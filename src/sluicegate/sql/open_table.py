@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .._core.checks import bad
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import ConfigError, RefusedError
-from .._core.order.stopped import stopped_behind
-from .._core.result import WriteResult
+from .._core.order.left_out import stopped_behind
+from .._core.sink import WriteResult
 from .._core.values.encoding import item_error
 from .batch import SqlBatch
 from .errors import for_connecting, missing_privilege
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from .._core.batch import Batch
-    from .._core.values.row_maker import RowMaker
-    from .._core.values.row_target import RowTarget
+    from .._core.values.rows import RowMaker, RowTarget
     from .dialects import SqlDialect
     from .engine import SqlEngine
     from .plan import SqlPlan

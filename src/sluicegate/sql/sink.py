@@ -12,10 +12,8 @@ from .._core.errors import ClosedError, ConfigError, ErrorClass, SluicegateError
 from .._core.keywords import known_arguments
 from .._core.opening import Openable
 from .._core.sink import Capabilities
-from .._core.told import text_of
-from .._core.values.column_names import column_names, optional_names
-from .._core.values.row_maker import RowMaker
-from .._core.values.row_target import RowTarget
+from .._core.text import text_of
+from .._core.values.rows import RowMaker, RowTarget, column_names, optional_names
 from .databases import dialect_of
 from .engine_of import EngineGiven
 from .errors import classify_sql
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from .._core.batch import Batch
-    from .._core.result import WriteResult
+    from .._core.sink import WriteResult
 
 
 logger = logging.getLogger("sluicegate.sql")

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
-from .._core.consumer_observer import ConsumerObserver
+from .._core.observer import ConsumerObserver
 from ._trace import trace_id
 from .consumer_definitions import CLAIMS, CONSUMER, HANDLER_SECONDS, POISON
 from .families import Families
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from .._core.consumer_observer import ClaimChange, ConsumerState, HandlerEnd, HandlerWatch
+    from .._core.observer import ClaimChange, ConsumerState, HandlerEnd, HandlerWatch
     from .._core.source import TopicPartition
     from .event_observer import Instruments
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 from .._core.checks import bad
 from .._core.decorator import WrappingSink
 from .._core.observer import Observer, Observers
-from .._core.result import WriteResult
 from .._core.send import send
+from .._core.sink import WriteResult
 from .prometheus import PrometheusObserver
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from .adaptive import AdaptiveControl, Load, Try
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..._core.sink import Classifier
+    from ..._core.classify import Classifier
     from ..limits import Limits
     from .adaptive import Adaptive, Setting
 

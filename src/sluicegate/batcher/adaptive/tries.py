@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._core.lineage import Reason
+from ..._core.batch import Reason
 from .governor import Governor
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..._core.lineage import Reason
+from ..._core.batch import Reason
 from ..._core.order.lanes import Entry
 from .pack import Leftover, Sealed
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from ..._core.batch import Reason
     from ..._core.clock import Clock
-    from ..._core.lineage import Reason
     from .add_group import AddGroup
     from .pack import Evicted, Leftover, Matches, Sealed
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from ..._core.batch import Reason
 from ..._core.errors import KeyFailedError
-from ..._core.lineage import Reason
 from ..._core.order.lanes import Lanes
 from .eras import FENCES, Eras, Waiting
 from .gatherer import Snapshot

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from ..._core.lineage import Reason
+from ..._core.batch import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..._core.lineage import Reason
+from ..._core.batch import Reason
 from .gatherer import Snapshot
 from .pack import Queue, oldest_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from ..._core.lineage import Reason
+from ..._core.batch import Reason
 from ..._core.order.keys import shown
 from ..report import TenantStats
 

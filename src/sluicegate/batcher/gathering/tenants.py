@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ..._core.agenda import Agenda
+from ..._core.batch import Reason
 from ..._core.errors import KeyFailedError
 from ..._core.ledger import Ledger
-from ..._core.lineage import Reason
 from ..._core.order.keys import shown
 from .add_group import AddGroup
 from .eras import FENCES

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ..._core import checks
 from ..._core.errors import BatcherBroken, ClosedError, ConfigError, DeliverTimeout, DrainTimeout
 from ..._core.keywords import takes
-from ..._core.runtime import at_exit, process_fork, run_ends
+from ..._core.runtime import process_fork
+from ..._core.runtime.loop_thread import end_at_exit, forget_at_exit
 from ..._core.runtime.loops import refuse_in_a_loop, running_loop
+from ..._core.runtime.run import batcher_ended
 from ..item_mistakes import several
 from ..receipt import BlockingReceipt
 from ..report import FlushReport
@@ -30,9 +32,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from ..._core.outcome import Outcome
+    from ..._core.outcome import Outcome, Tally
     from ..._core.sink import SinkLike
-    from ..._core.tally import Tally
     from ..limits import Limits
     from ..report import ShutdownReport, Stats
     from .inbox_batcher import Receipts
@@ -139,11 +140,11 @@ class BlockingBatcher(Generic[T]):
         try:
             self._run.start()
             process_fork.watch(self)
-            at_exit.enter(self)
+            end_at_exit(self)
             self._is_open = True
         except BaseException:
             self._run.abandon()
-            at_exit.leave(self)
+            forget_at_exit(self)
             raise
 
     def __enter__(self) -> Self:
@@ -189,11 +190,11 @@ class BlockingBatcher(Generic[T]):
         try:
             report = self._run.shutdown(seconds, admit_waiting=admit_waiting)
         except BatcherBroken:
-            at_exit.leave(self)
+            forget_at_exit(self)
             raise
         self.report, self._is_open = report, False
-        at_exit.leave(self)
-        run_ends.batcher_ended(self, report)
+        forget_at_exit(self)
+        batcher_ended(self, report)
         return report
 
     def end_at_exit(self) -> None:

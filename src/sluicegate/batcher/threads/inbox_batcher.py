@@ -23,7 +23,7 @@ from .inbox import Inbox, InboxEntry
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ..._core.tally import Tally
+    from ..._core.outcome import Tally
     from ..report import FlushReport, ShutdownReport, Stats
     from ..resolvable import Resolvable
     from ..setup import Setup

@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..._core.errors import BatcherBroken, ClosedError
+from ..._core.outcome import Tally
 from ..._core.runtime.loop_thread import LoopThread
 from ..._core.runtime.own_context import own_context
-from ..._core.tally import Tally
 from ..report import ShutdownReport
 
 if TYPE_CHECKING:

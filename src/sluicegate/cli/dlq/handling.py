@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import PermanentError, TransientError
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
+from ..._core.sink import WriteResult
 from ...consumer.handlers import as_handler
 from ...consumer.replayed import handle_again
 from ...letters.source_items import NoSourceRecordError, record_of_item

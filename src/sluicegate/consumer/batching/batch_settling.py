@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log, log_safely
 from ..results import Ack, Nak
 from .batch_results import results_of
 from .former import LaneId, lane_of
@@ -85,7 +84,7 @@ class BatchSettler:
         results, error = results_of(returned, len(sifted.shown), self._on_mismatch)
         if error is not None:
             self._counts.count("miscounted_batches")
-            say(logger, logging.ERROR, _MISCOUNTED, self._name, error)
+            log_safely(logger, logging.ERROR, _MISCOUNTED, self._name, error)
         if any(_is_ack(result) for result in results):
             self._succeeded = max(self._succeeded, began)
         self._settle(batch, sifted.settled | dict(zip(sifted.shown, results, strict=True)))
@@ -114,7 +113,7 @@ class BatchSettler:
         wait = self._policy.backoff(1, error)
         self._counts.count("split_batches")
         first, told = shown[0].coordinates, for_log(error)
-        say(logger, logging.WARNING, _SPLIT, self._name, len(shown), first, told, most, wait)
+        log_safely(logger, logging.WARNING, _SPLIT, self._name, len(shown), first, told, most, wait)
         for message in shown:
             message.claim.limit_batch(message.index, most)
         return _Return(wait)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.checks import bad, is_async
 from ..._core.errors import ClosedError
-from ..._core.runtime.run_ends import consumer_feeds
+from ..._core.runtime.run import consumer_feeds
 from ..results import Ack, Incomplete
 from .forwarded import ForwardedItems, TakesForwarded
 from .pending import Pending

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._core.classify import classified
-from ..._core.operation import RetryState
-from ..._core.runtime.exits import Exit
+from ..._core.retry_policy import RetryState
+from ..._core.runtime.loops import Exit
 from .calling import check_returned_nothing
 
 if TYPE_CHECKING:

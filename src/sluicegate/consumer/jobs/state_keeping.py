@@ -17,14 +17,13 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.clock import wait_until
 from ..._core.errors import PositionLost
+from ..._core.logs import for_log, log_safely
 from ..._core.retry_policy import RetryPolicy
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
 from ..._core.source import ReplacesClaims
-from ..._core.told import for_log
 from ..insisting import Insisting
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class StateKeeping:
             except Exception as error:
                 end_if_cut(error)
                 name = self._engine.commons.name
-                say(logger, logging.WARNING, _FAILED, name, for_log(error), LOOK_EVERY)
+                log_safely(logger, logging.WARNING, _FAILED, name, for_log(error), LOOK_EVERY)
                 await self._clock.sleep(LOOK_EVERY)
             for message in crowded.take_free():
                 self._events.are_stored(message)
@@ -133,7 +132,7 @@ class StateKeeping:
     def _replace(self, claim: Claim, error: Exception) -> None:
         source, name = self._engine.source, self._engine.commons.name
         if isinstance(source, ReplacesClaims):
-            say(logger, logging.WARNING, _REPLACED, name, claim.partition, for_log(error))
+            log_safely(logger, logging.WARNING, _REPLACED, name, claim.partition, for_log(error))
             source.replace(claim)
             return
         text = f"{claim.partition} is still assigned here, but its position is lost"

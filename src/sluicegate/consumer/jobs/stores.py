@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError, PositionLost
-from ..._core.told import for_log
+from ..._core.logs import for_log
 from .turns import PositionedBackend, TurnStore
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import secrets
 from stat import S_IMODE, S_ISLNK, S_ISREG
 from typing import TYPE_CHECKING
 
-from ..._core.values.compression import compressed
+from ..._core.values.encoding import compressed
 from ...letters.store import StoreError
 from ..client.repair import is_zstd
 from .lines import lines, unfinished

@@ -15,10 +15,9 @@ from ..._core.errors import ClosedError, ConfigError, RefusedError, UnavailableE
 from ..._core.extras import need
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
-from ..._core.result import WriteResult
-from ..._core.threads import in_thread
-from ..._core.values.compression import compressed
-from ..._core.values.encoding import encoded_items, ndjson
+from ..._core.runtime.threads import in_thread
+from ..._core.sink import WriteResult
+from ..._core.values.encoding import compressed, encoded_items, ndjson
 from ..client.append import AppendFile, FileSettings
 from ..client.errors import classify_file, refusal
 

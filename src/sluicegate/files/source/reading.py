@@ -12,8 +12,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ..._core.threads import in_thread
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ..._core.runtime.threads import in_thread
 from .errors import BrokenFile
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, MissingExtra
-from ..._core.say import say
+from ..._core.logs import for_log, log_safely
+from ..._core.runtime.threads import in_thread
 from ..._core.source import Fetched
 from ..._core.subscriptions import CountsMembers
-from ..._core.threads import in_thread
-from ..._core.told import for_log, text_of
+from ..._core.text import text_of
 from .catalog import FileCatalog
 from .errors import UnreadFiles, named
 from .holding import FileHolder, logger
@@ -34,9 +34,8 @@ from .looking import look_at
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
-    from ..._core.source import Position, SourceClaim
+    from ..._core.source import Position, SourceClaim, Troubles
     from ..._core.subscriptions import SubscriptionState
-    from ..._core.troubles import Troubles
     from .holding import HeldFile
     from .parts import FileParts
 
@@ -108,7 +107,7 @@ class OpenFiles:
                 break
             except Exception as error:
                 told = _FAILED % (self._options.subscription, for_log(error))
-                say(logger, logging.DEBUG, "%s", told, error=error)
+                log_safely(logger, logging.DEBUG, "%s", told, error=error)
                 self._troubles.note("look", told)
                 delay = min(RETRY_TO, 2 * delay)
             if self._parts.wake.count == heard and not self._is_over:

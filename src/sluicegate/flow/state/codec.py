@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkabl
 
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.told import text_of
+from ..._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

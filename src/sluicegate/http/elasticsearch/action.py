@@ -13,7 +13,7 @@ from ..._core.values.encoding import json_texts, to_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter
 
 OPERATIONS = ("index", "create", "update", "upsert", "delete")
 VERSION_TYPES = ("external", "external_gte")

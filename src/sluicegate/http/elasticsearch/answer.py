@@ -16,7 +16,7 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
-from ..._core.causes import summarized
+from ..._core.classify import summarized
 from ..._core.errors import (
     PermanentError,
     RefusedError,
@@ -25,7 +25,7 @@ from ..._core.errors import (
     TransientError,
 )
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
+from ..._core.sink import WriteResult
 from ..errors import for_item
 from .refusals import reasons, repair_of_item
 from .stored import ConflictError

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import PermanentError, SinkError, UnverifiableError
-from ..._core.values.key_conflicts import KeyConflicts
+from ..._core.values.rows import KeyConflicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

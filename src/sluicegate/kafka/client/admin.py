@@ -9,7 +9,7 @@ from aiokafka import errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from ..._core.told import text_of
+from ..._core.text import text_of
 from .closing import closed
 from .errors import opening_error
 

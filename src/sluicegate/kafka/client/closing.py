@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ..._core.runtime.closing import close_within
+from ..._core.runtime.threads import close_within
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aiokafka import errors as kafka
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import (
     ErrorClass,
     PermanentError,

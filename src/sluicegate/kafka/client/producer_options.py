@@ -12,7 +12,7 @@ from ..groups.arguments import bootstrap_of, client_options, milliseconds, secon
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..._core.options import Options
+    from ..._core.addresses import Options
 
 _OWNED = {
     "acks": "every record is acknowledged by all replicas in sync",

@@ -21,8 +21,8 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from ..._core.errors import ConfigError
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
+from ..._core.logs import log_safely
+from ..._core.runtime.threads import close_within
 from ..._core.source import Position, TopicPartition, UndecodableRecord
 from .closing import closed, ended
 from .insides import Insides, MemberConsumer, decode_singly, is_undecodable
@@ -323,7 +323,7 @@ class Session:
         done, _ = await asyncio.wait([stopping], timeout=within)
         if done and not stopping.cancelled() and stopping.exception() is None:
             return
-        say(
+        log_safely(
             logger,
             logging.WARNING,
             "%s: the client did not leave the group in %.3g s; the group waits until its session "

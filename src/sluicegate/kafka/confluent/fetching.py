@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
+from ..._core.logs import log_safely
 from ..._core.source import Fetched
 from .client.errors import is_out_of_range, trouble_of
 from .client.records import runs
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..._core.source import SourceClaim, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import SourceClaim, TopicPartition, Troubles
     from ..groups.starts import StartPoint
     from .client.member import GroupMember
     from .client.options import GroupOptions
@@ -282,10 +281,10 @@ class ShareFetcher:
         named = (self._options.group, partition)
         start = max(first, start)
         if was > end:
-            say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
+            log_safely(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
             self._membership.replace(owned, start)
             return []
-        say(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
+        log_safely(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
         taken = owned.take(owned.count, LONG_SPAN).records if owned.count else ()
         owned.move(start)
         return [Fetched(claim, taken, start)]

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
+from ..._core.logs import for_log, log_safely, named
 from ..._core.source import Position
-from ..._core.told import for_log, named
 from ..groups.beginnings import Beginnings
 from .client.errors import is_rebalanced, told_by, trouble_of
 from .owned import ArrivingClaim
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from ..._core.source import ClaimHost, SourceClaim, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import ClaimHost, SourceClaim, TopicPartition, Troubles
     from ..groups.history import History
     from ..groups.starts import StartPoint
     from .client.member import GroupMember
@@ -180,7 +178,7 @@ class GroupClaims:
             if claims:
                 await self._give_up(claims)
         except Exception as error:
-            say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
+            log_safely(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
         finally:
             self._end([claim for claim in claims if self.owned(claim) is not None])
 

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
+from ..._core.logs import log_safely
+from ..._core.runtime.threads import AbandonableThreads, close_within
 from ..._core.source import TopicPartition
-from ..._core.threads import AbandonableThreads
 from ..groups import words
 from .client.errors import is_about_topics, is_denied, is_refused_login, is_unreachable, trouble_of
 from .client.member import GroupMember
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from ..._core.source import ClaimHost
-    from ..._core.troubles import Troubles
+    from ..._core.source import ClaimHost, Troubles
     from ..groups.history import History
     from ..groups.starts import StartPoint
     from ..groups.topics import Topics
@@ -221,7 +219,7 @@ class GroupSession:
         closing = [loop.create_task(self.member.close()), loop.create_task(self._reader.close())]
         _, late = await asyncio.wait(closing, timeout=within)
         if late:
-            say(logger, logging.WARNING, _NOT_LEFT, self._options.group, within)
+            log_safely(logger, logging.WARNING, _NOT_LEFT, self._options.group, within)
         for task in closing:
             if not task.cancel() and not task.cancelled():
                 task.exception()

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log
-from ..._core.troubles import Troubles
+from ..._core.source import Troubles
 from ..groups.history import History
 from .client.errors import trouble_of
 from .session import GroupSession
@@ -76,7 +75,7 @@ class GroupSessions:
                 end_if_cut(error)
                 self._troubles.note("session", trouble_of(error, self._options))
                 level = logging.DEBUG if isinstance(error, KafkaException) else logging.ERROR
-                say(logger, level, _FAILED, self._options.group, for_log(error), error=error)
+                log_safely(logger, level, _FAILED, self._options.group, for_log(error), error=error)
             await self.close()
             await LOOP_CLOCK.sleep(RECONNECT)
             self._troubles.note("session", None)

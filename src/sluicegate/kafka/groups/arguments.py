@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from ..._core import addresses, checks
+from ..._core.addresses import Options
 from ..._core.errors import ConfigError
-from ..._core.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

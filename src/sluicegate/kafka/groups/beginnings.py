@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from ..._core.say import say
+from ..._core.logs import log_safely
 from ..._core.source import Position
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Beginnings:
             known |= {each: found[each] for each in await store(found)}
         for each, was in forgotten.items():
             told = (each, was, found[each].offset, self._start)
-            say(self._logger, logging.ERROR, _FORGOTTEN, self._group, *told)
+            log_safely(self._logger, logging.ERROR, _FORGOTTEN, self._group, *told)
         starts = {**stored, **found}
         self._history.store(known)
         return {each: starts[each] for each in partitions if each in starts}

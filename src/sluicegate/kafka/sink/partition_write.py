@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import PermanentError, UnavailableError
 from ..client.produced import Stored

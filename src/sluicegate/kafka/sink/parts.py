@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..._core import checks
-from ..._core.values.fields import getter
+from ..._core.values.encoding import getter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ..._core.values.encoding import all_to_json, item_error, to_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter
 
 Headers = list[tuple[str, bytes | None]]
 NO_HEADERS: Headers = []

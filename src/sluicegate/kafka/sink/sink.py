@@ -13,13 +13,12 @@ from ..._core.batch import RowBatch
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError, PositionLost, RefusedError
 from ..._core.keywords import known_arguments
+from ..._core.logs import for_log, log_safely
 from ..._core.opening import Openable
 from ..._core.positions import PositionUnit
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
+from ..._core.runtime.threads import close_within
 from ..._core.sink import Capabilities
-from ..._core.told import for_log
-from ..._core.values.fields import getter
+from ..._core.values.encoding import getter
 from ..client.producer_options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka
 from .parts import RecordParts, part
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
-    from ..._core.result import WriteResult
+    from ..._core.sink import WriteResult
     from ..._core.source import Position, TopicPartition
     from ..._core.transaction import Transaction, Unit
     from ..client.producer import Producer, ProducerSession
@@ -269,7 +268,7 @@ class KafkaSink(Openable):
                     self._session, self._sent_items = await self._started(), SentItems()
                 except ConfigError as error:
                     raise RefusedError(str(error), repair="allow this login again") from error
-                say(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
+                log_safely(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
                 await spent.stop(self._options.close_timeout)
             return self._session
 
@@ -361,7 +360,7 @@ class KafkaSink(Openable):
         except PositionLost as lost:
             return lost
         except Exception as error:
-            say(logger, logging.WARNING, _LEFT_OPEN, self, unit.name, for_log(error))
+            log_safely(logger, logging.WARNING, _LEFT_OPEN, self, unit.name, for_log(error))
         return None
 
     def _claimed(self) -> KafkaClaims:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import RefusedError, UnavailableError
-from ..._core.order.stopped import stopped_behind
+from ..._core.order.left_out import stopped_behind
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
+from ..._core.sink import WriteResult
 from ..client.produced import Stored
 from .metadata import RecordMetadata
 from .partition_write import PartitionWrite

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from aiokafka.errors import OffsetOutOfRangeError
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
+from ..._core.logs import log_safely
 from ..._core.source import Fetched
 from ..client.errors import trouble_of
 from ..client.session import KafkaError, Session, Undecodable
@@ -30,8 +30,7 @@ from ..client.session import KafkaError, Session, Undecodable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._core.source import SourceClaim, SourceRecord, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import SourceClaim, SourceRecord, TopicPartition, Troubles
     from ..client.options import MemberOptions
     from ..groups.starts import StartPoint
     from .membership import Membership, OwnedClaim
@@ -206,10 +205,10 @@ class Fetcher:
         named = (self._options.group, partition)
         start = max(first, start)
         if was > end:
-            say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
+            log_safely(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
             self._membership.replace(owned, start)
             return None
-        say(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
+        log_safely(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
         self._session.seek(partition, start)
         owned.tell(start)
         return Fetched(claim, (), start)

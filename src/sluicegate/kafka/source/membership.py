@@ -19,9 +19,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
+from ..._core.logs import for_log, log_safely, named
 from ..._core.source import Position
-from ..._core.told import for_log, named, text_of
+from ..._core.text import text_of
 from ..client.errors import is_rebalanced, trouble_of
 from ..client.session import KafkaError, Session
 from ..groups.beginnings import Beginnings
@@ -30,8 +30,7 @@ from .stored import StoredPositions
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition, Troubles
     from ..client.options import MemberOptions
     from ..groups.history import History
     from ..groups.starts import StartPoint
@@ -187,7 +186,7 @@ class Membership:
             elif claims:
                 self._history.lose(LOOP_CLOCK.now())
         except Exception as error:
-            say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
+            log_safely(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
         finally:
             self.end()
 

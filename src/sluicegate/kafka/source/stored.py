@@ -16,9 +16,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
-from ..._core.say import say
+from ..._core.logs import for_log, log_safely
 from ..._core.source import Position
-from ..._core.told import for_log
 from ..client.session import KafkaError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class StoredPositions:
         try:
             await self._session.commit(copies)
         except KafkaError as error:
-            say(logger, logging.DEBUG, _NOT_COPIED, self._options.group, for_log(error))
+            log_safely(logger, logging.DEBUG, _NOT_COPIED, self._options.group, for_log(error))
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Release these partitions."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.runtime.closing import close_within
+from ..._core.runtime.threads import close_within
 from .errors import denied_by, is_login, opening_error
 from .insides import PatientClient
 

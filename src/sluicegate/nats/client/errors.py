@@ -25,7 +25,7 @@ from ..._core.errors import (
     UnavailableError,
 )
 from ..._core.errors import classify as class_of
-from ..._core.told import for_log
+from ..._core.logs import for_log
 from .answers import ENABLE, api_error
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ..._core.say import say
+from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +49,10 @@ class Advisories:
         told = json.loads(message.data)
         if (name := told.get("consumer")) in self._names:
             sequence, tries = told.get("stream_seq"), told.get("deliveries")
-            say(logger, logging.ERROR, _USED_UP, self._options.stream, name, sequence, tries)
+            log_safely(logger, logging.ERROR, _USED_UP, self._options.stream, name, sequence, tries)
 
     async def _deleted(self, message: Any) -> None:
         name = json.loads(message.data).get("consumer")
         if name in self._names:
-            say(logger, logging.WARNING, _DELETED, self._options.stream, name)
+            log_safely(logger, logging.WARNING, _DELETED, self._options.stream, name)
             self._was_deleted(self._names[name])

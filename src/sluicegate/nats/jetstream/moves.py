@@ -16,8 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log, log_safely
 from .api import GONE, RequestRefused
 from .looks import LOOK_EVERY
 from .partition import StreamPartition
@@ -172,7 +171,9 @@ class Moves:
             await partition.drain(within)
             await partition.give_back()
         except Exception as error:  # held messages are redelivered after the wait
-            say(logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error))
+            log_safely(
+                logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error)
+            )
         finally:
             partition.end()
             self._partitions.pop(partition.number, None)
@@ -217,7 +218,7 @@ class Moves:
         try:
             if await self._is_deleted(partition):
                 stream = self._session.options.stream
-                say(logger, logging.ERROR, _GONE, stream, partition.name)
+                log_safely(logger, logging.ERROR, _GONE, stream, partition.name)
                 partition.lose()
                 await self._session.clock.sleep(REMOVED_WITHIN)
                 await self._begin(partition)

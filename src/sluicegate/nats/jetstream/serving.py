@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
-from ..._core.say import say
+from ..._core.logs import log_safely
 from .api import GONE, RequestRefused
 from .group import MemberGroup
 from .lag import unread
@@ -206,7 +206,9 @@ class Serving:
         self._channel.begin_again()
         lost = [each for each in self.moves if each.claim is not None]
         if any(each.intake.held for each in lost):
-            say(logger, logging.WARNING, _LAPSED, self._options.stream, self._channel.ack_wait)
+            log_safely(
+                logger, logging.WARNING, _LAPSED, self._options.stream, self._channel.ack_wait
+            )
         self._settling.forget()
         for partition in lost:
             self.moves.lose(partition)

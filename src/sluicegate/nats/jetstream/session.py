@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..._core.errors import SluicegateError
-from ..._core.told import text_of
+from ..._core.text import text_of
 from ..client.errors import trouble_of
 from .api import RequestRefused
 
 if TYPE_CHECKING:
     from ..._core.clock import Clock
-    from ..._core.source import ClaimHost
-    from ..._core.troubles import Troubles
+    from ..._core.source import ClaimHost, Troubles
     from ..client.options import NatsOptions
     from .api import StreamApi
     from .channel import Channel

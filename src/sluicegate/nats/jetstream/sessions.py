@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
-from ..._core.runtime.closing import close_within
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log, text_of
-from ..._core.troubles import Troubles
+from ..._core.runtime.threads import close_within
+from ..._core.source import Troubles
+from ..._core.text import text_of
 from .advisories import Advisories
 from .api import StreamApi
 from .channel import Channel
@@ -143,7 +143,7 @@ class StreamSessions:
                 await serving.close()
         except Exception as error:
             told, wait = for_log(error), self._options.ack_wait
-            say(logger, logging.INFO, _NOT_CLOSED, self._options.stream, told, wait)
+            log_safely(logger, logging.INFO, _NOT_CLOSED, self._options.stream, told, wait)
 
     # -- the consumer's calls ----------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ..._core.order.keys import accepted
-from ..._core.order.stopped import behind
+from ..._core.order.left_out import stopped_behind_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -54,7 +54,7 @@ class KeyChains:
         following = self._next.get(index)
         if following is None:
             return found
-        stopped = behind(error)
+        stopped = stopped_behind_error(error)
         while following is not None and following not in errors:
             found[following] = stopped
             following = self._next.get(following)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nats.errors import NoRespondersError
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
     ConfigError,
@@ -27,7 +27,7 @@ from ..._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from ..._core.say import say
+from ..._core.logs import log_safely
 from ..client.answers import NOT_ENABLED
 from ..client.connection import ConnectionNews, close, connect
 from ..client.errors import is_login, trouble_of
@@ -297,4 +297,4 @@ class PublishChannel:
             self.waiting.take(number, error)
         elif not self.waiting.denied(denied, place) and not denied.subject.startswith(_ASKED):
             told = f"{place} does not allow the sink to {denied.what} to {denied.subject!r}"
-            say(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)
+            log_safely(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from nats.errors import OutboundBufferLimitError
 
-from ..._core.causes import caused, of_item
+from ..._core.classify import caused, of_item
 from ..._core.errors import UnavailableError, UnknownOutcomeError
-from ..._core.order.stopped import stopped_behind
-from ..._core.result import WriteResult
+from ..._core.order.left_out import stopped_behind
+from ..._core.sink import WriteResult
 from .messages import command
 from .write import IN_FLIGHT_BYTES
 

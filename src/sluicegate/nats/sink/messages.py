@@ -22,7 +22,7 @@ from ..._core.values.encoding import all_to_json, item_error, to_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter
 
 _TOKEN = r"(?![*>](?:\.|$))[^\s.\x00-\x1f\x7f]+"  # noqa: S105  # part of a subject
 SUBJECT = re.compile(rf"{_TOKEN}(?:\.{_TOKEN})*")

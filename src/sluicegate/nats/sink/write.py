@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nats.errors import OutboundBufferLimitError
 
-from ..._core.causes import caused, of_item
+from ..._core.classify import caused, of_item
 from ..._core.errors import (
     PermanentError,
     RefusedError,
@@ -28,7 +28,7 @@ from ..._core.errors import (
     UnknownOutcomeError,
 )
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
+from ..._core.sink import WriteResult
 from ..client.answers import no_stream
 from .ack import NoStream, PublishAck, Refusal, refused
 from .chains import KeyChains

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..._core.threads import in_thread
+from ..._core.runtime.threads import in_thread
 from .errors import is_of_bucket, translated
 from .place import obstore
 from .uploads import sync

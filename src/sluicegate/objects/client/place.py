@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from ..._core import addresses
+from ..._core.addresses import Options
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, SluicegateError
 from ..._core.extras import need
-from ..._core.options import Options
 from .errors import missing_folder, translated
 
 if TYPE_CHECKING:

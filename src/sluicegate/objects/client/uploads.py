@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._core.threads import in_thread, uncut
+from ..._core.runtime.threads import in_thread, uncut
 from .errors import missing_folder, translated, unreadable_folder
 from .place import obstore
 

@@ -19,7 +19,7 @@ import zlib
 from datetime import UTC
 from typing import TYPE_CHECKING
 
-from ..._core.values.compression import compressed
+from ..._core.values.encoding import compressed
 from ...letters.letter import NoLetterError, key_in, letter_in
 from ...letters.noted import NotedStore
 from ...letters.store import StoreError

@@ -21,7 +21,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from ..._core.errors import SinkError
-from ..._core.told import for_log
+from ..._core.logs import for_log
 from ..._core.values.encoding import to_json
 from ...letters.store import StoreError
 

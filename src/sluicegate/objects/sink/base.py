@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict
 
 from ..._core import checks
+from ..._core.answer import same_detail
 from ..._core.checks import bad
 from ..._core.errors import ClosedError, SinkError
 from ..._core.opening import Openable
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
-from ..._core.same_detail import same_detail
-from ..._core.threads import in_thread
+from ..._core.runtime.threads import in_thread
+from ..._core.sink import WriteResult
 from ..client.place import StoreGiven
 from ..client.uploads import Uploads
 from .manifest import manifest

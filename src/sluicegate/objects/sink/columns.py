@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyarrow import compute, types
 
-from ..._core.causes import summarized
+from ..._core.classify import summarized
 from ..._core.errors import PermanentError
-from ..._core.told import text_of
+from ..._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,15 +11,14 @@ from ..._core.checks import bad
 from ..._core.extras import need
 from ..._core.keywords import takes
 from ..._core.sink import Capabilities
-from ..._core.values.compression import compressed
-from ..._core.values.encoding import encoded_items, ndjson
+from ..._core.values.encoding import compressed, encoded_items, ndjson
 from .base import BatchObjects, ObjectBase, ObjectBody, ObjectOptions, object_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..._core.batch import Batch
-    from ..._core.result import WriteResult
+    from ..._core.sink import WriteResult
 
 _SUFFIXES = {None: "ndjson", "gzip": "ndjson.gz", "zstd": "ndjson.zst"}
 _CONTENT_TYPES = {

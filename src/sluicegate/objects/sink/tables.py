@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyarrow import parquet
 
-from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.classify import caused
 from ..._core.errors import PermanentError
 from .columns import made_columns, of_column, of_values
 

@@ -6,8 +6,8 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..._core.effects import not_its_to_end
 from ..._core.errors import ClosedError
+from ..._core.positions import not_its_to_end
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy

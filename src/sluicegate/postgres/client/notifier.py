@@ -16,8 +16,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.runtime.closing import close_within
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ..._core.runtime.threads import close_within
 
 if TYPE_CHECKING:
     from ..._core.clock import Clock, TimerHandle

@@ -10,8 +10,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..._core import told
 from ..._core.errors import SinkError, UnavailableError
+from ..._core.logs import for_log
 from ...letters.store import StoreError
 from ..client.access import access_of, connect
 from ..client.answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive
@@ -118,4 +118,4 @@ class LetterConnection:
 
     def text_of(self, error: BaseException) -> str:
         """Return an error's text without item values."""
-        return told.for_log(error).partition(": ")[2] or type(error).__name__
+        return for_log(error).partition(": ")[2] or type(error).__name__

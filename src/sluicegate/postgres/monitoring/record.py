@@ -6,8 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log, log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +79,7 @@ class PollRecord(Generic[FiguresT, StatsT]):
             self._figures = figures
         if self._fails:
             self._fails = False
-            say(self._logger, logging.INFO, _AGAIN, self._name, self._what)
+            log_safely(self._logger, logging.INFO, _AGAIN, self._name, self._what)
 
     def failed(self, error: Exception) -> None:
         """Count a failed poll, and drop the figures; log the first of consecutive failures."""
@@ -90,7 +89,7 @@ class PollRecord(Generic[FiguresT, StatsT]):
         if not self._fails:
             self._fails = True
             told = (self._name, self._what, for_log(error))
-            say(self._logger, logging.WARNING, _FAILED, *told)
+            log_safely(self._logger, logging.WARNING, _FAILED, *told)
 
     def failed_in_part(self, name: str, error: Exception) -> None:
         """Count a part that could not be read; log the first of consecutive failures."""
@@ -99,13 +98,13 @@ class PollRecord(Generic[FiguresT, StatsT]):
         if name not in self._unread:
             self._unread.add(name)
             told = (self._name, self._part, name, for_log(error))
-            say(self._logger, logging.WARNING, _NO_PART, *told)
+            log_safely(self._logger, logging.WARNING, _NO_PART, *told)
 
     def succeeded_in_part(self, name: str) -> None:
         """Record that a part was read."""
         if name in self._unread:
             self._unread.remove(name)
-            say(self._logger, logging.INFO, _PART_AGAIN, self._name, self._part, name)
+            log_safely(self._logger, logging.INFO, _PART_AGAIN, self._name, self._part, name)
 
     def stats(self) -> StatsT:
         """Return the counts, and the figures unless they are too old."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
 from ..._core.batch import RowBatch
-from ..._core.values.row_maker import RowMaker
+from ..._core.values.rows import RowMaker
 from .plan.strategy import Chooser
 from .repair.judge import Judge
 from .write import TableWrite
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.result import WriteResult
-    from ..._core.values.row_maker import GivenRows, RowFunction
+    from ..._core.sink import WriteResult
+    from ..._core.values.rows import GivenRows, RowFunction
     from ..client.access import Access
     from .plan.plan import TablePlan
     from .plan.target import Target

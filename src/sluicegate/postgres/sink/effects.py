@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.effects import not_in_transaction
 from ..._core.errors import ClosedError, ErrorClass
 from ..._core.keywords import known_arguments
-from ..._core.positions import PositionUnit
+from ..._core.positions import PositionUnit, not_in_transaction
 from ..._core.sink import Capabilities
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.effects import Effect
+    from ..._core.positions import Effect
     from ..._core.transaction import Unit
     from ..client.access import PoolFactory, PostgresAccess
 

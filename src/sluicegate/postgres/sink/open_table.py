@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
+from ..._core.logs import for_log
 from ..._core.positions import PositionUnit
-from ..._core.told import for_log
 from ..._core.transaction import Unit
 from ..client.refusals import for_opening
 from .batches import TableWriter
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.result import WriteResult
+    from ..._core.sink import WriteResult
     from ..client.connections import Connections
     from .plan.plan import TablePlan
     from .settings import Settings

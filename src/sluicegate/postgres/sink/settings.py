@@ -14,7 +14,7 @@ from ..._core.sink import Capabilities
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..._core.values.row_maker import RowFunction
+    from ..._core.values.rows import RowFunction
     from ..client.access import Access
     from .plan.target import Target
     from .transactions.ledger import UnitLedger

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ..._core.clock import LOOP_CLOCK
+from ..._core.runtime.threads import uncut
 from ..._core.source import Position
 from ..._core.subscriptions import Subscribed, locked_slot, slot_lock
-from ..._core.threads import uncut
 from ..client.names import quoted
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ..._core import checks
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError
+from ..._core.logs import for_log, log_safely
 from ..._core.opening import Openable
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.runtime.threads import close_within
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..schema.connected import connected_to_log
@@ -118,7 +117,7 @@ class PostgresSubscriptions(Openable):
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
                 await leases.leave()
         except Exception as error:
-            say(logger, logging.WARNING, _NOT_FREED, self, self._lease, for_log(error))
+            log_safely(logger, logging.WARNING, _NOT_FREED, self, self._lease, for_log(error))
 
     def _opened(self) -> SlotLeases:
         if self._leases is None:

@@ -8,16 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from ..._core import checks
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.delivery.side_by_side import Line, side_by_side
 from ..._core.errors import PermanentError
-from ..._core.function_sink import as_sink
 from ..._core.keywords import known_arguments
+from ..._core.logs import for_log
 from ..._core.opening import Openable, opened
-from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import Capabilities, capabilities_of, repeatable_of_all
-from ..._core.told import for_log
+from ..._core.sink import Capabilities, WriteResult, capabilities_of, repeatable_of_all
+from ..._core.stacking import as_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

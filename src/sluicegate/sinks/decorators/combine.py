@@ -6,13 +6,13 @@ from functools import reduce
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core import checks
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.decorator import WrappingSink
 from ..._core.errors import PermanentError
-from ..._core.function_sink import as_sink
-from ..._core.result import WriteResult
+from ..._core.logs import for_log
 from ..._core.send import send
-from ..._core.told import for_log
+from ..._core.sink import WriteResult
+from ..._core.stacking import as_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

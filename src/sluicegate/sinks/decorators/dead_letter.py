@@ -28,13 +28,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast, get_args
 
-from ..._core import checks, told
-from ..._core.causes import cause_name, code_of
-from ..._core.classify import classified
+from ..._core import checks
+from ..._core.classify import by_error, cause_name, classified, code_of
 from ..._core.decorator import WrappingSink
-from ..._core.delivery.tries import Tries
-from ..._core.enlisted import enlisted
-from ..._core.error_groups import by_error
+from ..._core.delivery.states import Tries
 from ..._core.errors import (
     CircuitOpenError,
     DeadLetterLimit,
@@ -42,18 +39,19 @@ from ..._core.errors import (
     ParkedBehind,
     UnknownOutcomeError,
 )
-from ..._core.function_sink import as_sink, is_same_sink
 from ..._core.keywords import known_arguments
 from ..._core.letter_limit import LetterLimit
+from ..._core.logs import for_log, storable
+from ..._core.observer import trace_of
 from ..._core.opening import opened
-from ..._core.order.keys import text_of as key_text
-from ..._core.order.prefix import held_back
+from ..._core.order.keys import key_text
+from ..._core.order.left_out import held_back
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import SinkDecorator, branches_of, capabilities_of, chain, walk
-from ..._core.tracing import trace_of
-from ..._core.transaction import transaction_of
+from ..._core.sink import SinkDecorator, WriteResult, branches_of, capabilities_of, chain, walk
+from ..._core.stacking import as_sink, is_same_sink
+from ..._core.text import text_of
+from ..._core.transaction import enlisted, transaction_of
 from ...letters.record import DeadLetterRecord
 from .held_letters import HeldLetters
 
@@ -62,7 +60,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from ..._core.batch import Batch
-    from ..._core.delivery.tries import RetryEnd
+    from ..._core.delivery.states import RetryEnd
     from ..._core.sink import Sink, SinkLike
     from ..._core.transaction import Transaction, Unit
 
@@ -348,7 +346,7 @@ class _DeadLetterSink(WrappingSink[T]):
         try:
             return classified(error, super().classify)
         except Exception as broken:
-            logger.error(_UNCLASSED, told.for_log(broken), told.for_log(error))  # noqa: TRY400  # a traceback would show values
+            logger.error(_UNCLASSED, for_log(broken), for_log(error))  # noqa: TRY400  # a traceback would show values
             return classified(error)
 
     def _judge(
@@ -367,7 +365,7 @@ class _DeadLetterSink(WrappingSink[T]):
             first = errors[next(iter(dead))]
             message = (
                 f"{why}; the batcher stops instead of filling the dead letters. The "
-                f"first error: {told.for_log(first)}"
+                f"first error: {for_log(first)}"
             )
             raise DeadLetterLimit(message) from first
 
@@ -385,13 +383,11 @@ class _DeadLetterSink(WrappingSink[T]):
             self.held.hold(batch.pick(made), [*made.values()], errors[next(iter(made))])
         if unmade:
             index, error = next(iter(unmade.items()))
-            logger.error(
-                _LOST, len(unmade), batch.id, told.for_log(error), told.for_log(errors[index])
-            )
+            logger.error(_LOST, len(unmade), batch.id, for_log(error), for_log(errors[index]))
         written = set(dead) - set(unmade)
         if written and self.held is None:
             logger.warning(
-                _BURIED, len(written), len(batch), batch.id, told.for_log(errors[min(written)])
+                _BURIED, len(written), len(batch), batch.id, for_log(errors[min(written)])
             )
         return written
 
@@ -448,7 +444,7 @@ def _record(
         item=batch.shown(index),
         error_type=type(error).__name__,
         error_class=kind.value,
-        message=told.storable(told.text_of(error)),
+        message=storable(text_of(error)),
         attempts=tries.count,
         first_at=datetime.fromtimestamp(wall - (now - tries.first_at), UTC),
         last_at=datetime.fromtimestamp(wall - (now - tries.last_at), UTC),

@@ -11,8 +11,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..._core import told
 from ..._core.batch import RowBatch
+from ..._core.logs import for_log
 from ..._core.outcome import Outcome
 from ..._core.send import send
 
@@ -78,7 +78,7 @@ class HeldLetters:
             if written:
                 await self._within.wrote_letters(written)
         except Exception as error:
-            logger.error(_NOT_TOLD, written, self._name, told.for_log(error))  # noqa: TRY400  # a traceback would show values
+            logger.error(_NOT_TOLD, written, self._name, for_log(error))  # noqa: TRY400  # a traceback would show values
             logger.debug("the whole error", exc_info=error)
 
     @staticmethod
@@ -89,12 +89,12 @@ class HeldLetters:
                 _REFUSED,
                 len(errors),
                 group.lineage,
-                told.for_log(next(iter(errors.values()))),
-                told.for_log(group.reason),
+                for_log(next(iter(errors.values()))),
+                for_log(group.reason),
             )
         written = len(group.records) - len(errors)
         if written:
-            logger.warning(_BURIED, written, group.lineage, told.for_log(group.reason))
+            logger.warning(_BURIED, written, group.lineage, for_log(group.reason))
         return written
 
     @property

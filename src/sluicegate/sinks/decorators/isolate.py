@@ -17,21 +17,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._core import checks
-from ..._core.classify import classified, first_answer
+from ..._core.classify import by_error, classified, first_answer
 from ..._core.decorator import WrappingSink
-from ..._core.error_groups import by_error
 from ..._core.errors import ErrorClass
 from ..._core.keywords import known_arguments
-from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import RefusesIsolate, SinkDecorator, walk
+from ..._core.sink import RefusesIsolate, SinkDecorator, WriteResult, walk
 from .parts import keep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..._core.batch import Batch
-    from ..._core.sink import Capabilities, Classifier, Sink
+    from ..._core.classify import Classifier
+    from ..._core.sink import Capabilities, Sink
 
 T = TypeVar("T")
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from ..._core.causes import caused
-from ..._core.classify import classified
-from ..._core.error_groups import by_error
+from ..._core.classify import by_error, caused, classified
 from ..._core.errors import ErrorClass, PermanentError, WithdrawnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..._core.batch import Batch
-    from ..._core.sink import Classifier
+    from ..._core.classify import Classifier
 
 T = TypeVar("T")
 

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakSet
 
 from ..._core import checks
-from ..._core.causes import caused
-from ..._core.classify import classified
+from ..._core.classify import by_error, caused, classified
 from ..._core.clock import LOOP_CLOCK, Clock, Signal
 from ..._core.decorator import WrappingSink
-from ..._core.error_groups import by_error
 from ..._core.errors import ErrorClass, PermanentError
 from ..._core.keywords import known_arguments
-from ..._core.patience import LONGEST_ASKED, asked_wait
-from ..._core.result import WriteResult
+from ..._core.retry_policy import LONGEST_ASKED, asked_wait
 from ..._core.send import send
-from ..._core.sink import SinkDecorator
+from ..._core.sink import SinkDecorator, WriteResult
 from .meter import Meters, Rate, Turn
 from .parts import keep, measured
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..._core import checks
 from ..._core.decorator import WrappingSink
 from ..._core.keywords import known_arguments
-from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import SinkDecorator
+from ..._core.sink import SinkDecorator, WriteResult
 from .parts import keep, measured
 
 if TYPE_CHECKING:

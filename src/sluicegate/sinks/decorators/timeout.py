@@ -6,15 +6,14 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._core import checks
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.decorator import WrappingSink
 from ..._core.errors import StoppedError, TimedOutError, UnavailableError
 from ..._core.keywords import known_arguments
+from ..._core.logs import log_safely
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
-from ..._core.say import say
 from ..._core.send import send
-from ..._core.sink import SinkDecorator
+from ..._core.sink import SinkDecorator, WriteResult
 from ..._core.time_limit import TimeLimit
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class _TimeoutSink(WrappingSink[T]):
             return self._verdicts(batch)
         if limit.is_missed and not self._has_told:
             self._has_told = True
-            say(logger, logging.WARNING, _BLOCKED, self.stretch_limit, self.inner)
+            log_safely(logger, logging.WARNING, _BLOCKED, self.stretch_limit, self.inner)
         return WriteResult.failed(batch, errors) if errors else None
 
     def _verdicts(self, batch: Batch[T]) -> WriteResult:

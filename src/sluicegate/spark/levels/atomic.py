@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..._core.errors import StagesLost
 from ..._core.opening import opened
-from ..._core.operation import run_with_retries
+from ..._core.retry_policy import run_with_retries
 from ..._core.sink import classifier_of
 from ..._core.staging import check_staging
 from ..._core.transaction import Counts, check_same_rows

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import sinks as destinations
 from ..._core.errors import ConfigError, MissingExtra
-from ..._core.function_sink import as_sink
+from ..._core.stacking import as_sink
 from ..._core.values.tls import TlsFiles
 from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
 from ...sinks import (

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass, RefusedError, TransactionLost
-from ..._core.operation import RetryState
-from ..._core.retry_policy import DoublingBackoff, RetryPolicy
+from ..._core.retry_policy import DoublingBackoff, RetryPolicy, RetryState
 
 if TYPE_CHECKING:
-    from ..._core.sink import Classifier
+    from ..._core.classify import Classifier
 
 ATTEMPTS = 5
 """Maximum number of attempts; those that find the destination unavailable are not counted."""

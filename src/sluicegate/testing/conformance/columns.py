@@ -8,8 +8,8 @@ import pytest
 
 from ..._core.arrow import ArrowBatch
 from ..._core.batch import RowBatch
-from ..._core.result import WriteResult
 from ..._core.send import send
+from ..._core.sink import WriteResult
 from .subject import SinkUnderTest
 
 if TYPE_CHECKING:

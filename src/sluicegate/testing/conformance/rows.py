@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import pytest
 
 from ..._core.batch import RowBatch
-from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import capabilities_of
+from ..._core.sink import WriteResult, capabilities_of
 from .subject import SinkUnderTest
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
 
+    from ..._core.outcome import Tally
     from ..._core.sink import Decorator
-    from ..._core.tally import Tally
     from ...batcher import Adaptive, Limits
     from .destination import Destination
 

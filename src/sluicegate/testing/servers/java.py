@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._core import maven as _maven
+from ..._core import cache as _maven
 from ..._core.errors import MissingJars
 from .java_program import program_of
 from .program import START_SECONDS, ServerProgram

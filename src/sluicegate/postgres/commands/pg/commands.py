@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ...._core import told
 from ...._core.errors import SluicegateError
+from ...._core.text import text_of
 from ....cli.dlq.output import encodable, say
 from ....cli.exits import BAD_USE, FAILED, OK
 from ....letters.text import printable, without_secrets
@@ -38,7 +38,7 @@ def pg(options: argparse.Namespace) -> int:
     try:
         return asyncio.run(commands[options.pg_command](options))
     except (SluicegateError, OSError) as error:
-        text = told.text_of(error)
+        text = text_of(error)
         say(without_secrets(text) if isinstance(error, OSError) else text)
         return BAD_USE
 

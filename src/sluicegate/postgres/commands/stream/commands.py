@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ...._core import told
 from ...._core.errors import SluicegateError
+from ...._core.text import text_of
 from ....cli.confirm import confirmed
 from ....cli.dlq.output import say
 from ....cli.exits import BAD_USE, OK
@@ -52,7 +52,7 @@ def stream(options: argparse.Namespace) -> int:
             return asking[options.stream_command](options)
         return asyncio.run(simple[options.stream_command](options))
     except (UseError, SluicegateError, OSError) as error:
-        text = told.text_of(error)
+        text = text_of(error)
         say(without_secrets(text) if isinstance(error, OSError) else text)
         return BAD_USE
 

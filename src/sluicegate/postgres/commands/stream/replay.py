@@ -12,7 +12,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from ...._core import told
+from ...._core.logs import for_log
 from ....cli.dlq.output import say
 from ....cli.exits import INCOMPLETE, OK, TERMINATED, Termination
 from ....cli.named import UseError, named
@@ -85,7 +85,7 @@ async def replay(options: argparse.Namespace) -> int:
     if failure is None:
         say(f"replayed: {progress.handled} messages")
         return OK
-    why = told.for_log(failure)
+    why = for_log(failure)
     say(f"stopped at message {progress.running}: {why}; {progress}; {progress.continued}")
     return INCOMPLETE
 

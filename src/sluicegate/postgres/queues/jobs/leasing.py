@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ...._core.causes import caused
 from ...._core.checks import bad
+from ...._core.classify import caused
 from ...._core.errors import UnavailableError
 from ...client.errors import sqlstate
 from ...client.names import quoted

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...._core.causes import caused
+from ...._core.classify import caused
 from ...._core.errors import ConfigError, RefusedError, SluicegateError, UnavailableError
-from ...._core.told import text_of
+from ...._core.text import text_of
 from ...client.errors import LOCK_NOT_AVAILABLE, is_lost, shown, sqlstate
 from ...client.names import quoted
 from ...client.refusals import refusal, repair_of

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid5
 
 from ...._core.checks import bad
-from ...._core.values.encoding import item_error
-from ...._core.values.fields import getter
+from ...._core.values.encoding import getter, item_error
 from ...streams.messages.message import json_texts_of, message_id
 from ..jobs.job import (
     LONGEST_PAYLOAD,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-    from ...._core.values.fields import Getter
+    from ...._core.values.encoding import Getter
     from ..jobs.slots import SlotFunction
 
 _NAMESPACE = UUID("3f8f3c0e-55b7-4c0c-9c69-0f5a6f6b7f0d")

@@ -10,7 +10,7 @@ from ...._core.errors import ClosedError, ConfigError, ErrorClass, MissingExtra,
 from ...._core.keywords import known_arguments
 from ...._core.opening import Openable
 from ...._core.sink import Capabilities
-from ...._core.told import text_of
+from ...._core.text import text_of
 from ...client.access import Access, need_asyncpg
 from ...client.connections import Connections
 from ...client.errors import classify_postgres, has_no_statement, sqlstate
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ...._core.batch import Batch
-    from ...._core.result import WriteResult
+    from ...._core.sink import WriteResult
     from ...client.access import PoolFactory, PostgresAccess
     from ...client.notifier import Notifier
     from ..jobs.slots import SlotFunction

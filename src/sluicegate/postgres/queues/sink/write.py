@@ -16,12 +16,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ...._core.causes import caused
+from ...._core.classify import caused
 from ...._core.errors import ErrorClass, ThrottledError
 from ...._core.order.keys import accepted
-from ...._core.order.stopped import stopped_behind
+from ...._core.order.left_out import stopped_behind
 from ...._core.outcome import Outcome
-from ...._core.result import WriteResult
+from ...._core.sink import WriteResult
 from ...client.answers import transaction
 from ...client.errors import (
     classify_postgres,

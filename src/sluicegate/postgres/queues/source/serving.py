@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...._core.clock import CountedSignal, wait_until
 from ...._core.errors import ConfigError, PositionLost, UnavailableError
-from ...._core.runtime.closing import close_within
+from ...._core.logs import for_log, log_safely, storable
 from ...._core.runtime.cuts import end_if_cut
-from ...._core.say import say
-from ...._core.told import for_log, storable, text_of
+from ...._core.runtime.threads import close_within
+from ...._core.text import text_of
 from ...schema.queue_contents import LOST_JOBS
 from ..jobs.leasing import Settlement
 from .claiming import Claimer
@@ -43,8 +43,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 
     from ...._core.clock import Clock
-    from ...._core.source import ClaimHost, Fetched, Position, ReturnedAs, SourceClaim, SourceRecord
-    from ...._core.troubles import Troubles
+    from ...._core.source import (
+        ClaimHost,
+        Fetched,
+        Position,
+        ReturnedAs,
+        SourceClaim,
+        SourceRecord,
+        Troubles,
+    )
     from ...client.waking import Waker
     from ..jobs.leasing import Fate, LeaseName, QueueLeases
     from .leases import Lease
@@ -185,7 +192,7 @@ class OpenQueue:
             self.news.fire()
         except Exception as error:
             end_if_cut(error)
-            say(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
+            log_safely(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
             self._troubles.note(what, _FAILED % (name, what, for_log(error)))
         else:
             self._troubles.note(what, None)
@@ -337,7 +344,7 @@ class OpenQueue:
             if not self._are_locks_logged:
                 self._are_locks_logged = True
                 told = _LOCKED % (len(self._locked), lease.lane)
-                say(logger, logging.WARNING, "%s: %s", self._options.queue, told)
+                log_safely(logger, logging.WARNING, "%s: %s", self._options.queue, told)
             if lease in self._locked:
                 self._locked[lease] = self._locked.pop(lease)
         else:
@@ -448,7 +455,9 @@ class OpenQueue:
     def _lose(self, leases: Collection[Lease], reason: str) -> None:
         if leases:
             first = next(iter(leases)).lane
-            say(logger, logging.WARNING, _LOST, self._options.queue, len(leases), reason, first)
+            log_safely(
+                logger, logging.WARNING, _LOST, self._options.queue, len(leases), reason, first
+            )
             self._end(leases)
 
     async def _give_back(self, leases: Collection[Lease]) -> None:
@@ -477,7 +486,7 @@ class OpenQueue:
                 for each in wanted:
                     await self._queue.settle_one(each)
         except Exception as error:
-            say(
+            log_safely(
                 logger,
                 logging.INFO if names else logging.DEBUG,
                 _NOT_GIVEN_BACK,

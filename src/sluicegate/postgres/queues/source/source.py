@@ -9,8 +9,7 @@ from ...._core import checks
 from ...._core.errors import ClosedError
 from ...._core.keywords import known_arguments
 from ...._core.opening import only_user
-from ...._core.source import SourceCapabilities, SourceTraits
-from ...._core.troubles import Troubles
+from ...._core.source import SourceCapabilities, SourceTraits, Troubles
 from ...client.access import Access, need_asyncpg
 from ...client.answers import ANSWER_TIMEOUT
 from ...client.connections import Connections

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...._core.errors import UnverifiableError
-from ...._core.values.key_conflicts import NULL_KEY
+from ...._core.values.rows import NULL_KEY
 from ..plan.temporary import EXACT
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from ...._core.arrow_rows import values_of
+from ...._core.arrow import values_of
 from .casts import INTEGERS, micros
 from .zones import DAY, YEAR_1, YEAR_10_000, local
 

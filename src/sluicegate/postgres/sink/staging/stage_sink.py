@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...._core.decorator import WrappingSink
-from ...._core.result import WriteResult
 from ...._core.send import send
+from ...._core.sink import WriteResult
 from ...client.errors import classify_postgres
 
 if TYPE_CHECKING:

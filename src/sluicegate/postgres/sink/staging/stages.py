@@ -28,8 +28,8 @@ from uuid import uuid4
 from ...._core.checks import bad
 from ...._core.clock import LOOP_CLOCK
 from ...._core.errors import StagesLost
+from ...._core.logs import for_log
 from ...._core.staging import Begun, OpenStage
-from ...._core.told import for_log
 from ...client.errors import LOCK_NOT_AVAILABLE, NO_PRIVILEGE, sqlstate
 from ...client.names import quoted
 from ...client.statements import BEGIN

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...._core.causes import caused, causes
+from ...._core.classify import caused, causes
 from ...._core.clock import LOOP_CLOCK
 from ...._core.errors import (
     ErrorClass,
@@ -21,7 +21,8 @@ from ...._core.errors import (
     TransactionLost,
     UnknownOutcomeError,
 )
-from ...._core.told import for_log, text_of
+from ...._core.logs import for_log
+from ...._core.text import text_of
 from ...._core.transaction import Attempt, has_ended
 from ...client.errors import NO_PRIVILEGE, classify_postgres, is_gone, is_lost, is_refusal, sqlstate
 from ...client.refusals import refusal, refused_again, repair_of

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...._core.causes import caused, causes
+from ...._core.classify import caused, causes
 from ...._core.clock import LOOP_CLOCK
-from ...._core.effects import CauseUnclear, aborted_by_handler, ended_by_handler
 from ...._core.errors import KeyStopped, TransientError
-from ...._core.result import WriteResult
-from ...._core.sink import Capabilities
+from ...._core.positions import CauseUnclear, aborted_by_handler, ended_by_handler
+from ...._core.sink import Capabilities, WriteResult
 from ...client.errors import is_gone, sqlstate
 from ...client.lent import LentConnection
 from .ledger import ON_DISK
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ...._core.batch import Batch
-    from ...._core.effects import Effect
-    from ...._core.positions import PositionUnit
+    from ...._core.positions import Effect, PositionUnit
     from ...client.statements import Statements
 
 _ABORTED = "25P02"

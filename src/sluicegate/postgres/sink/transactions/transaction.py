@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ...._core.batch import Batch
     from ...._core.positions import PositionUnit
-    from ...._core.result import WriteResult
+    from ...._core.sink import WriteResult
     from ...client.statements import Statements
     from ..batches import TableWriter
     from ..plan.plan import TablePlan

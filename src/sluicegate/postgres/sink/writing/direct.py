@@ -22,7 +22,7 @@ from .values import statement_for_values
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
-    from ...._core.values.row_maker import GivenRows
+    from ...._core.values.rows import GivenRows
     from ..plan.plan import TablePlan
     from ..plan.strategy import Chooser
     from .scope import Scope

@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from ...._core.causes import caused, causes
 from ...._core.checks import bad
+from ...._core.classify import caused, causes
 from ...._core.errors import MessageIdConflict, RefusedError, VersionConflict
-from ...._core.told import text_of
+from ...._core.text import text_of
 from ...client.names import quoted
 from .message import Appended
 

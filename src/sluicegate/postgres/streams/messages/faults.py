@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ...._core.causes import caused
 from ...._core.checks import bad
+from ...._core.classify import caused
 from ...._core.errors import RefusedError
 from .append import NO_RIGHT, NOT_INSTALLED, Fault
 

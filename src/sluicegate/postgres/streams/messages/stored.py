@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ...._core.causes import caused
 from ...._core.checks import bad
+from ...._core.classify import caused
 from ...._core.errors import PermanentError
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...._core import checks
-from ...._core.causes import caused
 from ...._core.checks import bad
+from ...._core.classify import caused
 from ...._core.errors import ClosedError, RefusedError, SluicegateError, UnavailableError
 from ...._core.keywords import known_arguments
+from ...._core.logs import log_safely
 from ...._core.opening import Openable
-from ...._core.say import say
 from ...client.access import Access, need_asyncpg
 from ...client.answers import ANSWER_TIMEOUT
 from ...client.errors import is_lost, shown, sqlstate
@@ -312,7 +312,7 @@ class SubscriptionAdmin(Openable):
             raise bad("position", position, _NO_SKIP[state])
         why = f": {reason}" if reason else ""
         told = (subscription, position, stream, version, slot, why)
-        say(logger, logging.INFO, _SKIPPED, *told)
+        log_safely(logger, logging.INFO, _SKIPPED, *told)
         return SkippedMessage(position, slot, stream, version, kind)
 
     async def delete(self, subscription: str, *, force: bool = False) -> None:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid5
 
 from ...._core.checks import bad
-from ...._core.values.encoding import item_error
-from ...._core.values.fields import getter
+from ...._core.values.encoding import getter, item_error
 from ..messages.batch import MessageColumns
 from ..messages.message import (
     expected_version,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-    from ...._core.values.fields import Getter
+    from ...._core.values.encoding import Getter
 
 _NAMESPACE = UUID("a4b51d43-5a5c-4a8e-9b0c-6d0f7a0c2a51")
 

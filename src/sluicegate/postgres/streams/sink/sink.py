@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asyncpg import Pool
 
     from ...._core.batch import Batch
-    from ...._core.result import WriteResult
+    from ...._core.sink import WriteResult
     from ...client.access import PoolFactory, PostgresAccess
     from ..messages.notifier import StreamNotifier
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...._core.errors import ErrorClass, MessageIdConflict, VersionConflict
 from ...._core.order.keys import accepted
-from ...._core.order.stopped import stopped_behind
+from ...._core.order.left_out import stopped_behind
 from ...._core.outcome import Outcome
-from ...._core.result import WriteResult
+from ...._core.sink import WriteResult
 from ...client.answers import transaction
 from ...client.errors import (
     classify_postgres,

@@ -20,11 +20,10 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ...._core.runtime.closing import close_within
-from ...._core.say import say
+from ...._core.logs import for_log, log_safely, named
+from ...._core.runtime.threads import close_within
 from ...._core.source import TopicPartition
 from ...._core.subscriptions import SkipsLocked, slot_lock
-from ...._core.told import for_log, named
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -133,10 +132,12 @@ class SlotHolder:
             left = [each for each in self._book.among(positions) if each.claim not in stored]
             if left:
                 told = _shown(left)
-                say(logger, logging.WARNING, _NOT_STORED, self._name, told, "they are locked")
+                log_safely(
+                    logger, logging.WARNING, _NOT_STORED, self._name, told, "they are locked"
+                )
         except Exception as error:
             told = _shown(slots)
-            say(logger, logging.WARNING, _NOT_STORED, self._name, told, for_log(error))
+            log_safely(logger, logging.WARNING, _NOT_STORED, self._name, told, for_log(error))
         finally:
             self.end(slots)
         await self.unlock_ended()
@@ -153,7 +154,7 @@ class SlotHolder:
         """End claims that have another owner now."""
         held = [each for each in slots if self._book.holds(each)]
         if held:
-            say(logger, logging.WARNING, _LOST, self._name, _shown(held), reason)
+            log_safely(logger, logging.WARNING, _LOST, self._name, _shown(held), reason)
             self.end(held)
 
     # -- positions ---------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ class SlotHolder:
 
     def _note_locked(self, slots: Collection[HeldSlot]) -> None:
         if slots and not self.has_locked:
-            say(logger, logging.WARNING, _LOCKED, self._name, _shown(slots))
+            log_safely(logger, logging.WARNING, _LOCKED, self._name, _shown(slots))
         self.has_locked = bool(slots)
 
     def lose_unkept(self) -> None:
@@ -244,7 +245,7 @@ class SlotHolder:
             async with self._clock.timeout_at(self._clock.now() + seconds):
                 await self.unlock_ended()
         except Exception as error:
-            say(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
+            log_safely(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
 
 
 def _shown(slots: Collection[HeldSlot]) -> str:

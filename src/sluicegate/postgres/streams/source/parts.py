@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
+    from ...._core.source import Troubles
     from ...._core.subscriptions import SubscriptionLocks, SubscriptionState
-    from ...._core.troubles import Troubles
     from .options import StreamOptions
 
 

@@ -14,10 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...._core.errors import ConfigError
-from ...._core.say import say
+from ...._core.logs import for_log, log_safely
 from ...._core.source import TopicPartition
 from ...._core.subscriptions import SkipsLocked
-from ...._core.told import for_log
 from ..messages.selection import StreamSelection
 from .slots import SlotStart
 
@@ -106,7 +105,7 @@ class StoredSlots:
             if stored and not self._store.keeps_group_offsets:
                 await self._move(stored)
         except Exception as error:
-            say(logger, logging.DEBUG, _NOT_COPIED, self._name, for_log(error))
+            log_safely(logger, logging.DEBUG, _NOT_COPIED, self._name, for_log(error))
         return list(stored), []
 
     async def _move(

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from ...._core.clock import wait_until
 from ...._core.errors import ConfigError
+from ...._core.logs import for_log, log_safely
 from ...._core.runtime.cuts import end_if_cut
-from ...._core.say import say
-from ...._core.told import for_log, text_of
+from ...._core.text import text_of
 from .delivery import StreamDelivery
 from .holding import SlotHolder
 from .looking import Looker
@@ -163,7 +163,7 @@ class OpenStream:
             self._news.fire()
         except Exception as error:
             end_if_cut(error)
-            say(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
+            log_safely(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
             troubles.note(what, _FAILED % (name, what, for_log(error)))
         else:
             troubles.note(what, None)

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from ..clock import LOOP_CLOCK, Signal, wait_until
-from ..patience import latest_try, next_try
+from ..retry_policy import latest_try, next_try
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""An exception as text, for readers and logs.
+"""Log lines that never raise, and exceptions as text for readers and logs.
 
 1. `str()` and `repr()` of a foreign exception may raise, may contain newlines or control
    characters, and may be long. The functions here never raise.
@@ -9,10 +9,13 @@
    type is shown. The `summary` of our errors replaces their message in logs.
 3. Python's `KeyError('...')`, `ValueError` and `AssertionError`, and classes derived from them,
    often quote values: they are shown by type and place.
+4. An error in the program's filter or handler is printed: it must not end a batcher.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 from itertools import islice
 from os.path import basename
 from typing import TYPE_CHECKING
@@ -22,8 +25,8 @@ from .text import repr_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from logging import Logger
 
-__all__ = ["LONGEST", "for_log", "named", "repr_of", "text_of"]
 
 LONGEST = 500
 """Maximum length of a message in a log line, in characters."""
@@ -100,3 +103,19 @@ def _is_about_argument(error: BaseException) -> bool:
 def _on_one_line(text: str) -> str:
     shown = "".join(char if char.isprintable() else " " for char in text[: LONGEST + 1])
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 3]}..."
+
+
+def log_safely(
+    logger: Logger, level: int, message: str, *args: object, error: BaseException | None = None
+) -> None:
+    """Log a line, with the traceback of `error`. An error during logging is printed to stderr."""
+    try:
+        logger.log(level, message, *args, exc_info=error, stacklevel=3)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as broken:
+        if logging.raiseExceptions and sys.stderr is not None:
+            line = f"{message} {repr_of(args)}"
+            sys.stderr.write(
+                f"sluicegate: logging raised {repr_of(broken)}; the line was: {line}\n"
+            )
