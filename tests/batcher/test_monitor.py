@@ -26,7 +26,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.delivery.host import Condition, DestinationState
-from sluicegate.batcher.conditions import EVERY, Conditions
+from sluicegate.batcher.monitor import EVERY, Conditions
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.testing import ScriptedSink, fail, ok
 

@@ -11,8 +11,7 @@ from tests.seeds import run_by
 
 from sluicegate import Batcher, ItemFunctionError, ItemTooLarge, Limits, Outcome
 from sluicegate.batcher.gathering import window
-from sluicegate.batcher.gathering.scale import Scale
-from sluicegate.batcher.gathering.window import NOTHING, NeedsSlowPath
+from sluicegate.batcher.gathering.window import NOTHING, NeedsSlowPath, Scale
 from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from tests.seeds import run_by
 from sluicegate import Batch, Batcher, ConfigError, ItemFunctionError, Limits, Outcome, Tenants
 from sluicegate.batcher.gathering import window
 from sluicegate.batcher.gathering.tenant_queue import TenantQueue
-from sluicegate.batcher.gathering.tenant_router import TenantRouter
-from sluicegate.batcher.gathering.tenants import TenantGatherer
+from sluicegate.batcher.gathering.tenants import TenantGatherer, TenantRouter
 from sluicegate.batcher.gathering.window import AddWindow
 from sluicegate.testing import BlockingSink, FakeClock, FakeSink, WouldHang
 

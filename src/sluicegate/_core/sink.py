@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, runtime
 
 from .answer import checked_details, checked_errors, checked_outcomes
 from .batch import Batch
+from .checks import bad
 from .errors import ResultMismatch
 from .outcome import Outcome
 from .text import repr_of
@@ -278,6 +279,13 @@ def stretch_limits(sink: object) -> Iterator[float]:
 def dead_letters_in(sink: object) -> TakesDeadLetters | None:
     """Return the outermost part of a stack that writes dead letters."""
     return next((part for part in walk(sink) if isinstance(part, TakesDeadLetters)), None)
+
+
+def check_single_store(sink: object) -> None:
+    """Check that the parked items of a stack have one store. Raises `ConfigError`."""
+    if sum(isinstance(part, TakesDeadLetters) for part in chain(sink)) > 1:
+        rule = "needs a single DeadLetter in the stack, whose store has a key's letters in order"
+        raise bad("on_key_failure", "park", rule)
 
 
 def inner_of(sink: object) -> object | None:

@@ -8,10 +8,17 @@
    of the program raised for the item, such as `row=` or `encode=`, that is logged once as well, with
    its traceback.
 4. No function here raises: filters and handlers of the program may raise, but do not end a batcher.
+
+A mark on the work of batchers, so that a batcher of log records does not log its own work.
+
+A sink that logs its failures through a handler that feeds the same sink would cause an endless
+loop. So a batcher's writes, including those in threads, and all work on the loop of a
+`BlockingBatcher` run in a context with a mark.
 """
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 from typing import TYPE_CHECKING, Any, cast
@@ -26,8 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .._core.batch import Batch
-    from .adaptive.adaptive import Setting
+    from .adaptive import Setting
     from .report import ShutdownReport
+
 
 logger = logging.getLogger("sluicegate.batcher")
 
@@ -214,3 +222,31 @@ def _is_a_servers(error: BaseException) -> bool:
 def _traced(error: BaseException) -> BaseException | None:
     """Return the error if its traceback should be shown, as for an unlisted error."""
     return error if not _is_a_servers(error) and classified(error) is ErrorClass.UNLISTED else None
+
+
+_own_work: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "sluicegate_own_work", default=False
+)
+
+
+def own_context() -> contextvars.Context:
+    """Return a new context that contains only the mark."""
+    context = contextvars.Context()
+    context.run(_own_work.set, True)
+    return context
+
+
+class NoFeedback(logging.Filter):
+    """A filter for a handler that feeds a batcher: drops the log records of batchers' own work.
+
+    Add it to the handler: `handler.addFilter(NoFeedback())`. A logger's filter would miss the
+    records of its child loggers. It drops the records of the `sluicegate` loggers, and the records
+    of any logger that come from the work of any batcher in the process: from its writes, the
+    threads they use, and the thread of a `BlockingBatcher`. Other handlers still receive those
+    records.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for a record of a batcher's own work."""
+        name = record.name
+        return not (_own_work.get() or name == "sluicegate" or name.startswith("sluicegate."))

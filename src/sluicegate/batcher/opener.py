@@ -29,8 +29,8 @@ from .._core.logs import for_log
 from .._core.opening import opened
 from .._core.retry_policy import DoublingBackoff, next_try
 from .._core.runtime.loops import Exit, exit_later
-from .._core.runtime.own_context import own_context
 from .._core.sink import classifier_of, walk
+from .log import own_context
 
 if TYPE_CHECKING:
     from .dispatch import Dispatcher

@@ -3,9 +3,8 @@
 from .._core.classify import classify_network, first_of
 from .._core.errors import ErrorClass
 from .._core.public import publish, publish_all
-from .backoff import Backoff, WaitStrategy
+from .backoff import Backoff, RetryBudget, WaitStrategy
 from .breaker import BreakerSink, CircuitBreaker
-from .budget import RetryBudget
 from .circuit import CircuitState
 from .retry import Retry
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .._core.classify import Classifier
     from .._core.sink import Sink
-    from .budget import RetryBudget
+    from .backoff import RetryBudget
 
 T = TypeVar("T")
 

@@ -10,9 +10,8 @@ from .._core.errors import ErrorClass, ResultMismatch, UnverifiableError, Withdr
 from .._core.order.left_out import leaders
 from .._core.send import send
 from .._core.sink import WriteResult
-from .batch_retry import BatchRetry
+from .batch_retry import BatchRetry, wait_for_turn
 from .failures import FailedTry, learn, narrow
-from .gate import wait_for_turn
 from .outage import OutageState
 from .series import RetrySeries
 

@@ -21,13 +21,13 @@ from sluicegate._core.errors import (
     ThrottledError,
     TransientError,
 )
-from sluicegate._core.values.tls import TlsFiles
 from sluicegate.nats.client import connection
 from sluicegate.nats.client.answers import api_error, no_stream
 from sluicegate.nats.client.classify import classify_nats
 from sluicegate.nats.client.connection import ConnectionNews, close, connect
 from sluicegate.nats.client.errors import Denied, denied_by, is_login, opening_error, trouble_of
 from sluicegate.nats.client.options import NatsOptions
+from sluicegate.spark.tls import TlsFiles
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from ..._core.order.lanes import Lanes
-    from ..resolvable import Resolvable
-    from .add_group import AddGroup
+    from ..receipt import Resolvable
+    from .pack import AddGroup
 
 T = TypeVar("T")
 

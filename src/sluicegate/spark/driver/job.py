@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from ..._core import checks
-from ..._core.order.parking import check_store
+from ..._core.sink import check_single_store
 from ..levels.atomic import write_atomically
 from ..levels.runs import Ran, write_units
 from ..progress_bar import watched
@@ -117,7 +117,7 @@ class WriteJob:
         check_types(sink, schema)
         check_order(sink, self.keys.columns)
         if self.keys.on_key_failure == "park":
-            check_store(sink)
+            check_single_store(sink)
         if self.keys.latest_only:
             check_replaced(sink, self.keys.columns)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions
 
 from ..._core import checks
-from ..._core.order.scattered import scattered_by
+from ..destination import scattered_by
 from ..levels.units import BUCKET
 from ..task.key_failure import POLICIES
 from ..task.superseded import SUPERSEDED

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions
 
 from ..._core import checks
-from ..._core.replacing import replaced_by
+from ..destination import replaced_by
 from ..task.superseded import SUPERSEDED
 from .columns import BINARY, column_of, has_collation
 from .content import row_hash

@@ -14,7 +14,6 @@ from ... import sinks as destinations
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.stacking import stack
-from ..._core.values.tls import TlsFiles
 from ...retry import Backoff, Retry
 from ...sinks import (
     DeadLetter,
@@ -26,6 +25,7 @@ from ...sinks import (
     Timeout,
 )
 from ..task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
+from ..tls import TlsFiles
 from . import PostgresAccess, dsn_of, table_name
 from .table import (
     ELASTICSEARCH,

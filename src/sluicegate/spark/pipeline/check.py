@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
 from ..._core.extras import missing
-from ..._core.order.scattered import scattered_by
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
+from ..destination import scattered_by
 from .check_write import WriteCheck
 from .declaration import Source, names
 from .environment import Environment

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from ... import sinks as destinations
 from ..._core.errors import ConfigError, MissingExtra
 from ..._core.stacking import as_sink
-from ..._core.values.tls import TlsFiles
 from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
 from ...sinks import (
     ClickHouseSink,
@@ -39,6 +38,7 @@ from ...sinks import (
     UdpSink,
 )
 from ...telemetry import Metrics
+from ..tls import TlsFiles
 from .declaration import Destination
 from .mistakes import Mistake, meant
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, UserDefinedType
 
-from ..._core.columns import refused_columns
 from ..._core.errors import ConfigError
+from ..destination import refused_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
