@@ -25,7 +25,7 @@ from sluicegate import (
 )
 from sluicegate.batcher import blocking
 
-pass  # fuse
+# fuse
 
 
 def test_use_before_opening_and_after_closing_says_so() -> None:

@@ -10,16 +10,15 @@
 5. An attempt that began before the last step down belongs to the earlier setting, and does not
    count.
 
-The two decisions are independent: see `workers.py` and `items.py`.
-
-A temporary ceiling below a value that the destination has objected to. Pure.
+The two decisions are independent. Each has a temporary *ceiling* below a value that the destination
+has objected to:
 
 1. Growth stops just below the last objection for a number of decisions (the hold). Then the whole
    range is open again: only an attempt shows whether the destination has changed.
 2. An objection soon after a hold doubles the next hold, up to `LONGEST`. An objection during a hold
    lowers the ceiling and does not lengthen the hold, so that a recovered destination is probed.
 
-The batch size: decided after every ten attempts. Pure.
+The batch size is decided after every ten attempts:
 
 | the last ten attempts | the size |
 |---|---|
@@ -32,9 +31,7 @@ The batch size: decided after every ten attempts. Pure.
 Every step is at least 1, so that a size below 4 can grow. A size refused as too large sets a
 ceiling; a timeout or a throttle may have other causes.
 
-The number of workers: decided once per round trip. Pure.
-
-A decision is due one mean round trip after the last one. The first rule that applies to the
+The number of workers is decided once per round trip: a decision is due one mean round trip after the last one. The first rule that applies to the
 attempts that ended in between decides:
 
 1. An attempt timed out or was throttled: a tenth less, at least by one, and a ceiling at that

@@ -2,12 +2,6 @@
 
 The fast path of adding is for the batcher's own loop: each call compares the calling thread with
 that of the loop (see `RunsInThread`); the slow path refuses all other threads.
-
-`flush`: a fence after all items accepted so far, and the wait for it.
-
-`resume` and `unpark`: release of a held key by the caller's key.
-
-A batcher's `stats()`.
 """
 # ruff: noqa: SLF001
 # pyright: reportPrivateUsage=false

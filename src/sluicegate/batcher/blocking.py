@@ -3,8 +3,6 @@
 The fast path is an append under a lock, and a wake-up of the loop unless one is pending. The slow
 path, for items that do not fit, is the batcher's own `add` on the loop, with its waiting, overflow
 policies and errors. Later threads do not overtake producers that wait there.
-
-One run of a `BlockingBatcher` from start to shutdown: an `InboxBatcher` and its thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Booking of outcomes: ledger, receipts, fences, observers, and the lists of a shutdown.
 
-Fences: a flush waits for exactly the items that were accepted before it.
-
-From a write's end to its items' outcomes.
+A fence lets a flush wait for exactly the items that were accepted before it.
 """
 
 from __future__ import annotations

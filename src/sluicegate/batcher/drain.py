@@ -5,7 +5,7 @@
 2. Open batches are sealed immediately.
 3. Backoffs end with an immediate attempt, including that of a sink which is not open yet. Further
    attempts follow after shortened waits, and an outage is probed, for as long as another attempt
-   fits (see `_core.patience`).
+   fits (see `_core.retry_policy`).
 4. Shortly before the deadline (a fifth of the time, at most a second) queued items are abandoned as
    `unsent`, and the writes in flight are cancelled. They have a grace period to end; then their
    items get their verdicts without them.
@@ -15,9 +15,7 @@
 7. At the deadline the report is final. A write that ignored its cancellation is left behind, and
    its late completion changes nothing.
 
-The earliest deadline wins.
-
-A deadline that can only move earlier, and limits waits for conditions.
+The earliest deadline wins. A `Countdown` is a deadline that can only move earlier:
 
 1. A wait ends when its condition holds or its part of the time has passed. Fire `changed`, or call
    `wake`, after a change that affects conditions.

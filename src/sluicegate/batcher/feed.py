@@ -7,7 +7,7 @@
    when their write is cut) holds its key, so that no later item of the key overtakes it, until it
    is resubmitted (`resubmit`) or its key is released (`release`).
 
-Items that are submitted with the caller's receipts, as many at a time as fit.
+A submission accepts as many items at a time as fit:
 
 1. Items are accepted in order, in pieces. A submission waits for the room of its next item alone,
    so that held keys cannot make it wait for more room than there can ever be.

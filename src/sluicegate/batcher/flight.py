@@ -1,15 +1,10 @@
-"""One timer, re-armed lazily.
-
-Flush slots, first come first served.
+"""The batches in flight: their items, receipts and slots, and the times that bound them.
 
 1. A flight has at most one slot. Flights that return from a backoff precede fresh batches, in the
    order of their return.
 2. A flight may force a slot over the limit. Then no other flight gets one until the count is below
    the limit.
-
-One batch in flight: its items, receipts and slot, and the times that bound it.
-
-The batches in flight.
+3. One timer serves the flush timeouts of all flights.
 """
 
 from __future__ import annotations
@@ -45,82 +40,6 @@ if TYPE_CHECKING:
     from .lifecycle import Lifecycle
     from .monitor import Monitor
     from .setup import Setup
-
-
-class Alarm:
-    """Calls `ring` at the earliest time that was set, and `on_error` if that raises."""
-
-    __slots__ = ("_at", "_on_error", "_ring", "_timer")
-
-    def __init__(
-        self, ring: Callable[[], object], on_error: Callable[[BaseException], object]
-    ) -> None:
-        self._ring = ring
-        self._on_error = on_error
-        self._timer: TimerHandle | None = None
-        self._at = 0.0
-
-    def set(self, clock: Clock, when: float) -> None:
-        """Ring at `when`, unless an earlier time is set."""
-        if self._timer is not None:
-            if self._at <= when:
-                return
-            self._timer.cancel()
-        self._at = when
-        self._timer = clock.call_at(when, self._rings)
-
-    def cancel(self) -> None:
-        """Cancel the alarm."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _rings(self) -> None:
-        self._timer = None
-        try:
-            self._ring()
-        except BaseException as error:
-            self._on_error(error)
-
-
-class FifoSlots:
-    """A count of flush slots, and the queue of returning flights."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self._returning: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def free(self) -> bool:
-        """Whether a slot is free."""
-        return self.used < self.limit
-
-    def resize(self, limit: int) -> None:
-        """Change the limit; slots in use are kept."""
-        self.limit = limit
-
-    def take(self) -> None:
-        """Take a slot, even over the limit."""
-        self.used += 1
-
-    def give(self) -> None:
-        """Release a slot."""
-        self.used -= 1
-
-    def queue(self, waiter: asyncio.Future[None]) -> None:
-        """Queue a future for a slot, ahead of fresh batches; it is set together with the slot."""
-        self._returning.append(waiter)
-
-    def grant(self) -> bool:
-        """Give a free slot to the first waiter; return whether there was one."""
-        while self._returning and self.free:
-            waiter = self._returning.popleft()
-            if not waiter.done():
-                self.take()
-                waiter.set_result(None)
-                return True
-        return False
 
 
 T = TypeVar("T")
@@ -533,3 +452,79 @@ class Flights(Generic[T]):
     def backing_off(self) -> list[Flight[T]]:
         """Flights in a backoff."""
         return [flight for flight in self if flight.backing_off]
+
+
+class FifoSlots:
+    """A count of flush slots, and the queue of returning flights."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._returning: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def free(self) -> bool:
+        """Whether a slot is free."""
+        return self.used < self.limit
+
+    def resize(self, limit: int) -> None:
+        """Change the limit; slots in use are kept."""
+        self.limit = limit
+
+    def take(self) -> None:
+        """Take a slot, even over the limit."""
+        self.used += 1
+
+    def give(self) -> None:
+        """Release a slot."""
+        self.used -= 1
+
+    def queue(self, waiter: asyncio.Future[None]) -> None:
+        """Queue a future for a slot, ahead of fresh batches; it is set together with the slot."""
+        self._returning.append(waiter)
+
+    def grant(self) -> bool:
+        """Give a free slot to the first waiter; return whether there was one."""
+        while self._returning and self.free:
+            waiter = self._returning.popleft()
+            if not waiter.done():
+                self.take()
+                waiter.set_result(None)
+                return True
+        return False
+
+
+class Alarm:
+    """Calls `ring` at the earliest time that was set, and `on_error` if that raises."""
+
+    __slots__ = ("_at", "_on_error", "_ring", "_timer")
+
+    def __init__(
+        self, ring: Callable[[], object], on_error: Callable[[BaseException], object]
+    ) -> None:
+        self._ring = ring
+        self._on_error = on_error
+        self._timer: TimerHandle | None = None
+        self._at = 0.0
+
+    def set(self, clock: Clock, when: float) -> None:
+        """Ring at `when`, unless an earlier time is set."""
+        if self._timer is not None:
+            if self._at <= when:
+                return
+            self._timer.cancel()
+        self._at = when
+        self._timer = clock.call_at(when, self._rings)
+
+    def cancel(self) -> None:
+        """Cancel the alarm."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rings(self) -> None:
+        self._timer = None
+        try:
+            self._ring()
+        except BaseException as error:
+            self._on_error(error)

@@ -7,8 +7,6 @@ may need more workers.
 
 With tenants, a throttle affects only its tenant, as in a `Retry`, and its attempt does not count. A
 tenant's batch counts for the batch size only if it was full: with many tenants most are not.
-
-Reports attempts to the governor, if any.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@
    recorded after it was made, for the take that it requests; the next call repeats an interrupted
    wake-up.
 
-The loop's side of a batcher for threads: a `Batcher` with an inbox that is part of its ledger.
+On the loop's side:
 
 1. Items in the inbox are accepted. Every query of the batcher first takes over the inbox, in the
    same stretch, so that results and fences include it.

@@ -1,9 +1,8 @@
 """The slow path of adding: measure, let other tasks run, wait for room, then append.
 
 *Yield first, append last*: a producer waits before its item is appended, and never after. So a
-cancelled `add` has not accepted its item.
-
-Capacity for a group: in the ledgers of its tenants, if they have limits, and in the batcher's.
+cancelled `add` has not accepted its item. It needs room in the ledgers
+of its tenants, if they have limits, and in the batcher's.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@
 5. A tenant's ledger is a child of the whole ledger: items that enter or leave its queue are booked
    in both. The items of its batch leave the whole ledger when they are settled, and the child when
    the write ends.
-
-The producers that wait for room in any ledger.
 """
 
 from __future__ import annotations

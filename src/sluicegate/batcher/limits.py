@@ -1,7 +1,4 @@
-"""All limits of a batcher, with their defaults.
-
-The shares and caps of a batcher's tenants.
-"""
+"""All limits of a batcher, with their defaults; the shares and caps of its tenants."""
 
 from __future__ import annotations
 

@@ -9,9 +9,7 @@
    its traceback.
 4. No function here raises: filters and handlers of the program may raise, but do not end a batcher.
 
-A mark on the work of batchers, so that a batcher of log records does not log its own work.
-
-A sink that logs its failures through a handler that feeds the same sink would cause an endless
+A batcher of log records must not log its own work: a sink that logs its failures through a handler that feeds the same sink would cause an endless
 loop. So a batcher's writes, including those in threads, and all work on the loop of a
 `BlockingBatcher` run in a context with a mark.
 """

@@ -1,8 +1,6 @@
 """Backoff between tries. Tenacity computes the exponential; the random source is an argument.
 
-A limit on retries across all batches. Pure: no clock, no tasks.
-
-Every first try adds `share` of a token, and every further try takes one token. In the long run,
+A budget limits retries across all batches: every first try adds `share` of a token, and every further try takes one token. In the long run,
 retries therefore add at most `share` of the load of the first tries, regardless of the number of
 batches, and do not overload a destination in trouble.
 """

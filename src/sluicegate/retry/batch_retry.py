@@ -1,6 +1,5 @@
-"""One batch in a retry, and the computation of its waits.
-
-Waits before a try: the series' own backoff, then probes, throttles and the retry budget.
+"""One batch in a retry, and its waits before a try: its own backoff, then probes, throttles and the
+retry budget.
 """
 
 from __future__ import annotations

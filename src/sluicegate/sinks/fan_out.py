@@ -6,8 +6,6 @@
 3. A `best_effort` branch never fails an item. After the required branches, it gets one last attempt.
 4. No transaction spans two destinations. Retries belong in each branch: a retry around the fan-out
    would repeat the successful writes of other branches.
-
-Concurrent writes of one batch.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
-"""Check for columns that a sink can never write, before the first row is sent.
+"""What a sink tells about the rows that it gets, checked before the first row is sent.
 
-1. The check follows the items: through a decorator to its sink, through a combinator to each
-   branch, but not to dead-letter targets, which receive records instead of items.
-2. A closed sink checks only the types; an open sink also checks the known schema of its
-   destination.
-3. The check does no I/O, and a sink without `refused_columns` accepts all columns.
-
-The key columns by which a sink replaces rows, as far as they are known.
-
-The check follows the items: through a decorator to its sink, through a combinator to each branch,
-but not to dead-letter targets.
-
-Sinks that do not keep the rows of one key in order, although they receive them in order.
-
-The check follows the items: through a decorator to its sink, through a combinator to each branch,
-but not to dead-letter targets.
+1. A check follows the items: through a decorator to its sink, through a combinator to each branch,
+   but not to dead-letter targets, which receive records instead of items.
+2. A sink may name columns that it can never write. A closed sink checks only the types; an open sink
+   also checks the known schema of its destination.
+3. It may replace rows by key columns, or not keep the rows of one key in order although it receives
+   them in order.
+4. The checks do no I/O. A sink that tells nothing accepts all columns, replaces no row and keeps the
+   order.
 """
 
 from __future__ import annotations

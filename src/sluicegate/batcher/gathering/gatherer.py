@@ -2,8 +2,6 @@
 
 A gatherer decides when a batch is full, when it is due and which one is next, without clock, task
 or I/O. It books entries to and exits from its queue on the ledger.
-
-A gatherer with its parts.
 """
 
 from __future__ import annotations

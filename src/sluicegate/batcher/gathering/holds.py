@@ -1,7 +1,7 @@
-"""The policy for the later items of a key after one has failed for good. No clock, task or I/O.
+"""Keys stopped by a failed item, or by one that returned to its source. No clock, task or I/O.
 
 An item has failed for good when it ends as `dead_lettered` or `rejected`. Each tenant has its own
-lanes and its own `Parking`.
+lanes and its own `Parking`, the policy for the later items of its key:
 
 - `skip`: later items continue.
 - `pause`: later items stay in the ledger until `resume(key)`.
@@ -10,8 +10,6 @@ lanes and its own `Parking`.
   letters always precede the items in the ledger.
 - `fail`: later items in the ledger end as `rejected`, and new ones are refused with
   `KeyFailedError`, until `resume(key)`.
-
-Keys stopped by a failed item (for the policies, see `parking`) or by a returned one.
 """
 
 from __future__ import annotations

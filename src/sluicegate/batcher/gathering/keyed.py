@@ -9,9 +9,7 @@ until `done` ends the turn of their key. During a backoff only the keys of unset
    An item that was cut off has not ended until its write has: it may still take effect.
 4. With `repeats`, items that follow a failed one of their key in a batch wait again, behind it.
 5. If an item was returned `unsent`, the later items of its key are also returned. Keys that fail
-   for good follow `parking`.
-
-Evictions: queued items that leave a keyed gatherer without a worker.
+   for good follow `holds`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The keys of items, and their identities in lanes.
-
-The open batch of a keyed gatherer, and the fast path into it.
-"""
+"""The open batch of a keyed gatherer, the fast path into it, and the identities of its keys."""
 
 from __future__ import annotations
 
@@ -22,36 +19,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-
-class KeyNames(Generic[T]):
-    """The key function. `odd`: whether identities in lanes may differ from the given keys."""
-
-    __slots__ = ("_odd", "key_of")
-
-    def __init__(self, key_of: Callable[[T], object], *, odd: bool) -> None:
-        self.key_of = key_of
-        self._odd = odd
-
-    def known(self, key: object) -> Hashable:
-        """Return the identity of a key. Raises `TypeError` for an object that cannot be one."""
-        if type(key) in PLAIN:
-            return cast("Hashable", key)
-        self._odd = True
-        return identity(key)
-
-    def all_known(self, items: Sequence[T]) -> tuple[Hashable, ...]:
-        """Return the identities of the items' keys. Raises like `known`, and the key function's
-        errors.
-        """
-        keys = tuple(map(self.key_of, items))
-        if PLAIN.issuperset(map(type, keys)):
-            return cast("tuple[Hashable, ...]", keys)
-        return tuple(map(self.known, keys))
-
-    def given(self, keys: Sequence[Hashable]) -> list[object]:
-        """Return the keys as given."""
-        return [shown(key) for key in keys] if self._odd else list(keys)
 
 
 Row = tuple[T, int, "Resolvable | None", "Hashable"]
@@ -272,3 +239,33 @@ class KeyedPack(Pack[T]):
         if is_last:
             opened.open_keys.discard(key)
         return evicted, key, is_last
+
+
+class KeyNames(Generic[T]):
+    """The key function. `odd`: whether identities in lanes may differ from the given keys."""
+
+    __slots__ = ("_odd", "key_of")
+
+    def __init__(self, key_of: Callable[[T], object], *, odd: bool) -> None:
+        self.key_of = key_of
+        self._odd = odd
+
+    def known(self, key: object) -> Hashable:
+        """Return the identity of a key. Raises `TypeError` for an object that cannot be one."""
+        if type(key) in PLAIN:
+            return cast("Hashable", key)
+        self._odd = True
+        return identity(key)
+
+    def all_known(self, items: Sequence[T]) -> tuple[Hashable, ...]:
+        """Return the identities of the items' keys. Raises like `known`, and the key function's
+        errors.
+        """
+        keys = tuple(map(self.key_of, items))
+        if PLAIN.issuperset(map(type, keys)):
+            return cast("tuple[Hashable, ...]", keys)
+        return tuple(map(self.known, keys))
+
+    def given(self, keys: Sequence[Hashable]) -> list[object]:
+        """Return the keys as given."""
+        return [shown(key) for key in keys] if self._odd else list(keys)

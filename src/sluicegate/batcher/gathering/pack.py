@@ -1,9 +1,4 @@
-"""Columns of items: the open batch and the sealed ones.
-
-Items that are added together.
-
-Batch numbers, shared by all tenants.
-"""
+"""Columns of items: those of one add, the open batch and the sealed ones; the numbers of batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A tenant with items inside.
-
-Order per key within a tenant.
-"""
+"""A tenant with items inside, and order per key within it."""
 
 from __future__ import annotations
 

@@ -7,10 +7,7 @@
 4. A tenant has an entry only while it has items, waiting producers or held keys.
 5. With one worker and no keys a tenant has at most one batch in flight or in a backoff, so its
    items are in order; the slot serves other tenants meanwhile.
-
-The fast path with tenants: from one list to each tenant's open batch.
-
-The held keys of all tenants.
+6. The fast path leads from one list to each tenant's open batch.
 """
 
 from __future__ import annotations

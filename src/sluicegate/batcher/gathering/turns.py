@@ -1,4 +1,4 @@
-"""Deficit round robin: whose turn it is. Pure.
+"""Whose turn it is, by deficit round robin, and who is due. Pure.
 
 1. A member at the front without credit gets `quantum` times its weight. It sends while it has
    credit, is charged for each batch, and then goes to the back. So while two members have items to
@@ -7,9 +7,7 @@
 
 M. Shreedhar, G. Varghese: Efficient Fair Queuing Using Deficit Round Robin, SIGCOMM 1995.
 
-A priority queue ordered by time, for times that change often. Pure.
-
-A heap whose entries may be stale. The recorded time of an entry is never later than its actual
+An agenda is a priority queue for times that change often: a heap whose entries may be stale. The recorded time of an entry is never later than its actual
 time, which is read when the entry reaches the front. So a time that becomes later costs nothing
 until then, and a time that becomes earlier is recorded again.
 """

@@ -1,8 +1,6 @@
 """The fast path: appending to the open batch within one limit.
 
-The fast path for measured items: one comparison with the room in bytes, and an exact ledger.
-
-The open batch of measured items, and the fast path into it.
+For measured items there is also one comparison with the room in bytes, and an exact ledger.
 """
 
 from __future__ import annotations
