@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from uuid import uuid4
 
-from .._core.batch import RowBatch, sealed_lineage
+from .._core.batch import Lineage, RowBatch
 from .._core.classify import caused
 from .._core.clock import Signal
 from .._core.delivery.delivery import GRACE, Delivery
@@ -121,8 +121,13 @@ class Flight(Generic[T]):
         """Rings when the first stretch of any flight ends, or earlier."""
         self._verdict: TimerHandle | None = None
         self._landing: Callable[[asyncio.Task[Any]], None] | None = None
-        lineage = sealed_lineage(
-            id, sealed.reason, name, sealed.oldest_at, sealed.sealed_at, sealed.tenant
+        lineage = Lineage(
+            id=id,
+            reason=sealed.reason,
+            name=name,
+            oldest_at=sealed.oldest_at,
+            sealed_at=sealed.sealed_at,
+            tenant=sealed.tenant,
         )
         items = tuple(sealed.items)
         size = self.unbooked = len(items)
