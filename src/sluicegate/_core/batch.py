@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from .answer import checked_indices, checked_outcome, settled_details
 from .delivery.delivery import Delivery
@@ -27,7 +27,6 @@ from .errors import ResultMismatch
 from .outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Self
 
     from .clock import Signal
@@ -432,8 +431,6 @@ class Lineage:
     tenant: object = None
     is_replay: bool = False
     """Whether the items are replayed dead letters; failing again writes no new letter."""
-
-
 
 
 def token_of_batch(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core import checks
+from .._core.checks import in_seconds
 from .._core.keywords import known_arguments
-from .._core.retry_policy import in_seconds
 from .._core.text import repr_of
 
 if TYPE_CHECKING:

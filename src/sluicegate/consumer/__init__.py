@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .._core.observer import ClaimChange, ConsumerObserver, ConsumerState, HandlerEnd, HandlerWatch
 from .._core.park_store import ParkedRecord, ParkStore
 from .._core.public import later, publish, publish_all
-from .._core.retry_policy import BackoffFunction, DoublingBackoff, RetryPolicy
+from .._core.retry_policy import BackoffFunction, RetryPolicy
 from .._core.source import (
     ClaimHost,
     CountsLag,
@@ -78,7 +78,7 @@ from .results import (
     ToDeadLetter,
     UndecodableError,
 )
-from .settings import ConsumerOptions, FullJitter
+from .settings import ConsumerOptions
 from .stats import ConsumerStats, InFlight, PartitionStats
 from .stepping import Step, with_steps
 from .steps import check, decode, decode_by, skip_seen
@@ -122,14 +122,12 @@ __all__ = [
     "DecodeError",
     "Decoder",
     "Deliveries",
-    "DoublingBackoff",
     "DrainReport",
     "Envelope",
     "Explanation",
     "ExtendsRecords",
     "Fetched",
     "Finaliser",
-    "FullJitter",
     "HandlerEnd",
     "HandlerRegister",
     "HandlerTimeout",

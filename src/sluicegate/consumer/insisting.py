@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from .._core.delivery.pacing import LONGEST_ASKED, asked_wait
 from .._core.logs import for_log, log_safely
-from .._core.retry_policy import LONGEST_ASKED, asked_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -15,10 +15,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from .._core.checks import in_seconds
 from .._core.classify import classified
+from .._core.delivery.pacing import asked_wait
 from .._core.errors import ErrorClass, TransientError
 from .._core.logs import for_log, log_safely
-from .._core.retry_policy import asked_wait, in_seconds
 from .results import (
     Ack,
     Incomplete,

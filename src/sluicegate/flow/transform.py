@@ -20,10 +20,11 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core import checks
+from .._core.checks import in_seconds
 from .._core.classify import classified
+from .._core.delivery.pacing import asked_wait
 from .._core.errors import ErrorClass
 from .._core.logs import for_log, log_safely
-from .._core.retry_policy import asked_wait, in_seconds
 from .._core.runtime.cuts import is_cut
 from .._core.runtime.loops import Exit
 from ..consumer.results import (

@@ -8,8 +8,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .._core.checks import in_seconds
 from .._core.delivery.host import Condition, DestinationState
-from .._core.retry_policy import asked_wait, in_seconds
+from .._core.delivery.pacing import asked_wait
+from .._core.retry_policy import Backoff
+from .backoff import THROTTLE_FACTOR, CallState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from .._core.clock import Signal
     from .._core.errors import ErrorClass
     from .._core.retry_policy import RetryPolicy
-    from .backoff import RetryBudget, StrategyBackoff
+    from .backoff import RetryBudget, TenacityPredicate
     from .outage import OutageState
     from .series import RetrySeries
 
@@ -41,12 +44,19 @@ class RetrySettings:
     """Checked arguments of a `Retry`."""
 
     policy: RetryPolicy
-    backoff: StrategyBackoff
-    """The policy's backoff, including its bounds."""
     budget: RetryBudget | None
     classify: Classifier | None
     gives_up_refused: bool
     """Whether a refused write fails its items instead of waiting for a repair."""
+    stop: TenacityPredicate | None = None
+    """Ends a series of tries, besides the policy."""
+    retry: TenacityPredicate | None = None
+    """Chooses the errors after which items are sent again, among those that may be."""
+
+    def throttled_wait(self, tries: int) -> float | None:
+        """Return the wait after `tries` throttled tries in a row; `None` for a wait of tenacity."""
+        backoff = self.policy.backoff
+        return backoff.bound(tries, THROTTLE_FACTOR) if isinstance(backoff, Backoff) else None
 
     def __repr__(self) -> str:
         return f"Retry(attempts={self.policy.attempts})"
@@ -124,6 +134,14 @@ class BatchRetry:
     def backoff(self, tries: int, error: BaseException | None) -> float:
         """Return the wait in seconds after `tries` failed tries, the last with `error`."""
         return self.series.times.backoff(tries, error)
+
+    def is_last(self, error: BaseException, wait: float) -> bool:
+        """Return whether `stop` ends the series instead of a try after this wait."""
+        stop, series = self.settings.stop, self.series
+        if stop is None:
+            return False
+        seconds = series.times.since(self.now)
+        return bool(stop(CallState(series.tries, error, wait, seconds=seconds)))
 
     def probe_pause(
         self, tries: int, error: BaseException | None, longest: float = PROBE_LONGEST

@@ -20,6 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .._core.checks import in_seconds
 from .._core.classify import by_error, caused, distinct
 from .._core.errors import (
     ErrorClass,
@@ -32,7 +33,6 @@ from .._core.errors import (
 )
 from .._core.logs import for_log
 from .._core.order.keys import accepted
-from .._core.retry_policy import in_seconds
 from .._core.text import text_of
 from .search import Search
 
@@ -368,6 +368,10 @@ class TryTimes:
     def excuse(self, seconds: float) -> None:
         """Exclude a wait for a throttled or unavailable destination from the time limit."""
         self._since += seconds
+
+    def since(self, now: float) -> float:
+        """Return the seconds since the first try, without waits that do not count."""
+        return now - self._since
 
     def is_too_late(self, when: float) -> bool:
         """Return whether an attempt at that time would exceed the time limit."""

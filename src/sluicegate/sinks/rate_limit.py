@@ -11,10 +11,10 @@ from .._core import checks
 from .._core.classify import by_error, caused, classified
 from .._core.clock import LOOP_CLOCK, Clock, Signal
 from .._core.decorator import WrappingSink
+from .._core.delivery.pacing import LONGEST_ASKED, asked_wait
 from .._core.errors import ErrorClass, PermanentError
 from .._core.keywords import known_arguments
 from .._core.public import publish
-from .._core.retry_policy import LONGEST_ASKED, asked_wait
 from .._core.send import send
 from .._core.sink import SinkDecorator, WriteResult
 from .meter import Meters, Rate, Turn

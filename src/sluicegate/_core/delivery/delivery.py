@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, cast
 from weakref import ref
 
 from ..classify import distinct
+from ..delivery.pacing import LONGEST_ASKED
 from ..errors import CircuitOpenError
 from ..outcome import Outcome, worst
-from ..retry_policy import LONGEST_ASKED
 from .host import PassesReports
 from .pacing import WHOLE_BATCH, Pacing
 from .states import HELD, SENDING, WAITING, Failures, ItemStates, indices_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass, RefusedError, TransactionLost
-from ..._core.retry_policy import DoublingBackoff, RetryPolicy, RetryState
+from ..._core.retry_policy import Backoff, RetryPolicy, RetryState
 
 if TYPE_CHECKING:
     from ..._core.classify import Classifier
@@ -29,7 +29,7 @@ def transaction_retries(classify: Classifier | None, patience: float) -> RetrySt
         attempts=ATTEMPTS,
         unlisted_attempts=1,
         give_up_after=patience,
-        backoff=DoublingBackoff(FIRST_WAIT, LONGEST_WAIT),
+        backoff=Backoff(base=FIRST_WAIT, longest=LONGEST_WAIT, jitter="none"),
         final=frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED, ErrorClass.REFUSED}),
         uncounted=frozenset({ErrorClass.UNAVAILABLE}),
     )

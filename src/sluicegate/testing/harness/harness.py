@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._core import checks
 from ..._core.clock import LOOP_CLOCK
-from ..._core.retry_policy import RetryPolicy
+from ..._core.retry_policy import Backoff, RetryPolicy
 from ..._core.source import TopicPartition
 from ...consumer import MemoryLog, MemorySource, offset_map
 from ...consumer.consumer import Consumer
 from ...consumer.handlers import as_batch_handler, as_handler
-from ...consumer.settings import FullJitter
 from ...letters.source_items import record_of_item
 from ..scripted import FakeSink
 from .calls import Calls
@@ -212,7 +211,7 @@ class ConsumerHarness:
     def _consumer_options(self, letters: FakeSink[Any]) -> ConsumerOptions:
         options: ConsumerOptions = {"dead_letters": letters, **self._options}
         if options.get("retry") is None:
-            options["retry"] = RetryPolicy(backoff=FullJitter(random=Random(self._seed)))
+            options["retry"] = RetryPolicy(backoff=Backoff(rng=Random(self._seed)))
         return options
 
     def _ran(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.stacking import stack
 from ...batcher import Batcher
-from ...retry import Retry
+from ...retry import Backoff, Retry
 from ...sinks import Timeout
 from ..clock.clock import FakeClock
 from .destination import LoadedSink, phase_at
@@ -118,7 +118,7 @@ async def _run(scenario: Scenario, clock: FakeClock) -> Simulated:
         sink,
         Timeout(scenario.timeout),
         *scenario.decorators,
-        Retry(rng=random.Random(scenario.seed)),
+        Retry(backoff=Backoff(rng=random.Random(scenario.seed))),
     )
     batcher: Batcher[int] = Batcher(
         whole, limits=scenario.limits, adaptive=scenario.adaptive, name=NAME
