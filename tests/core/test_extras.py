@@ -29,7 +29,7 @@ IMPORTED_AS = {
     "opentelemetry-api": "opentelemetry",
 }
 HOMES: dict[str, tuple[str, ...]] = {
-    "_core/values/compression.py": ("files", "http"),
+    "_core/values/encoding.py": ("files", "http"),
     "cli/tune": ("tune",),
     "clickhouse": ("clickhouse",),
     "consumer/operating/probes.py": ("probes",),

@@ -49,8 +49,8 @@ HEAVY = {
 DOORS = [
     "sluicegate.letters.letter", "sluicegate._core.transaction", "sluicegate.consumer.message",
     "sluicegate.postgres.sink.sink", "sluicegate.telemetry.tracing", "sluicegate.batcher.report",
-    "sluicegate.batcher.threads.blocking", "sluicegate.retry.circuit",
-    "sluicegate.sinks.combinators.router", "sluicegate.sinks.decorators.timeout",
+    "sluicegate.batcher.blocking", "sluicegate.retry.circuit",
+    "sluicegate.sinks.router", "sluicegate.sinks.timeout",
     "sluicegate.http.elasticsearch.sink", "sluicegate.files.sink.sink", "sluicegate.http.write",
     "sluicegate.telemetry.prometheus",
 ]  # fmt: skip
@@ -220,11 +220,11 @@ def test_a_star_import_brings_every_public_name() -> None:
 
 def test_a_part_is_an_attribute_of_its_package_without_an_import_of_its_own() -> None:
     assert told(
-        "import json, sluicegate\nparts = [sluicegate.sinks.combinators, sluicegate.retry, "
+        "import json, sluicegate\nparts = [sluicegate.sinks.fan_out, sluicegate.retry, "
         "sluicegate.telemetry, sluicegate.sinks.memory]\n"
         "print(json.dumps([part.__name__ for part in parts]))"
     ) == [
-        "sluicegate.sinks.combinators",
+        "sluicegate.sinks.fan_out",
         "sluicegate.retry",
         "sluicegate.telemetry",
         "sluicegate.sinks.memory",

@@ -22,7 +22,7 @@ from sluicegate import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
 from sluicegate.http import HttpStatusError, classify_http
 from sluicegate.http.errors import for_item, for_status, for_transport, seconds_of
 

@@ -191,7 +191,7 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Consumer: a result that is raised", "async def book(message):\n    raise Nak()\n\nawait Consumer(source).run(book)", "log"),
         Mistake("Consumer: an error as the delay", 'Nak(ValueError("no such user"))'),
         Mistake("Consumer: text instead of a boolean", 'MemorySource(log, ends="false")'),
-        Mistake("Consumer: a number instead of a backoff", "from sluicegate.consumer import FullJitter\n\nFullJitter(backoff=0.5)"),
+        Mistake("Consumer: a number instead of a backoff", "from sluicegate import Consumer, RetryPolicy\nfrom sluicegate.consumer import MemoryLog, MemorySource\n\nConsumer(MemorySource(MemoryLog()), retry=RetryPolicy(backoff=0.5))"),
     ],
     "Events that are completed later": [
         Mistake("Events: a processor without the key", "from sluicegate.consumer.jobs import JobScheduler\n\nasync def process(order):\n    ...\n\nJobScheduler(process)"),

@@ -15,7 +15,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 
 from sluicegate import Batcher, ConfigError, Limits, Outcome, RowBatch, Tenants, TenantStats
-from sluicegate._core.lineage import Lineage, Reason
+from sluicegate._core.batch import Lineage, Reason
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.telemetry.batcher_metrics import BATCHER
 from sluicegate.telemetry.prometheus import PrometheusInstruments

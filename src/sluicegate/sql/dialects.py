@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from .._core.values.changed_values import Check
-    from .._core.values.row_target import RowTarget
+    from .._core.values.rows import RowTarget
 
 
 TEMPORARY = "sluicegate_compared"

@@ -10,9 +10,8 @@ from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user, opened
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities, SourceTraits, Troubles
 from ..._core.subscriptions import KeptWithLog, SubscriptionLocks, SubscriptionState
-from ..._core.troubles import Troubles
 from ..subscriptions import SQLiteSubscriptions
 from .holding import logger
 from .options import FileOptions, FileParts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiokafka import errors as kafka
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import (
     ConfigError,
     ErrorClass,

@@ -21,7 +21,7 @@ from ..arguments import TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter
 
 Headers = list[tuple[str, bytes | None]]
 NO_HEADERS: Headers = []

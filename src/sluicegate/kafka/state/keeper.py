@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
-from ..._core.enlisted import transaction
 from ..._core.errors import PositionLost
 from ..._core.positions import PositionUnit
 from ..._core.send import send
 from ..._core.source import Position, TopicPartition
+from ..._core.transaction import transaction
 from ...flow.state.mark import StateMark, for_the_source
 from .topic import MARKS, FoundState, StateContent, content_of, mark_key
 

@@ -32,11 +32,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, ErrorClass, RefusedError
-from ..._core.runtime.closing import close_within
+from ..._core.runtime.threads import close_within
 from .answers import AnsweredConnection, answered
 from .errors import classify_postgres, is_gone
 from .refusals import for_connecting, for_opening
