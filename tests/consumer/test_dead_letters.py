@@ -29,7 +29,7 @@ from sluicegate.consumer.lanes.keys import alone
 from sluicegate.consumer.lanes.message import Message
 from sluicegate.consumer.progress.claim import Claim
 from sluicegate.files import FileSink
-from sluicegate.files.letters.store import FileStore
+from sluicegate.files.letters import FileStore
 from sluicegate.letters.items import NoSourceRecordError, item_of_record, record_of_item
 from sluicegate.letters.letter import Selection
 from sluicegate.testing import BlockingSink, ScriptedSink, fail, ok

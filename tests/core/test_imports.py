@@ -323,7 +323,12 @@ def test_a_module_that_cannot_be_loaded_says_so_at_each_access(shelf: ModuleType
 
 
 def test_the_table_of_a_package_is_found_by_its_own_name(shelf: ModuleType) -> None:
-    find, known = later(shelf.__name__, {"a": ["y"]})
+    find, known = later(
+        shelf.__name__,
+        {
+            "a": ["y"],
+        },
+    )
     assert find("y") is shelf.a.y
     assert find("a") is shelf.a
     assert "y" in known()

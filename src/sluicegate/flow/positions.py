@@ -25,13 +25,14 @@ import logging
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.clock import Signal, wait_until
 from .._core.errors import PositionLost, UnavailableError
+from .._core.logs import for_log
 from .._core.positions import PositionUnit
-from .._core.say import say
 from .._core.source import Position
-from .._core.told import for_log, text_of
+from .._core.text import text_of
+from ..cli.console import say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Mapping

@@ -19,17 +19,17 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.clock import wait_until
-from ..consumer.results import Terminate
-from ..consumer.stepping import refused
-from ..consumer.workers import Slot, is_closed
+from ..consumer.handling.results import Terminate
+from ..consumer.handling.steps import refused
+from ..consumer.handling.workers import Slot, is_closed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..batcher.batcher import Batcher
     from ..batcher.feed import Feed
-    from ..consumer.claim import Claim
     from ..consumer.engine import Engine
+    from ..consumer.progress.claim import Claim
     from .rows import PipedMessage, PipedRow, PipedSchedule, RowEnds
     from .transform import Transformed, Transformer
 

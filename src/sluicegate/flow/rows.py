@@ -37,10 +37,10 @@ from .._core.errors import (
     WithdrawnError,
 )
 from .._core.outcome import Outcome
-from ..consumer.arrivals import ArrivalSchedule
-from ..consumer.message import NOT_DECODED, Message
-from ..consumer.results import Nak, Terminate
-from ..consumer.wait_reason import WaitReason
+from ..consumer.handling.results import Nak, Terminate
+from ..consumer.lanes.arrivals import ArrivalSchedule
+from ..consumer.lanes.message import NOT_DECODED, Message
+from ..consumer.operating.report import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from .._core.retry_policy import RetryPolicy
     from .._core.source import SourceRecord
     from ..batcher.feed import Feed
-    from ..consumer.claim import Claim
     from ..consumer.engine import Engine
+    from ..consumer.progress.claim import Claim
 
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT)
 """The outcomes after which later rows of a key wait."""

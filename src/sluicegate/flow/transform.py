@@ -20,14 +20,14 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core import checks
+from .._core.checks import in_seconds
 from .._core.classify import classified
+from .._core.delivery.pacing import asked_wait
 from .._core.errors import ErrorClass
-from .._core.patience import asked_wait
-from .._core.retry_policy import in_seconds
+from .._core.logs import for_log
 from .._core.runtime.cuts import is_cut
-from .._core.runtime.exits import Exit
-from .._core.say import say
-from .._core.told import for_log
+from .._core.runtime.loops import Exit
+from ..cli.console import say
 from ..consumer.handling.results import (
     Ack,
     Manual,

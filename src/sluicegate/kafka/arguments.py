@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 
 from .._core import addresses, checks
+from .._core.addresses import Options
 from .._core.errors import ConfigError
-from .._core.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

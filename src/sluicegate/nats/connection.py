@@ -33,8 +33,8 @@ from nats import errors as nats
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import ConfigError, ErrorClass, RefusedError, SluicegateError, UnavailableError
 from .._core.errors import classify as class_of
-from .._core.runtime.closing import close_within
-from .._core.told import for_log
+from .._core.logs import for_log
+from .._core.runtime.threads import close_within
 from .client import PatientClient
 from .errors import ENABLE, api_error
 

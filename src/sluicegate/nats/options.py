@@ -16,9 +16,9 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from .._core import addresses, checks
+from .._core.addresses import Options
 from .._core.errors import ConfigError
 from .._core.extras import need
-from .._core.options import Options
 
 _SERVER = re.compile(
     r"(?:(?P<scheme>nats|tls|ws|wss)://)?(?:[^\s/@]*@)?"

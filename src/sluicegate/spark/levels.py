@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 from .._core import checks
 from .._core.errors import StagesLost, UnknownOutcomeError
 from .._core.opening import opened
-from .._core.operation import run_with_retries
+from .._core.retry_policy import run_with_retries
 from .._core.sink import classifier_of
 from .._core.staging import Epoch, check_staging
 from .._core.transaction import Counts, Unit, check_same_rows, check_transactional

@@ -20,11 +20,13 @@ from .._core.errors import ErrorClass, RefusedError, SluicegateError, Unavailabl
 from .._core.text import text_of
 from ..postgres.client.errors import (
     NO_PRIVILEGE,
+    POOLER,
     SESSION_TIMEOUTS,
     checks_privileges,
+    class_of_pooler,
     classify_postgres,
+    was_not_sent,
 )
-from ..postgres.client.pooler import POOLER, class_of_pooler, was_not_sent
 
 _P, _T, _U, _R, _H = (
     ErrorClass.PERMANENT,

@@ -27,8 +27,8 @@ from inspect import ismethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod
 
-from .._core.say import say
 from .._core.text import text_of
+from ..cli.console import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

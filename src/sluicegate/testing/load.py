@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .._core.batch import Batch
+    from .._core.outcome import Tally
     from .._core.sink import Decorator
-    from .._core.tally import Tally
     from ..batcher import Adaptive, Limits
 
 

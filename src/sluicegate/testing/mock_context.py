@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.order.lanes import Lanes
 from .._core.source import Position, Record, TopicPartition
-from ..consumer.claim import Claim
 from ..consumer.jobs.context import EventContext
 from ..consumer.jobs.state import MemoryStore
-from ..consumer.message import Message
+from ..consumer.lanes.message import Message
+from ..consumer.progress.claim import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..consumer.handling.results import Result
     from ..consumer.jobs.context import Finalise
     from ..consumer.jobs.state import StateStore
-    from ..consumer.results import Result
 
 
 class MockContext(EventContext):

@@ -22,10 +22,10 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import RefusedError, UnavailableError
-from .._core.say import say
+from ..cli.console import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sluicegate._core.source import TopicPartition
 from sluicegate.flow.state.changes import ChangeLog
 from sluicegate.flow.state.store import JsonState, KeptStore
-from sluicegate.kafka.state.content import StateContent
+from sluicegate.kafka.state.topic import StateContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

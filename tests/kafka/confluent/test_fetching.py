@@ -28,8 +28,7 @@ from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.confluent import fetching
 from sluicegate.kafka.confluent.membership import ArrivingClaim
 from sluicegate.kafka.confluent.reader import Delivered, runs
-from sluicegate.testing.conformance.source.host import HeldClaim, RecordingHost
-from sluicegate.testing.conformance.source.reader import ClaimReader
+from sluicegate.testing.conformance.source.subject import ClaimReader, HeldClaim, RecordingHost
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka

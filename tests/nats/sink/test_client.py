@@ -21,7 +21,6 @@ from sluicegate._core.errors import (
     ThrottledError,
     TransientError,
 )
-from sluicegate._core.values.tls import TlsFiles
 from sluicegate.nats import classify_nats, connection
 from sluicegate.nats.connection import (
     ConnectionEvents,
@@ -35,6 +34,7 @@ from sluicegate.nats.connection import (
 )
 from sluicegate.nats.errors import api_error, no_stream
 from sluicegate.nats.options import NatsOptions
+from sluicegate.spark.tls import TlsFiles
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 

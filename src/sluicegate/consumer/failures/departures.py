@@ -21,10 +21,10 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ..._core.delivery.pacing import LONGEST_ASKED, asked_wait
 from ..._core.errors import ClosedError
-from ..._core.patience import LONGEST_ASKED, asked_wait
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ...cli.console import say
 from ..operating.report import WaitReason
 
 if TYPE_CHECKING:

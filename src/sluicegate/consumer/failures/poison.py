@@ -28,8 +28,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ..._core.errors import StoredRowDiffers
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ...cli.console import say
 from ..lanes.keys import is_same, none_of
 from ..operating.report import BlockedMessage
 

@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass, TransientError
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ...cli.console import say
 from ..lanes.batches import LaneId, lane_of
 from .results import ACK, Ack, BatchResultCountError, Nak, Terminate, of_raised
 from .steps import Sifted, sift

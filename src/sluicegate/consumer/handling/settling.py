@@ -15,12 +15,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from ..._core.checks import in_seconds
 from ..._core.classify import classified
+from ..._core.delivery.pacing import asked_wait
 from ..._core.errors import ErrorClass, TransientError
-from ..._core.patience import asked_wait
-from ..._core.retry_policy import in_seconds
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ...cli.console import say
 from .results import (
     Ack,
     Incomplete,

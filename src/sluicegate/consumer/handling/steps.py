@@ -28,14 +28,13 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, cast
 
 from ..._core import checks
-from ..._core.causes import caused
 from ..._core.checks import accepts, bad
-from ..._core.classify import classified
+from ..._core.classify import caused, classified
 from ..._core.errors import ErrorClass
+from ..._core.logs import for_log
 from ..._core.park_store import ParkedRecord
-from ..._core.say import say
 from ..._core.source import UndecodableRecord
-from ..._core.told import for_log
+from ...cli.console import say
 from ..lanes.batches import LaneId, lane_of
 from .handlers import OfOneMessage, as_handler, why_no_function
 from .results import (

@@ -22,9 +22,9 @@ import logging
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..._core.say import say
+from ..._core.logs import for_log
 from ..._core.source import ExtendsRecords
-from ..._core.told import for_log
+from ...cli.console import say
 from ..progress.draining import GRACE, report_deaf
 from .results import HandlerTimeout
 

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError, PositionLost
+from ..._core.logs import for_log
 from ..._core.retry_policy import RetryPolicy
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
 from ..._core.source import ReplacesClaims
-from ..._core.told import for_log
+from ...cli.console import say
 from ..failures.departures import insist
 from ..handling.handlers import as_function
 from .context import Forwarding

@@ -17,8 +17,8 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from ..._core.errors import ConfigError, StoppedError
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ...cli.console import say
 from ..handling.handlers import with_reports
 from ..handling.results import Ack, Incomplete, Nak, PoisonError, Terminate
 from ..handling.steps import with_steps

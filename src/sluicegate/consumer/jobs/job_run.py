@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
-from ..._core.operation import RetryState
+from ..._core.logs import for_log
 from ..._core.order.lanes import Entry, Lanes
-from ..._core.runtime.exits import Exit
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.retry_policy import RetryState
+from ..._core.runtime.loops import Exit
+from ...cli.console import say
 from ..handling.handlers import check_returned_nothing
 from ..handling.results import Nak
 

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import LoopClock, wait_until
 from ..._core.errors import ClosedError
-from ..._core.say import say
+from ..._core.logs import for_log
 from ..._core.source import CountsLag
-from ..._core.told import for_log
+from ...cli.console import say
 
 if TYPE_CHECKING:
     import asyncio

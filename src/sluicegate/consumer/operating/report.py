@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ...cli.console import say
 
 if TYPE_CHECKING:
     from ..._core.source import TopicPartition

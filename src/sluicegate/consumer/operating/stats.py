@@ -17,8 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ...cli.console import say
 from .explain import Explainer, Samples
 from .health import Health, Heartbeat, lags_of, why_not_alive, why_not_ready
 

@@ -22,14 +22,14 @@ from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from ..._core.clock import wait_until
-from ..._core.say import say
-from ..._core.told import for_log, named
+from ..._core.logs import for_log, named
+from ...cli.console import say
 from .claim import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from ..._core.consumer_observer import ClaimChange
+    from ..._core.observer import ClaimChange
     from ..._core.source import Position, SourceClaim, SourceTraits, TopicPartition
     from ..lanes.schedule import Schedule
     from ..run import Run

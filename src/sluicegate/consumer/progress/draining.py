@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import StoppedError
-from ..._core.say import say
+from ...cli.console import say
 from ..operating.report import WaitReason
 
 if TYPE_CHECKING:

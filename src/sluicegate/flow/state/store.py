@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkabl
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
-from ..._core.told import text_of
+from ..._core.text import text_of
 from ...consumer.jobs.state import MemoryStore
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiokafka import errors as kafka
 
 from ..._core.errors import ConfigError, SluicegateError, UnavailableError
-from ..._core.told import for_log
+from ..._core.logs import for_log
 from .. import groups
 
 if TYPE_CHECKING:

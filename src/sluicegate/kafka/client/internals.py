@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import aiokafka
 
 from ..._core.errors import MissingExtra
-from ..._core.runtime.closing import close_within
+from ..._core.runtime.threads import close_within
 from ..._core.source import Position, TopicPartition
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from ..arguments import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..._core.options import Options
+    from ..._core.addresses import Options
 
 _OF_MEMBER = {
     "auto_commit_interval_ms": "use Consumer(commit_every=...)",

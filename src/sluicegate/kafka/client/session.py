@@ -19,9 +19,9 @@ from aiokafka import TopicPartition as ClientPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from ..._core.errors import ConfigError
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
+from ..._core.runtime.threads import close_within
 from ..._core.source import TopicPartition, UndecodableRecord
+from ...cli.console import say
 from .internals import (
     MemberConsumer,
     MemberInternals,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ..._core.told import for_log
+from ..._core.logs import for_log
 from .. import groups
 from ..arguments import no_topic
 

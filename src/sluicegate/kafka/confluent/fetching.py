@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..._core.source import SourceClaim, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import SourceClaim, TopicPartition, Troubles
     from ..arguments import StartPoint
     from .member import GroupMember
     from .membership import ArrivingClaim, GroupClaims

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
+from ..._core.logs import for_log, named
 from ..._core.source import Fetched, Position
-from ..._core.told import for_log, named
+from ...cli.console import say
 from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
 from .errors import is_rebalanced, librdkafka_error, reason_of
 
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from ..._core.source import ClaimHost, SourceClaim, SourceRecord, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import ClaimHost, SourceClaim, SourceRecord, TopicPartition, Troubles
     from ..arguments import StartPoint
     from ..groups import History
     from .member import GroupMember

@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
-from ..._core.runtime.closing import close_within
+from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.source import TopicPartition
-from ..._core.threads import AbandonableThreads
-from ..._core.told import for_log
-from ..._core.troubles import Troubles
+from ..._core.runtime.threads import AbandonableThreads, close_within
+from ..._core.source import TopicPartition, Troubles
+from ...cli.console import say
 from .. import groups
 from ..groups import LOOK_EVERY, RECONNECT, SESSION_FAILED, History
 from .errors import is_about_topics, is_denied, is_refused_login, is_unreachable, reason_of

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
-    from ..._core.result import WriteResult
-    from ..._core.sink import Capabilities
+    from ..._core.sink import Capabilities, WriteResult
     from ..._core.source import Position, TopicPartition
     from ..client.options import ProducerOptions
 

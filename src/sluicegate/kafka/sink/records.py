@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..._core import checks
 from ..._core.text import repr_of
-from ..._core.values.encoding import all_to_json, item_error, to_json
-from ..._core.values.fields import getter
+from ..._core.values.encoding import all_to_json, getter, item_error, to_json
 from ..arguments import TOPIC
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from ..._core.batch import RowBatch
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError, PositionLost, RefusedError
 from ..._core.keywords import known_arguments
+from ..._core.logs import for_log
 from ..._core.opening import Openable
 from ..._core.positions import PositionUnit
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
+from ..._core.runtime.threads import close_within
 from ..._core.sink import Capabilities
-from ..._core.told import for_log
-from ..._core.values.fields import getter
+from ..._core.values.encoding import getter
+from ...cli.console import say
 from ..arguments import TOPIC
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
-    from ..._core.result import WriteResult
+    from ..._core.sink import WriteResult
     from ..._core.source import Position, TopicPartition
     from ..._core.transaction import Transaction, Unit
     from ..client.producer import Producer, ProducerSession

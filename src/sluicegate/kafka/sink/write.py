@@ -14,12 +14,12 @@ from functools import partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import PermanentError, RefusedError, UnavailableError
-from ..._core.order.stopped import stopped_behind
+from ..._core.order.left_out import stopped_behind
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
+from ..._core.sink import WriteResult
 from ..client.answers import Stored
 from .places import Placing, move_places, topics_of, waves
 from .records import NO_HEADERS, RecordMetadata

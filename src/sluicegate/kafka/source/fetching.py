@@ -29,8 +29,7 @@ from ..groups import LEAST_SHARE, LONG_SPAN, Retained
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._core.source import SourceClaim, SourceRecord, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import SourceClaim, SourceRecord, TopicPartition, Troubles
     from ..arguments import StartPoint
     from ..client.options import MemberOptions
     from .membership import Membership, OwnedClaim

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError
-from ..._core.say import say
+from ..._core.logs import for_log, named
 from ..._core.source import Position
-from ..._core.told import for_log, named, text_of
+from ..._core.text import text_of
+from ...cli.console import say
 from ..client.errors import is_rebalanced, reason_of
 from ..client.session import KafkaError, Session
 from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
@@ -37,8 +38,7 @@ from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition, Troubles
     from ..arguments import StartPoint
     from ..client.options import MemberOptions
     from ..client.session import Session

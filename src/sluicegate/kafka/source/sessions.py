@@ -12,10 +12,10 @@ import math
 from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log
-from ..._core.troubles import Troubles
+from ..._core.source import Troubles
+from ...cli.console import say
 from .. import groups
 from ..client.errors import reason_of
 from ..client.session import KafkaError, Listener, Session

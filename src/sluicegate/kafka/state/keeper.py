@@ -19,7 +19,7 @@ from ..._core.positions import PositionUnit
 from ..._core.send import send
 from ..._core.source import Position, TopicPartition
 from ..._core.transaction import transaction
-from ...flow.state.mark import StateMark, for_the_source
+from ...flow.state.changes import StateMark, for_the_source
 from .topic import MARKS, FoundState, StateContent, content_of, mark_key
 
 if TYPE_CHECKING:

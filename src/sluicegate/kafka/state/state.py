@@ -13,9 +13,8 @@ from ..._core.errors import ClosedError
 from ..._core.extras import need
 from ..._core.keywords import known_arguments
 from ...flow.state.changes import ChangeLog
-from ...flow.state.codec import check_decodes, checked_codec
-from ...flow.state.positioned import PositionedState
-from ...flow.state.store import KeptStore
+from ...flow.state.positions import PositionedState
+from ...flow.state.store import KeptStore, check_decodes, checked_codec
 from ..arguments import TOPIC
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..sink.sink import KafkaSink
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
     from ..._core.source import TopicPartition, TransactionalSource
     from ...flow.state.changes import Stored
-    from ...flow.state.codec import StateCodec
-    from ...flow.state.keeper import StateKeeper
+    from ...flow.state.positions import StateKeeper
+    from ...flow.state.store import StateCodec
 
 
 @known_arguments()

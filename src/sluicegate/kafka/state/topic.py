@@ -29,8 +29,8 @@ from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import UnavailableError
 from ..._core.source import TopicPartition
-from ..._core.told import text_of
-from ...flow.state.mark import mismatch
+from ..._core.text import text_of
+from ...flow.state.changes import mismatch
 from ...flow.state.store import check_size
 from ..arguments import COMMITTED, milliseconds
 from ..client.errors import opening_error
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     )
 
     from ..._core.source import Position
-    from ...flow.state.changes import Stored
-    from ...flow.state.mark import StateMark
+    from ...flow.state.changes import StateMark, Stored
     from ..client.options import ProducerOptions
 
 MARKS = b"\0"

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.clock import LOOP_CLOCK, Signal
 from ..._core.errors import ConfigError, SluicegateError, UnavailableError
-from ..._core.told import text_of
+from ..._core.text import text_of
 from ..connection import ConnectionEvents, close, connect, reason_of
 from ..errors import api_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from ..._core.source import ClaimHost
-    from ..._core.troubles import Troubles
+    from ..._core.source import ClaimHost, Troubles
     from ..connection import Denied
     from ..options import NatsOptions
     from .options import ReadOptions

@@ -18,9 +18,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log
+from ...cli.console import say
 from .moves import logger
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log
+from ...cli.console import say
 from .channel import GONE, RequestRefused
 from .partition import CHECK_EVERY, StreamPartition
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
-from ..._core.say import say
 from ..._core.source import Unread
+from ...cli.console import say
 from .channel import GONE, RequestRefused
 from .group import MemberGroup
 from .moves import LEAST_SHARE, RETRY, Moves, logger

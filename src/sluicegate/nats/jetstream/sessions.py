@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
-from ..._core.runtime.closing import close_within
+from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log, text_of
-from ..._core.troubles import Troubles
+from ..._core.runtime.threads import close_within
+from ..._core.source import Troubles
+from ..._core.text import text_of
+from ...cli.console import say
 from .channel import Channel, StreamApi, StreamSession
 from .intake import StreamRecord
 from .moves import RETRY, logger

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nats.errors import NoRespondersError
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
     ConfigError,
@@ -27,7 +27,7 @@ from ..._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from ..._core.say import say
+from ...cli.console import say
 from ..connection import ConnectionEvents, close, connect, is_login, reason_of
 from ..errors import NOT_ENABLED
 from .messages import Refusal, has_line, parse_reply

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..._core.errors import SinkError
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter
 
 _TOKEN = r"(?![*>](?:\.|$))[^\s.\x00-\x1f\x7f]+"  # noqa: S105  # part of a subject
 SUBJECT = re.compile(rf"{_TOKEN}(?:\.{_TOKEN})*")

@@ -12,7 +12,7 @@ from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.sink import Capabilities
-from ..._core.values.fields import getter
+from ..._core.values.encoding import getter
 from ..options import NatsOptions
 from .messages import MessageMaker, checked_subject
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
-    from ..._core.result import WriteResult
-    from ..._core.values.fields import Getter
+    from ..._core.sink import WriteResult
+    from ..._core.values.encoding import Getter
     from .channel import PublishChannel
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from nats.errors import OutboundBufferLimitError
 
-from ..._core.causes import caused, of_item
+from ..._core.classify import caused, of_item
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
     PermanentError,
@@ -36,9 +36,9 @@ from ..._core.errors import (
     UnknownOutcomeError,
 )
 from ..._core.order.keys import accepted
-from ..._core.order.stopped import behind, stopped_behind
+from ..._core.order.left_out import stopped_behind, stopped_behind_error
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
+from ..._core.sink import WriteResult
 from ..errors import no_stream
 from .messages import NoStream, PublishAck, Refusal, command, id_line, refusal_error
 
@@ -378,7 +378,7 @@ class KeyChains:
         following = self._next.get(index)
         if following is None:
             return found
-        stopped = behind(error)
+        stopped = stopped_behind_error(error)
         while following is not None and following not in errors:
             found[following] = stopped
             following = self._next.get(following)

@@ -21,10 +21,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.runtime.closing import close_within
+from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.runtime.threads import close_within
+from ...cli.console import say
 from .errors import is_gone
 from .statements import is_pooled
 

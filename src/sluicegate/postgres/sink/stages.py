@@ -39,10 +39,10 @@ from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.decorator import WrappingSink
 from ..._core.errors import StagesLost
-from ..._core.result import WriteResult
+from ..._core.logs import for_log
 from ..._core.send import send
+from ..._core.sink import WriteResult
 from ..._core.staging import Begun, OpenStage, Stage
-from ..._core.told import for_log
 from ..client.errors import (
     LOCK_NOT_AVAILABLE,
     NO_PRIVILEGE,
