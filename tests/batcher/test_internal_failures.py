@@ -61,7 +61,9 @@ class Fault(Exception):
 
 
 class Steady(Backoff):
-    def __call__(self, retry_state: object) -> float:
+    def __call__(
+        self, tries: int, error: BaseException | None = None, waited: float = 0.0
+    ) -> float:
         return 1.0
 
 

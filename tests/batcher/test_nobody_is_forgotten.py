@@ -29,7 +29,9 @@ SINGLES = Limits(max_items=1, workers=2, max_pending_items=10)
 class Steady(Backoff):
     """Waits for one second."""
 
-    def __call__(self, retry_state: object) -> float:
+    def __call__(
+        self, tries: int, error: BaseException | None = None, waited: float = 0.0
+    ) -> float:
         return 1.0
 
 

@@ -56,7 +56,6 @@ class PipeOptions(TypedDict, total=False):
     max_in_flight: int | None
     max_in_flight_bytes: int
     fetch_max: int
-    refill_below: float
     size_of: Callable[[SourceRecord], int] | None
     concurrency: int
     drain: float | timedelta
@@ -90,7 +89,6 @@ def checked_pipe(
     max_in_flight: int | None = None,
     max_in_flight_bytes: int = 64 << 20,
     fetch_max: int = 500,
-    refill_below: float = 0.75,
     size_of: Callable[[SourceRecord], int] | None = None,
     concurrency: int = 100,
     drain: float | timedelta = 5.0,
@@ -123,7 +121,6 @@ def checked_pipe(
         max_in_flight=setup.limits.ledger_items if max_in_flight is None else max_in_flight,
         max_in_flight_bytes=max_in_flight_bytes,
         fetch_max=fetch_max,
-        refill_below=refill_below,
         size_of=size_of,
         concurrency=1,
         drain=drain,

@@ -32,7 +32,7 @@ from .._core.logs import for_log
 from .._core.positions import PositionUnit
 from .._core.source import Position
 from .._core.text import text_of
-from ..cli.console import say
+from .._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Mapping
@@ -246,12 +246,12 @@ class PositionKeeper:
         if not held.regain(known.get(partition)):
             return False
         at = "its beginning" if held.position is None else held.position.offset
-        say(logger, logging.WARNING, _REGAINED, self._name, partition, at)
+        log_safely(logger, logging.WARNING, _REGAINED, self._name, partition, at)
         return True
 
     def _lose(self, partition: TopicPartition, held: HeldPosition, reason: str) -> None:
         if held.lose(reason, self._clock.now()):
-            say(logger, logging.ERROR, _LOST, self._name, partition, reason)
+            log_safely(logger, logging.ERROR, _LOST, self._name, partition, reason)
 
 
 @contextmanager

@@ -80,7 +80,6 @@ class TransactionOptions(TypedDict, total=False):
     max_in_flight: int | None
     max_in_flight_bytes: int
     fetch_max: int
-    refill_below: float
     size_of: Callable[[SourceRecord], int] | None
     drain: float | timedelta
     stall_after: float | timedelta | None
@@ -116,7 +115,6 @@ def checked_transaction(
     max_in_flight: int | None = None,
     max_in_flight_bytes: int = 64 << 20,
     fetch_max: int = 1000,
-    refill_below: float = 0.75,
     size_of: Callable[[SourceRecord], int] | None = None,
     drain: float | timedelta = 5.0,
     stall_after: float | timedelta | None = 60.0,
@@ -150,7 +148,6 @@ def checked_transaction(
         max_in_flight=max(10_000, 4 * commit_after) if max_in_flight is None else max_in_flight,
         max_in_flight_bytes=max_in_flight_bytes,
         fetch_max=fetch_max,
-        refill_below=refill_below,
         size_of=size_of,
         concurrency=_concurrency(concurrency, stack),
         drain=drain,
@@ -250,8 +247,6 @@ class TransactionalPipe(Operated):
             is more.
         max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
         fetch_max: the most records of one fetch.
-        refill_below: fetch again when the records in flight have fallen to this fraction of a
-            limit.
         size_of: a function from a record to its size in bytes; default: the length of its value.
         drain: seconds to finish running transactions when the flow stops or a partition is revoked.
         stall_after: seconds without progress after which the flow is reported as stalled.
@@ -326,7 +321,7 @@ class TransactionalPipe(Operated):
         if self._handler is not None:
             return PartitionEffects(*parts, self._handler, write_size=self._write_size)
         retry = self._settings.retry
-        transformer = Transformer(self._transform, retry, engine.commons, concurrency=100)
+        transformer = Transformer(self._transform, retry, engine, concurrency=100)
         return PartitionTransactions(*parts, transformer, write_size=self._write_size)
 
     async def wait_ready(self) -> None:
@@ -339,7 +334,7 @@ class TransactionalPipe(Operated):
 
     def stats(self) -> ConsumerStats:
         """Return a snapshot of counts and levels. May be called in any thread."""
-        return self._open().views.stats()
+        return self._open().stats()
 
 
 def _checked_handler(

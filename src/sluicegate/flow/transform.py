@@ -27,7 +27,7 @@ from .._core.errors import ErrorClass
 from .._core.logs import for_log
 from .._core.runtime.cuts import is_cut
 from .._core.runtime.loops import Exit
-from ..cli.console import say
+from .._core.logs import log_safely
 from ..consumer.handling.results import (
     Ack,
     Manual,
@@ -151,7 +151,7 @@ class Transformer:
             asked = asked_wait(error, in_seconds(self._policy.max_retry_after)) or 0.0
             wait = max(self._policy.backoff(tries, error), asked)
             told = for_log(error)
-            say(logger, logging.WARNING, _AGAIN, self._name, message.coordinates, told, wait)
+            log_safely(logger, logging.WARNING, _AGAIN, self._name, message.coordinates, told, wait)
             await self._clock.sleep(wait)
             if message.claim.is_closing:
                 return Terminate(error=error)  # left to a later claim

@@ -12,7 +12,7 @@ from .._core.keywords import known_arguments
 from .._core.opening import Openable
 from .._core.sink import Capabilities
 from .._core.values.encoding import getter
-from ..cli.console import say
+from .._core.logs import log_safely
 from .commands import ListForm, StreamForm, element_of, fields_of
 from .connections import RedisConnections, RedisOptions
 from .refusals import classify_redis
@@ -199,7 +199,7 @@ class RedisSink(Openable):
         stack.push_async_callback(connections.close)
         await connections.check()
         if (policy := await connections.eviction_policy()) is not None:
-            say(logger, logging.WARNING, _EVICTS, self, policy)
+            log_safely(logger, logging.WARNING, _EVICTS, self, policy)
         self._connections = connections
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:

@@ -33,7 +33,7 @@ from .._core.order.left_out import stopped_behind
 from .._core.outcome import Outcome
 from .._core.sink import WriteResult
 from .._core.values.rows import KeyConflicts
-from ..cli.console import say
+from .._core.logs import log_safely
 from .commands import is_same_entry, lookup
 from .refusals import code_of, ends_connection, is_low_id, not_executed, refusal
 
@@ -157,7 +157,7 @@ class RedisWrite:
             return  # nothing was pushed, or it is already logged
         connections.untrimmed.add(name)
         why = refusal(answer, "LTRIM")
-        say(logger, logging.WARNING, _GROWS, connections.place, _text(name), why)
+        log_safely(logger, logging.WARNING, _GROWS, connections.place, _text(name), why)
 
     # -- entries of an earlier attempt --------------------------------------------------------------
 

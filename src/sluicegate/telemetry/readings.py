@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod
 
 from .._core.text import text_of
-from ..cli.console import say
+from .._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +73,7 @@ class StateReadings:
             message = (
                 "%s %r is open twice: the metrics of both add up; give each a name= of its own"
             )
-            say(logger, logging.WARNING, message, self._kind, name)
+            log_safely(logger, logging.WARNING, message, self._kind, name)
 
     def forget(self, name: str) -> None:
         """Stop reading the closed batchers of this name; their counts stay."""

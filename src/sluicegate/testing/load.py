@@ -121,7 +121,7 @@ async def _run(scenario: Scenario, clock: FakeClock) -> Simulated:
         sink,
         Timeout(scenario.timeout),
         *scenario.decorators,
-        Retry(rng=random.Random(scenario.seed)),
+        Retry(backoff=Backoff(rng=random.Random(scenario.seed))),
     )
     batcher: Batcher[int] = Batcher(
         whole, limits=scenario.limits, adaptive=scenario.adaptive, name=NAME

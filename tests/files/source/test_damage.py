@@ -97,8 +97,8 @@ async def test_a_file_that_can_be_read_again_is_read_in_the_same_run(
     async with reading(FileSource(path, state=state, ends=False, poll=0.01)) as reader:
         (claim, *_) = reader.host.claims
         fetch = asyncio.get_running_loop().create_task(reader.source.fetch([claim], 10))
-        await reader.host.news.wait_for(lambda: reader.host.troubles)
-        assert "a.ndjson (it has 5 bytes now" in str(reader.host.troubles)
+        await reader.host.news.wait_for(lambda: reader.host.reports)
+        assert "a.ndjson (it has 5 bytes now" in str(reader.host.reports)
         fetch.cancel()
         path.write_bytes(content)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

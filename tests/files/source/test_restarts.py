@@ -192,9 +192,9 @@ async def test_a_second_process_waits_for_the_locks_of_the_first(
         reading(FileSource(tmp_path, poll=0.01)) as second,
     ):
         (claim,) = first.host.open
-        await second.host.news.wait_for(lambda: second.host.troubles)
+        await second.host.news.wait_for(lambda: second.host.reports)
         assert second.host.open == []
-        assert "other processes hold the remaining files" in str(second.host.troubles)
+        assert "other processes hold the remaining files" in str(second.host.reports)
         await first.read([claim], 5)
         await first.source.commit({claim: Position(5)})
         await second.host.news.wait_for(lambda: second.host.open)

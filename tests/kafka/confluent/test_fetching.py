@@ -174,8 +174,8 @@ async def test_a_session_that_dies_is_followed_by_another_one_and_told(
         waiting.cancel()
         (second,) = await host.wait_for_claims(1)
         await ClaimReader(source, host).read([second], 3)
-        await host.news.wait_for(lambda: host.troubles[-1] is None)
-    assert any("as a bug would" in (trouble or "") for trouble in host.troubles)
+        await host.news.wait_for(lambda: host.reports[-1] is None)
+    assert any("as a bug would" in (trouble or "") for trouble in host.reports)
 
 
 async def test_records_of_a_cancelled_fetch_are_in_the_next_one(broker: EmbeddedKafka) -> None:

@@ -44,7 +44,7 @@ from ..._core.opening import opened
 from ..._core.send import send
 from ..._core.sink import classifier_of
 from ..._core.text import text_of
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ...letters.items import item_of_record
 from ...letters.letter import DeadLetterRecord
 from ..lanes.keys import SingleRecord
@@ -148,7 +148,7 @@ class LetterWriter:
         if written:
             first = written[0]
             told_of = (len(written), first.batch_id, first.error_type)
-            say(logger, logging.WARNING, _BURIED, self._name, *told_of)
+            log_safely(logger, logging.WARNING, _BURIED, self._name, *told_of)
 
     async def _sent(self, batch: RowBatch[Any]) -> Mapping[int, BaseException]:
         """Write the letters; without an answer within `WRITE_WITHIN`, each has an error."""

@@ -35,7 +35,7 @@ from ..._core.order.keys import PLAIN, key_of, shown
 from ..._core.park_store import ParkedRecord
 from ..._core.source import TopicPartition
 from ..._core.text import text_of
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..handling.steps import error_of_decoding
 from ..lanes.keys import is_same, none_of
 from ..operating.report import WaitReason
@@ -105,7 +105,7 @@ class Parker:
         """Park a poison message and later ones of its key; its turn continues until it is
         parked.
         """
-        say(logger, logging.ERROR, _PARKED, self._run.name, message.coordinates, for_log(error))
+        log_safely(logger, logging.ERROR, _PARKED, self._run.name, message.coordinates, for_log(error))
         claim, key = message.claim, message.lane_key
         name = self._keys.name_of(claim.partition, key)
         self._schedule.begin_parking(message)
@@ -228,7 +228,7 @@ class Parker:
             for key, name in found[claim]:
                 parked.park(claim.lanes, key, name)
             if found[claim]:
-                say(
+                log_safely(
                     logger,
                     logging.WARNING,
                     _READ,
@@ -393,7 +393,7 @@ class Replays:
 
     def fail(self, message: Message, error: BaseException) -> None:
         """Keep a message that is poison again in the store."""
-        say(logger, logging.ERROR, _FAILED, self._run.name, message.coordinates, for_log(error))
+        log_safely(logger, logging.ERROR, _FAILED, self._run.name, message.coordinates, for_log(error))
         self._departures.free(message)
         self._end(message, ReplayEnd(is_handled=False, error=error))
 

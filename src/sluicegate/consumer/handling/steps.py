@@ -34,7 +34,7 @@ from ..._core.errors import ErrorClass
 from ..._core.logs import for_log
 from ..._core.park_store import ParkedRecord
 from ..._core.source import UndecodableRecord
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..lanes.batches import LaneId, lane_of
 from .handlers import OfOneMessage, as_handler, why_no_function
 from .results import (
@@ -373,9 +373,9 @@ class _SkipSeen:
     def _tell_failure(self, message: Message, error: Exception) -> None:
         if not self._told_failure:
             self._told_failure = True
-            say(logger, logging.WARNING, _STORE_FAILED, message.coordinates, for_log(error))
+            log_safely(logger, logging.WARNING, _STORE_FAILED, message.coordinates, for_log(error))
 
     def _tell_no_key(self, message: Message) -> None:
         if not self._told_no_key:
             self._told_no_key = True
-            say(logger, logging.WARNING, _NO_KEY, message.coordinates)
+            log_safely(logger, logging.WARNING, _NO_KEY, message.coordinates)

@@ -29,7 +29,7 @@ from ..._core.clock import LoopClock, wait_until
 from ..._core.errors import ClosedError
 from ..._core.logs import for_log
 from ..._core.source import CountsLag
-from ...cli.console import say
+from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     import asyncio
@@ -217,5 +217,5 @@ class LagSampler:
             async with clock.timeout_at(clock.now() + WITHIN):
                 return await lags_of(self._places)
         except Exception as error:  # the source reports its trouble itself
-            say(logger, logging.DEBUG, _FAILED, name, for_log(error))
+            log_safely(logger, logging.DEBUG, _FAILED, name, for_log(error))
             return {}

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ..._core.logs import for_log
-from ...cli.console import say
+from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     from ..._core.source import TopicPartition
@@ -112,7 +112,7 @@ def say_drained(report: DrainReport) -> DrainReport:
     told = "" if error is None else f"; the last commit failed ({for_log(error)})"
     given = (counts.acked, counts.dead_lettered, counts.parked, counts.terminated)
     left = (len(report.unfinished), len(report.blocked))
-    say(logger, level, _DRAINED, report.name, report.seconds, *given, *left, told)
+    log_safely(logger, level, _DRAINED, report.name, report.seconds, *given, *left, told)
     return report
 
 

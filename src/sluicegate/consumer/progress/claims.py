@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..._core.clock import wait_until
 from ..._core.logs import for_log, named
-from ...cli.console import say
+from ..._core.logs import log_safely
 from .claim import Claim
 
 if TYPE_CHECKING:
@@ -159,11 +159,11 @@ class Claims:
         if not claims or self.are_short:
             return
         name, partitions = self._run.name, [claim.partition for claim in claims]
-        say(logger, logging.INFO, _CHANGED, name, change, named(partitions))
+        log_safely(logger, logging.INFO, _CHANGED, name, change, named(partitions))
         self._run.observers.tell(lambda seen: seen.on_claims(name, change, partitions))
         for claim in claims if change == "assigned" else ():
             if (error := claim.foreign) is not None:
-                say(logger, logging.WARNING, _FOREIGN, name, claim.partition, for_log(error))
+                log_safely(logger, logging.WARNING, _FOREIGN, name, claim.partition, for_log(error))
 
     def _mine(self, claims: Collection[SourceClaim]) -> list[Claim]:
         known = [cast("Claim", claim) for claim in claims]

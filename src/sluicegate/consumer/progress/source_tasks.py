@@ -40,7 +40,7 @@ from ..._core.clock import wait_until
 from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.source import KeepsAlive
-from ...cli.console import say
+from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -133,7 +133,7 @@ class Poller:
                 claim.count_failures(fetched.failed, self._run.clock.now())
             admitted = self._schedule.admit(claim, records)
             if admitted.has_first_keyless:
-                say(logger, logging.WARNING, _KEYLESS, self._run.name, claim.partition)
+                log_safely(logger, logging.WARNING, _KEYLESS, self._run.name, claim.partition)
             for message, error in admitted.broken:
                 self._poison.take(message, error)
             if admitted.taken < len(records):
@@ -221,7 +221,7 @@ class Committer:
             except Exception as error:
                 end_if_cut(error)
                 told = for_log(error)
-                say(logger, logging.WARNING, _FAILED, self._run.name, told, self._every)
+                log_safely(logger, logging.WARNING, _FAILED, self._run.name, told, self._every)
 
     async def _wait_until_due(self) -> None:
         now = self._run.clock.now()

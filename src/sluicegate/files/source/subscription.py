@@ -34,7 +34,7 @@ from ..._core.runtime.threads import in_thread
 from ..._core.source import Fetched
 from ..._core.subscriptions import CountsMembers
 from ..._core.text import text_of
-from ...cli.console import say
+from ..._core.logs import log_safely
 from .catalog import FileCatalog
 from .finding import Recorded, difference, form_of, record
 from .holding import FileHolder, logger
@@ -119,7 +119,7 @@ class OpenFiles:
                 break
             except Exception as error:
                 told = _FAILED % (self._options.subscription, for_log(error))
-                say(logger, logging.DEBUG, "%s", told, error=error)
+                log_safely(logger, logging.DEBUG, "%s", told, error=error)
                 self._troubles.note("look", told)
                 delay = min(RETRY_TO, 2 * delay)
             if self._parts.wake.count == heard and not self._is_over:

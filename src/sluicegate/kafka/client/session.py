@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from ..._core.errors import ConfigError
 from ..._core.runtime.threads import close_within
 from ..._core.source import TopicPartition, UndecodableRecord
-from ...cli.console import say
+from ..._core.logs import log_safely
 from .internals import (
     MemberConsumer,
     MemberInternals,
@@ -239,7 +239,7 @@ class Session(MemberInternals):
         done, _ = await asyncio.wait([stopping], timeout=within)
         if done and not stopping.cancelled() and stopping.exception() is None:
             return
-        say(
+        log_safely(
             logger,
             logging.WARNING,
             "%s: the client did not leave the group in %.3g s; the group waits until its session "

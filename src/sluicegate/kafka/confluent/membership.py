@@ -25,7 +25,7 @@ from confluent_kafka import KafkaException
 from ..._core.clock import LOOP_CLOCK
 from ..._core.logs import for_log, named
 from ..._core.source import Fetched, Position
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
 from .errors import is_rebalanced, librdkafka_error, reason_of
 
@@ -171,7 +171,7 @@ class GroupClaims:
             if claims:
                 await self._give_up(claims)
         except Exception as error:
-            say(logger, logging.WARNING, LAST_FAILED, self._options.group, for_log(error))
+            log_safely(logger, logging.WARNING, LAST_FAILED, self._options.group, for_log(error))
         finally:
             self._end([claim for claim in claims if self.owned(claim) is not None])
 

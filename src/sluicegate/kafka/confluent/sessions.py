@@ -24,7 +24,7 @@ from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.runtime.threads import AbandonableThreads, close_within
 from ..._core.source import TopicPartition, Troubles
-from ...cli.console import say
+from ..._core.logs import log_safely
 from .. import groups
 from ..groups import LOOK_EVERY, RECONNECT, SESSION_FAILED, History
 from .errors import is_about_topics, is_denied, is_refused_login, is_unreachable, reason_of
@@ -84,7 +84,7 @@ class GroupSessions:
                 end_if_cut(error)
                 self._troubles.note("session", reason_of(error, self._options))
                 level = logging.DEBUG if isinstance(error, KafkaException) else logging.ERROR
-                say(logger, level, SESSION_FAILED, self._options.group, for_log(error), error=error)
+                log_safely(logger, level, SESSION_FAILED, self._options.group, for_log(error), error=error)
             await self.close()
             await LOOP_CLOCK.sleep(RECONNECT)
             self._troubles.note("session", None)
@@ -307,7 +307,7 @@ class GroupSession:
         closing = [loop.create_task(self.member.close()), loop.create_task(self._reader.close())]
         _, late = await asyncio.wait(closing, timeout=within)
         if late:
-            say(logger, logging.WARNING, _NOT_LEFT, self._options.group, within)
+            log_safely(logger, logging.WARNING, _NOT_LEFT, self._options.group, within)
         for task in closing:
             if not task.cancel() and not task.cancelled():
                 task.exception()

@@ -19,7 +19,7 @@ from ..._core.positions import PositionUnit
 from ..._core.runtime.threads import close_within
 from ..._core.sink import Capabilities
 from ..._core.values.encoding import getter
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..arguments import TOPIC
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka
@@ -271,7 +271,7 @@ class KafkaSink(Openable):
                     self._session, self._sent_items = await self._start(), SentItems()
                 except ConfigError as error:
                     raise RefusedError(str(error), repair="allow this login again") from error
-                say(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
+                log_safely(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
                 await spent.stop(self._options.close_timeout)
             return self._session
 
@@ -366,7 +366,7 @@ class KafkaSink(Openable):
         except PositionLost as lost:
             return lost
         except Exception as error:
-            say(logger, logging.WARNING, _LEFT_OPEN, self, unit.name, for_log(error))
+            log_safely(logger, logging.WARNING, _LEFT_OPEN, self, unit.name, for_log(error))
         return None
 
     def _open_claims(self) -> KafkaClaims:

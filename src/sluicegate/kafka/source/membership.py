@@ -30,7 +30,7 @@ from ..._core.errors import ConfigError
 from ..._core.logs import for_log, named
 from ..._core.source import Position
 from ..._core.text import text_of
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..client.errors import is_rebalanced, reason_of
 from ..client.session import KafkaError, Session
 from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
@@ -195,7 +195,7 @@ class Membership:
             elif claims:
                 self._history.lose(LOOP_CLOCK.now())
         except Exception as error:
-            say(logger, logging.WARNING, LAST_FAILED, self._options.group, for_log(error))
+            log_safely(logger, logging.WARNING, LAST_FAILED, self._options.group, for_log(error))
         finally:
             self.end()
 
@@ -370,7 +370,7 @@ class StoredPositions:
         try:
             await self._session.commit(copies)
         except KafkaError as error:
-            say(logger, logging.DEBUG, _NOT_COPIED, self._options.group, for_log(error))
+            log_safely(logger, logging.DEBUG, _NOT_COPIED, self._options.group, for_log(error))
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Release these partitions."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
-from ...cli.console import say
+from ..._core.logs import log_safely
 from .moves import logger
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class MemberGroup:
             said = json.loads(message.data)
             member, state = str(said["member"]), said["is"]
         except (ValueError, KeyError, TypeError):
-            say(logger, logging.WARNING, _NOT_OURS, self._subject, message.data[:80])
+            log_safely(logger, logging.WARNING, _NOT_OURS, self._subject, message.data[:80])
             return
         if state == "gone":
             news = self._roster.part(member)
@@ -90,7 +90,7 @@ class MemberGroup:
             await self._channel.publish(self._subject, json.dumps(said).encode())
         except Exception as error:  # of the connection; the next announcement is soon enough
             end_if_cut(error)
-            say(logger, logging.DEBUG, _NOT_SAID, self._subject, what, for_log(error))
+            log_safely(logger, logging.DEBUG, _NOT_SAID, self._subject, what, for_log(error))
 
 
 ANNOUNCE_EVERY = 1.0

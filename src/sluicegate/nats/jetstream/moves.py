@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError
 from ..._core.logs import for_log
-from ...cli.console import say
+from ..._core.logs import log_safely
 from .channel import GONE, RequestRefused
 from .partition import CHECK_EVERY, StreamPartition
 
@@ -171,7 +171,7 @@ class Moves:
             await partition.drain(within)
             await partition.give_back()
         except Exception as error:  # held messages are redelivered after the wait
-            say(logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error))
+            log_safely(logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error))
         finally:
             partition.end()
             self._partitions.pop(partition.number, None)
@@ -216,7 +216,7 @@ class Moves:
         try:
             if await self._is_deleted(partition):
                 stream = self._session.options.stream
-                say(logger, logging.ERROR, _GONE, stream, partition.name)
+                log_safely(logger, logging.ERROR, _GONE, stream, partition.name)
                 partition.lose()
                 await LOOP_CLOCK.sleep(REMOVED_WITHIN)
                 await self._begin(partition)

@@ -24,7 +24,7 @@ from ..._core.runtime.cuts import end_if_cut
 from ..._core.runtime.threads import close_within
 from ..._core.source import Troubles
 from ..._core.text import text_of
-from ...cli.console import say
+from ..._core.logs import log_safely
 from .channel import Channel, StreamApi, StreamSession
 from .intake import StreamRecord
 from .moves import RETRY, logger
@@ -141,7 +141,7 @@ class StreamSessions:
                 await serving.close()
         except Exception as error:
             told, wait = for_log(error), self._options.ack_wait
-            say(logger, logging.INFO, _NOT_CLOSED, self._options.stream, told, wait)
+            log_safely(logger, logging.INFO, _NOT_CLOSED, self._options.stream, told, wait)
 
     # -- the consumer's calls ----------------------------------------------------------------------
 
@@ -200,10 +200,10 @@ class Advisories:
         told = json.loads(message.data)
         if (name := told.get("consumer")) in self._names:
             sequence, tries = told.get("stream_seq"), told.get("deliveries")
-            say(logger, logging.ERROR, _USED_UP, self._options.stream, name, sequence, tries)
+            log_safely(logger, logging.ERROR, _USED_UP, self._options.stream, name, sequence, tries)
 
     async def _deleted(self, message: Any) -> None:
         name = json.loads(message.data).get("consumer")
         if name in self._names:
-            say(logger, logging.WARNING, _DELETED, self._options.stream, name)
+            log_safely(logger, logging.WARNING, _DELETED, self._options.stream, name)
             self._was_deleted(self._names[name])

@@ -27,7 +27,7 @@ from ..._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..connection import ConnectionEvents, close, connect, is_login, reason_of
 from ..errors import NOT_ENABLED
 from .messages import Refusal, has_line, parse_reply
@@ -296,4 +296,4 @@ class PublishChannel:
             self.waiting.take(number, error)
         elif not self.waiting.deny(denied, place) and not denied.subject.startswith(_ASKED):
             told = f"{place} does not allow the sink to {denied.what} to {denied.subject!r}"
-            say(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)
+            log_safely(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..._core.logs import for_log
 from ...cli.console import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination, confirmed
-from ...cli.dlq.output import say
-from ...cli.named import UseError, named
+from ...cli.console import say
+from ...cli.console import UseError, named
 from ...consumer.handling.handlers import as_handler
 from ...consumer.lanes.message import handle_again
 from ...letters.text import printable

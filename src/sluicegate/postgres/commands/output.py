@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ..._core.errors import SluicegateError
 from ..._core.text import text_of
 from ...cli.console import BAD_USE, encodable
-from ...cli.dlq.output import say
-from ...cli.named import UseError
+from ...cli.console import say
+from ...cli.console import UseError
 from ...letters.text import as_json, printable, without_secrets
 from ..schema.contents import LOST_JOBS
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ...cli.console import FAILED, OK, encodable
-from ...cli.dlq.output import say
+from ...cli.console import say
 from ...cli.parser import DSN, Group
 from ...letters.text import printable
 from ..schema.administration import check_streams, install_streams, upgrade_streams

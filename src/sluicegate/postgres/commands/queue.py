@@ -12,8 +12,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...cli.console import BAD_USE, OK, confirmed
-from ...cli.dlq.output import say
-from ...cli.named import UseError
+from ...cli.console import say
+from ...cli.console import UseError
 from ...cli.parser import DSN, Group
 from ...letters.text import printable
 from ..queues.admin import QueueAdmin

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.subscriptions import SLOTS
 from ...cli.console import BAD_USE, OK, confirmed
-from ...cli.dlq.output import say
-from ...cli.named import UseError
+from ...cli.console import say
+from ...cli.console import UseError
 from ...cli.parser import DSN, Group, when
 from ...letters.text import printable
 from ..schema.opened import DEFAULT_SCHEMA

@@ -30,7 +30,7 @@ from ..._core.errors import PositionLost, UnavailableError
 from ..._core.logs import for_log, storable
 from ..._core.runtime.threads import close_within
 from ..._core.text import text_of
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..records.source import RETRY_TO, Serving, logger
 from ..schema.contents import LOST_JOBS
 from .leases import RETURNED, LeaseBook, LeaseMove
@@ -283,7 +283,7 @@ class OpenQueue(Serving):
             if not self._are_locks_logged:
                 self._are_locks_logged = True
                 told = _LOCKED % (len(self._locked), lease.lane)
-                say(logger, logging.WARNING, "%s: %s", self._options.queue, told)
+                log_safely(logger, logging.WARNING, "%s: %s", self._options.queue, told)
             if lease in self._locked:
                 self._locked[lease] = self._locked.pop(lease)
         else:
@@ -394,7 +394,7 @@ class OpenQueue(Serving):
     def _lose(self, leases: Collection[Lease], reason: str) -> None:
         if leases:
             first = next(iter(leases)).lane
-            say(logger, logging.WARNING, _LOST, self._options.queue, len(leases), reason, first)
+            log_safely(logger, logging.WARNING, _LOST, self._options.queue, len(leases), reason, first)
             self._end(leases)
 
     async def _give_back(self, leases: Collection[Lease]) -> None:
@@ -423,7 +423,7 @@ class OpenQueue(Serving):
                 for each in wanted:
                     await self._queue.settle_one(each)
         except Exception as error:
-            say(
+            log_safely(
                 logger,
                 logging.INFO if names else logging.DEBUG,
                 _NOT_GIVEN_BACK,

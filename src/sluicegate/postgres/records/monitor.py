@@ -20,7 +20,7 @@ from ..._core.clock import LOOP_CLOCK, LoopClock
 from ..._core.errors import ClosedError
 from ..._core.logs import for_log
 from ..._core.observer import Watchers
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..client.connections import Connections
 from ..schema.opened import opened_schema
 from .access import SchemaObject
@@ -249,7 +249,7 @@ class _PollRecord(Generic[FiguresT, StatsT]):
             self._figures = figures
         if self._fails:
             self._fails = False
-            say(logger, logging.INFO, _AGAIN, self._name, self._what)
+            log_safely(logger, logging.INFO, _AGAIN, self._name, self._what)
 
     def fail(self, error: Exception) -> None:
         """Count a failed poll, and drop the figures; log the first of consecutive failures."""
@@ -259,7 +259,7 @@ class _PollRecord(Generic[FiguresT, StatsT]):
         if not self._fails:
             self._fails = True
             told = (self._name, self._what, for_log(error))
-            say(logger, logging.WARNING, _FAILED, *told)
+            log_safely(logger, logging.WARNING, _FAILED, *told)
 
     def fail_in_part(self, name: str, error: Exception) -> None:
         """Count a part that could not be read; log the first of consecutive failures."""
@@ -268,13 +268,13 @@ class _PollRecord(Generic[FiguresT, StatsT]):
         if name not in self._unread:
             self._unread.add(name)
             told = (self._name, self._part, name, for_log(error))
-            say(logger, logging.WARNING, _NO_PART, *told)
+            log_safely(logger, logging.WARNING, _NO_PART, *told)
 
     def succeed_in_part(self, name: str) -> None:
         """Record that a part was read."""
         if name in self._unread:
             self._unread.remove(name)
-            say(logger, logging.INFO, _PART_AGAIN, self._name, self._part, name)
+            log_safely(logger, logging.INFO, _PART_AGAIN, self._name, self._part, name)
 
     def stats(self) -> StatsT:
         """Return the counts, and the figures unless they are too old."""

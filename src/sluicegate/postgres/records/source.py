@@ -22,7 +22,7 @@ from ..._core.opening import only_user
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.source import Troubles
 from ..._core.text import text_of
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..client.access import Access, need_asyncpg
 from ..client.connections import Connections
 from ..client.notifications import Waker
@@ -100,7 +100,7 @@ class Serving(ABC):
             self.news.fire()
         except Exception as error:
             end_if_cut(error)
-            say(logger, logging.DEBUG, FAILED, self._name, what, for_log(error), error=error)
+            log_safely(logger, logging.DEBUG, FAILED, self._name, what, for_log(error), error=error)
             self._troubles.note(what, FAILED % (self._name, what, for_log(error)))
         else:
             self._troubles.note(what, None)

@@ -19,7 +19,7 @@ from ..._core.checks import bad
 from ..._core.errors import RefusedError, SluicegateError
 from ..._core.keywords import known_arguments
 from ..._core.subscriptions import SLOTS
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.names import quoted
 from ..records.access import SchemaAccess, SchemaObject, appender_of, oldest_appender
@@ -283,7 +283,7 @@ class SubscriptionAdmin(SchemaObject):
             raise bad("position", position, _NO_SKIP[state])
         why = f": {reason}" if reason else ""
         told = (subscription, position, stream, version, slot, why)
-        say(logger, logging.INFO, _SKIPPED, *told)
+        log_safely(logger, logging.INFO, _SKIPPED, *told)
         return SkippedMessage(position, slot, stream, version, kind)
 
     async def delete(self, subscription: str, *, force: bool = False) -> None:

@@ -24,7 +24,7 @@ from ..._core.logs import for_log, named
 from ..._core.runtime.threads import close_within
 from ..._core.source import TopicPartition
 from ..._core.subscriptions import SkipsLocked, slot_lock
-from ...cli.console import say
+from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -136,10 +136,10 @@ class SlotHolder:
             left = [each for each in self._book.among(positions) if each.claim not in stored]
             if left:
                 told = _names(left)
-                say(logger, logging.WARNING, _NOT_STORED, self._name, told, "they are locked")
+                log_safely(logger, logging.WARNING, _NOT_STORED, self._name, told, "they are locked")
         except Exception as error:
             told = _names(slots)
-            say(logger, logging.WARNING, _NOT_STORED, self._name, told, for_log(error))
+            log_safely(logger, logging.WARNING, _NOT_STORED, self._name, told, for_log(error))
         finally:
             self.end(slots)
         await self.unlock_ended()
@@ -156,7 +156,7 @@ class SlotHolder:
         """End claims that have another owner now."""
         held = [each for each in slots if self._book.holds(each)]
         if held:
-            say(logger, logging.WARNING, _LOST, self._name, _names(held), reason)
+            log_safely(logger, logging.WARNING, _LOST, self._name, _names(held), reason)
             self.end(held)
 
     # -- positions ---------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class SlotHolder:
 
     def _note_locked(self, slots: Collection[HeldSlot]) -> None:
         if slots and not self.has_locked:
-            say(logger, logging.WARNING, _LOCKED, self._name, _names(slots))
+            log_safely(logger, logging.WARNING, _LOCKED, self._name, _names(slots))
         self.has_locked = bool(slots)
 
     def lose_unkept(self) -> None:
@@ -247,7 +247,7 @@ class SlotHolder:
             async with self._clock.timeout_at(self._clock.now() + seconds):
                 await self.unlock_ended()
         except Exception as error:
-            say(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
+            log_safely(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
 
 
 def _names(slots: Collection[HeldSlot]) -> str:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from ..._core.errors import ConfigError
 from ..._core.logs import named
 from ..._core.subscriptions import CountsMembers
-from ...cli.console import say
+from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,7 +133,7 @@ class Looker:
     def _take_missed(self, missed: int) -> None:
         if missed > self._missed:
             name = self._options.subscription
-            say(logger, logging.ERROR, _MISSED, name, missed - self._missed, missed)
+            log_safely(logger, logging.ERROR, _MISSED, name, missed - self._missed, missed)
         self._missed = missed
 
     async def _balance(self, positions: Mapping[int, Position], horizon: int) -> None:

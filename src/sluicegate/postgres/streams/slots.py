@@ -20,7 +20,7 @@ from ..._core.errors import ConfigError
 from ..._core.logs import for_log
 from ..._core.source import TopicPartition
 from ..._core.subscriptions import Move, SkipsLocked
-from ...cli.console import say
+from ..._core.logs import log_safely
 from .selection import StreamSelection
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class StoredSlots:
             if stored and not self._store.keeps_group_offsets:
                 await self._move(stored)
         except Exception as error:
-            say(logger, logging.DEBUG, _NOT_COPIED, self._name, for_log(error))
+            log_safely(logger, logging.DEBUG, _NOT_COPIED, self._name, for_log(error))
         return list(stored), []
 
     async def _move(

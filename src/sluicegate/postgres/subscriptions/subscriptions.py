@@ -29,7 +29,7 @@ from ..._core.logs import for_log
 from ..._core.runtime.threads import close_within, uncut
 from ..._core.source import Position
 from ..._core.subscriptions import Subscribed, locked_slot, slot_lock
-from ...cli.console import say
+from ..._core.logs import log_safely
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.names import quoted
 from ..records.access import SchemaObject
@@ -236,7 +236,7 @@ class PostgresSubscriptions(SchemaObject):
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
                 await self._ask(_LEAVE, own.owner)
         except Exception as error:
-            say(logger, logging.WARNING, _NOT_FREED, self, self._lease, for_log(error))
+            log_safely(logger, logging.WARNING, _NOT_FREED, self, self._lease, for_log(error))
 
     @property
     def _leases(self) -> _OwnLeases:

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ..._core.sink import Classifier, Sink
+    from ..._core.classify import Classifier
+    from ..._core.sink import Sink
     from ..._core.transaction import Committed, Unit
     from .chunks import Chunk
     from .results import DeadRowBuffer

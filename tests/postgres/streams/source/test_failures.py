@@ -171,13 +171,13 @@ async def test_a_notification_during_a_read_is_not_missed(
     """P6, S17, S-T12: of a message behind the horizon of this read; no poll is needed."""
     host, reader = StreamHost(), source(log, poll=LONG)
     heard, is_due = asyncio.Event(), False
-    read, notified = LogReader.horizon, Waker._notified
+    read, notified = LogReader.horizon, Waker._on_notification
 
     def hear(waker: Waker, *told: object) -> None:
         notified(waker, *told)
         heard.set()
 
-    monkeypatch.setattr(Waker, "_notified", hear)
+    monkeypatch.setattr(Waker, "_on_notification", hear)
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
 
         async def horizon(reading: LogReader) -> Any:

@@ -54,7 +54,7 @@ class PauseHost(RecordingHost):
         """Wait until this is part of the last trouble; `None`: until there is none."""
 
         def is_there() -> bool:
-            last = self.troubles[-1] if self.troubles else None
+            last = self.reports[-1] if self.reports else None
             return last is None if part is None else last is not None and part in last
 
         await self.news.wait_for(is_there)

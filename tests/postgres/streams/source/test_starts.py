@@ -189,7 +189,7 @@ async def test_what_is_left_out_in_addition_ends_no_claim(log: Log, real_clock: 
             await con.execute(
                 f"UPDATE {log.sql}.subscription SET earlier = $1, paused = true", [left_out]
             )
-            await host.news.wait_for(lambda: any(host.troubles))
+            await host.news.wait_for(lambda: any(host.reports))
             await con.execute(f"UPDATE {log.sql}.subscription SET paused = false")
             await transaction.commit()
             found = await positions(reader, host)
