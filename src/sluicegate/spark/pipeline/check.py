@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from .declaration import Declared, Path, Step
 
+_SECTIONS = ("name", "spark", "stream", "sources", "steps", "write", "sinks")
+"""The tables in the order of a file."""
 FILES = frozenset({"csv", "json", "orc", "parquet", "text"})
 _UNTYPED = frozenset({"csv", "json"})
 _TYPED_IN_STREAMS = FILES - {"text"}
@@ -62,7 +64,13 @@ def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mist
         if each.path not in silent
     ]
     doubts = tuple(Mistake(each.path, environment.hide(each.text)) for each in found.doubts)
-    return Checked(pipeline, environment, tuple(dict.fromkeys([*known, *unset, *more])), doubts)
+    mistakes = dict.fromkeys(sorted([*known, *unset, *more], key=_section))
+    return Checked(pipeline, environment, tuple(mistakes), doubts)
+
+
+def _section(mistake: Mistake) -> int:
+    table = mistake.path[0] if mistake.path else "name"
+    return _SECTIONS.index(table) if table in _SECTIONS else 0
 
 
 class _Check:

@@ -105,8 +105,8 @@ class Destination:
     """A sink and the decorators around it."""
 
     kind: str
-    """`postgres`, `http`, `elasticsearch`, `file`, `fan_out` (to several others), or `python` (a
-    sink made by your own function).
+    """`postgres`, `kafka`, `http` or another sink of Sluicegate, `fan_out` (to several others), or
+    `python` (a sink made by your own function).
     """
     stack: Sequence[Layer] = ()
     """The decorators, innermost first."""
