@@ -200,11 +200,11 @@ class Retained(NamedTuple):
         assert self.start is not None
         to = max(self.first, self.start)
         if self.is_other_log(offset):
-            told = (group, partition, self.end, offset, to, start)
-            say(logger, logging.ERROR, _OTHER_LOG, *told)
+            named = (group, partition, self.end, offset, to, start)
+            say(logger, logging.ERROR, _OTHER_LOG, *named)
         else:
-            told = (group, partition, offset, self.first, to - 1, to, start)
-            say(logger, logging.ERROR, _GONE, *told)
+            lost = (group, partition, offset, self.first, to - 1, to, start)
+            say(logger, logging.ERROR, _GONE, *lost)
         return to
 
     def is_other_log(self, offset: int) -> bool:
