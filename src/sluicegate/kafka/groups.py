@@ -17,8 +17,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from .._core.errors import ClosedError
+from .._core.say import say
 from .._core.source import Position
-from .._core.logs import log_safely
 from .arguments import StartPoint, Topics
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Beginnings:
             known |= {each: found[each] for each in await store(found)}
         for each, was in forgotten.items():
             told = (each, was, found[each].offset, self._start)
-            log_safely(logger, logging.ERROR, _FORGOTTEN, self._group, *told)
+            say(logger, logging.ERROR, _FORGOTTEN, self._group, *told)
         starts = {**stored, **found}
         self._history.store(known)
         return {each: starts[each] for each in partitions if each in starts}
@@ -200,11 +200,11 @@ class Retained(NamedTuple):
         assert self.start is not None
         to = max(self.first, self.start)
         if self.is_other_log(offset):
-            told = (group, partition, self.end, offset, to, start)
-            log_safely(logger, logging.ERROR, _OTHER_LOG, *told)
+            named = (group, partition, self.end, offset, to, start)
+            say(logger, logging.ERROR, _OTHER_LOG, *named)
         else:
-            told = (group, partition, offset, self.first, to - 1, to, start)
-            log_safely(logger, logging.ERROR, _GONE, *told)
+            lost = (group, partition, offset, self.first, to - 1, to, start)
+            say(logger, logging.ERROR, _GONE, *lost)
         return to
 
     def is_other_log(self, offset: int) -> bool:

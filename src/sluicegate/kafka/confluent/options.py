@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..._core import checks
@@ -21,7 +21,6 @@ from ..._core.extras import need
 from ..._core.text import text_of
 from ..arguments import (
     ANSWER_WITHIN,
-    COMMITTED,
     LONGEST_HEARTBEAT,
     bootstrap_of,
     client_options,
@@ -58,7 +57,6 @@ _OWNED = {
     "stats_cb": _CALLS,
     "throttle_cb": _CALLS,
 }
-_LEVEL = "isolation.level"
 _NAMED = re.compile(r"configuration property:?\s+\"([^\"]+)\"")
 _READING = {"fetch.wait.max.ms": 100, "queued.min.messages": 2_000, "fetch.queue.backoff.ms": 10}
 """The milliseconds for which a broker may delay a fetch, and with it all other partitions read from
@@ -124,16 +122,6 @@ class GroupOptions:
     def revoke_within(self) -> float:
         """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
         return self.rebalance_timeout - self.commit_timeout
-
-    def committed_only(self) -> GroupOptions:
-        """Return the same options for reading only committed records. Raises `ConfigError`."""
-        level = self.client.get(_LEVEL, COMMITTED)
-        if level != COMMITTED:
-            rule = (
-                f"must be {COMMITTED!r} in a transactional flow, which never moves aborted records"
-            )
-            raise checks.bad(_LEVEL, level, rule)
-        return replace(self, client={**self.client, _LEVEL: COMMITTED})
 
     def of_reader(self) -> dict[str, Any]:
         """Return the options of a client that reads assigned partitions and is not a member."""
