@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from .._core.clock import Clock
-    from .._core.source import Record, SourceRecord, SourceTraits
+    from .._core.source import Record, SourceRecord
     from ..consumer.batching.batch_options import BatchOptions
     from ..consumer.counts import MessageCounts
     from ..consumer.handlers import BatchHandler, MessageHandler
@@ -55,8 +55,6 @@ class ConsumerHarness:
     Args:
         run_timeout: maximum duration of a run, in seconds of the consumer's clock.
         ids: iterator of ids for messages that are sent without one; default: 0, 1, 2 and so on.
-        seed: seed of the jitter of the default retry policy.
-        traits: traits of the source; default: those of a memory source.
         options: arguments of the `Consumer`, as in production. Dead letters are collected if there
             is no sink for them; `dead_letters=None` means no dead letters.
 
@@ -83,8 +81,6 @@ class ConsumerHarness:
         *,
         run_timeout: float | timedelta = 60.0,
         ids: Callable[[], object] | None = None,
-        seed: int = 0,
-        traits: SourceTraits | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         self.log = MemoryLog(partitions=[TopicPartition("messages", 0)])
@@ -94,8 +90,6 @@ class ConsumerHarness:
         self._timeout = checks.seconds("run_timeout", run_timeout, usual=checks.LONG_TIMEOUT)
         self._next_id = count().__next__ if ids is None else ids
         self._ids: dict[Where, object] = {}
-        self._seed = checks.count("seed", seed, least=0)
-        self._traits = traits
         self._clock = options.get("clock") or LOOP_CLOCK
         self._options = options
 
@@ -193,7 +187,7 @@ class ConsumerHarness:
         letters: FakeSink[Any] = FakeSink()
         calls = Calls(self._clock, lambda message: self._id_of(message.record))
         before = self._settled_places()
-        self.source = MemorySource(self.log, ends=True, traits=self._traits, clock=self._clock)
+        self.source = MemorySource(self.log, ends=True, clock=self._clock)
         consumer = Consumer(self.source, **self._consumer_options(letters))
         stop = self._clock.call_at(self._clock.now() + self._timeout, consumer.stop)
         try:
@@ -208,7 +202,7 @@ class ConsumerHarness:
     def _consumer_options(self, letters: FakeSink[Any]) -> ConsumerOptions:
         options: ConsumerOptions = {"dead_letters": letters, **self._options}
         if options.get("retry") is None:
-            options["retry"] = RetryPolicy(backoff=FullJitter(random=Random(self._seed)))
+            options["retry"] = RetryPolicy(backoff=FullJitter(random=Random(0)))
         return options
 
     def _ran(
