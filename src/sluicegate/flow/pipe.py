@@ -55,8 +55,6 @@ class PipeOptions(TypedDict, total=False):
     max_consecutive_dead_letters: int | None
     max_in_flight: int | None
     max_in_flight_bytes: int
-    fetch_max: int
-    refill_below: float
     size_of: Callable[[SourceRecord], int] | None
     concurrency: int
     drain: float | timedelta
@@ -89,8 +87,6 @@ def checked_pipe(
     max_consecutive_dead_letters: int | None = None,
     max_in_flight: int | None = None,
     max_in_flight_bytes: int = 64 << 20,
-    fetch_max: int = 500,
-    refill_below: float = 0.75,
     size_of: Callable[[SourceRecord], int] | None = None,
     concurrency: int = 100,
     drain: float | timedelta = 5.0,
@@ -122,8 +118,6 @@ def checked_pipe(
         max_consecutive_dead_letters=max_consecutive_dead_letters,
         max_in_flight=setup.limits.ledger_items if max_in_flight is None else max_in_flight,
         max_in_flight_bytes=max_in_flight_bytes,
-        fetch_max=fetch_max,
-        refill_below=refill_below,
         size_of=size_of,
         concurrency=1,
         drain=drain,
@@ -237,9 +231,6 @@ class Pipe(Operated):
         max_in_flight: the most records in flight. Default: the most items that the batcher holds
             (`Limits.max_pending_items`).
         max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
-        fetch_max: the most records of one fetch.
-        refill_below: fetch again when the records in flight have fallen to this fraction of a
-            limit.
         size_of: a function from a record to its size in bytes; default: the length of its value.
         concurrency: the most concurrent calls of an async transform.
         drain: seconds to write the rows in the batcher when the pipe stops (no write begins in the

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from .transform import Transform
 
 
+FETCH_MAX = 1000
+"""The most records of one fetch."""
 MOST_AT_ONCE = 8
 """Default limit of concurrent transactions."""
 
@@ -75,8 +77,6 @@ class TransactionOptions(TypedDict, total=False):
     concurrency: int | None
     max_in_flight: int | None
     max_in_flight_bytes: int
-    fetch_max: int
-    refill_below: float
     size_of: Callable[[SourceRecord], int] | None
     drain: float | timedelta
     stall_after: float | timedelta | None
@@ -111,8 +111,6 @@ def checked_transaction(
     concurrency: int | None = None,
     max_in_flight: int | None = None,
     max_in_flight_bytes: int = 64 << 20,
-    fetch_max: int = 1000,
-    refill_below: float = 0.75,
     size_of: Callable[[SourceRecord], int] | None = None,
     drain: float | timedelta = 5.0,
     stall_after: float | timedelta | None = 60.0,
@@ -145,8 +143,7 @@ def checked_transaction(
         max_consecutive_dead_letters=max_consecutive_dead_letters,
         max_in_flight=max(10_000, 4 * commit_after) if max_in_flight is None else max_in_flight,
         max_in_flight_bytes=max_in_flight_bytes,
-        fetch_max=fetch_max,
-        refill_below=refill_below,
+        fetch_max=FETCH_MAX,
         size_of=size_of,
         concurrency=_concurrency(concurrency, stack),
         drain=drain,
@@ -245,9 +242,6 @@ class TransactionalPipe(Operated):
         max_in_flight: the most records in flight; default: 10,000, or 4 full transactions if that
             is more.
         max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
-        fetch_max: the most records of one fetch.
-        refill_below: fetch again when the records in flight have fallen to this fraction of a
-            limit.
         size_of: a function from a record to its size in bytes; default: the length of its value.
         drain: seconds to finish running transactions when the flow stops or a partition is revoked.
         stall_after: seconds without progress after which the flow is reported as stalled.
