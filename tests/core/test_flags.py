@@ -43,7 +43,6 @@ from sluicegate.telemetry import (
     PrometheusConsumerObserver,
     PrometheusObserver,
 )
-from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +62,6 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     ),
     "ClickHouseSink.deduplicate": lambda on: ClickHouseSink("http://h", table="t", deduplicate=on),
     "ConsumerTracing.as_child": lambda on: ConsumerTracing(as_child=on),
-    "FakeClock.autojump": lambda on: FakeClock(autojump=on),
     "FileSink.per_process": lambda on: FileSink("events.ndjson", per_process=on),
     "FileSource.ends": lambda on: FileSource("events.ndjson", ends=on),
     "HttpSink.idempotent": lambda on: HttpSink("http://h", idempotent=on),

@@ -72,7 +72,7 @@ TESTED = {
     "JetStreamSource": ("tests/nats/jetstream/test_silent_connection.py", "JetStreamSource"),
     "KafkaSource": (READERS, "aiokafka"),
     "ConfluentKafkaSource": (READERS, "librdkafka"),
-    "KafkaState": ("tests/flow/state/test_kafka_state.py", "test_silent_connections"),
+    "KafkaState": ("tests/kafka/state/test_state.py", "test_silent_connections"),
     "PostgresAdvisoryLocks": (CLIENTS, "PostgresAdvisoryLocks"),
     "PostgresEffects": (CLIENTS, "PostgresEffects"),
     "PostgresParkStore": (CLIENTS, "PostgresParkStore"),

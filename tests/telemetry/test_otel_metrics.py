@@ -16,8 +16,6 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from tests.telemetry.scenes import every_state
-from tests.telemetry.test_prometheus import NAMES
-from tests.telemetry.test_tenants import TENANT_NAMES
 
 from sluicegate import Batcher, ConfigError, Limits, Observed, Outcome, stack
 from sluicegate.telemetry import OpenTelemetryObserver, PrometheusObserver
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 Series = tuple[str, frozenset[tuple[str, str]]]
 
 METRICS = (*BATCHER.metrics, *BATCHER.by_tenant)
-THINGS = ("item", "batch", "flush", "retry", "call", "key", "tenant", "producer", "batcher")
-UNITS = {"s", *(f"{{{thing}}}" for thing in THINGS)}
 
 
 def from_prometheus(families: Iterable[Any]) -> dict[Series, float]:
@@ -112,17 +108,6 @@ async def test_every_family_has_the_values_of_prometheus(fake_clock: FakeClock) 
     closed = from_prometheus(registry.collect())
     assert totals == {key: value for key, value in closed.items() if "_total" in key[0]}
     provider.shutdown()
-
-
-def test_both_exporters_have_every_definition() -> None:
-    """The tables of names in the Prometheus tests are those of the definitions."""
-    assert {each.name for each in METRICS} == NAMES.keys() | TENANT_NAMES.keys()
-    for each in METRICS:
-        kind, labels = (NAMES | TENANT_NAMES)[each.name]
-        assert set(each.all_labels) == labels
-        assert (kind == "histogram") == bool(each.buckets)
-        assert each.unit in UNITS
-        assert each.otel_name.startswith("batcher.")
 
 
 async def test_the_collectors_exporter_makes_the_names_of_prometheus_again(

@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from sluicegate.testing import FakeClock
 
 
-TENANT_NAMES = {
-    "batcher_tenant_items": ("counter", {"name", "tenant", "outcome"}),
-    "batcher_tenant_pending_items": ("gauge", {"name", "tenant"}),
-}
-
-
 def tell(
     observer: PrometheusObserver, tenant: object, items: int, outcome: Outcome = Outcome.DELIVERED
 ) -> None:

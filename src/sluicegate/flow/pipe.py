@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Unpack
 
-    from .._core.observer import ConsumerObserver
+    from .._core.consumer_observer import ConsumerObserver
     from .._core.park_store import ParkStore
     from .._core.retry_policy import RetryPolicy
     from .._core.sink import SinkLike
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from ..batcher.report import ShutdownReport, Stats
     from ..batcher.setup import Setup
     from ..consumer.engine import Engine
-    from ..consumer.failures.poison import PoisonStrategy
-    from ..consumer.operating.report import DrainReport
-    from ..consumer.operating.stats import ConsumerStats
+    from ..consumer.poison import PoisonStrategy
+    from ..consumer.report import DrainReport
     from ..consumer.settings import ConsumerSettings
+    from ..consumer.stats import ConsumerStats
     from .transform import Transform
 
 
@@ -55,7 +55,6 @@ class PipeOptions(TypedDict, total=False):
     max_consecutive_dead_letters: int | None
     max_in_flight: int | None
     max_in_flight_bytes: int
-    fetch_max: int
     size_of: Callable[[SourceRecord], int] | None
     concurrency: int
     drain: float | timedelta
@@ -88,7 +87,6 @@ def checked_pipe(
     max_consecutive_dead_letters: int | None = None,
     max_in_flight: int | None = None,
     max_in_flight_bytes: int = 64 << 20,
-    fetch_max: int = 500,
     size_of: Callable[[SourceRecord], int] | None = None,
     concurrency: int = 100,
     drain: float | timedelta = 5.0,
@@ -120,7 +118,6 @@ def checked_pipe(
         max_consecutive_dead_letters=max_consecutive_dead_letters,
         max_in_flight=setup.limits.ledger_items if max_in_flight is None else max_in_flight,
         max_in_flight_bytes=max_in_flight_bytes,
-        fetch_max=fetch_max,
         size_of=size_of,
         concurrency=1,
         drain=drain,
@@ -234,7 +231,6 @@ class Pipe(Operated):
         max_in_flight: the most records in flight. Default: the most items that the batcher holds
             (`Limits.max_pending_items`).
         max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
-        fetch_max: the most records of one fetch.
         size_of: a function from a record to its size in bytes; default: the length of its value.
         concurrency: the most concurrent calls of an async transform.
         drain: seconds to write the rows in the batcher when the pipe stops (no write begins in the
@@ -295,7 +291,7 @@ class Pipe(Operated):
     def _pump(self, engine: Engine) -> Pump:
         settings = self._settings
         transformer = Transformer(
-            self._transform, settings.retry, engine, concurrency=self._concurrency
+            self._transform, settings.retry, engine.commons, concurrency=self._concurrency
         )
         feed = self._batcher.feed(holds=HELD)
         ends = RowEnds(engine, feed, settings.retry, insists=settings.poison == "block")
@@ -328,7 +324,7 @@ class Pipe(Operated):
 
     def stats(self) -> PipeStats:
         """Return a snapshot of counts and levels. May be called in any thread."""
-        return PipeStats(self._open().stats(), self._batcher.stats())
+        return PipeStats(self._open().views.stats(), self._batcher.stats())
 
 
 def pipe(

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 from .._core import checks
 from .._core.checks import bad
 from .._core.clock import Signal, wait_until
+from .._core.effects import RunsEffects
+from .._core.function_sink import as_sink
 from .._core.keywords import takes
 from .._core.opening import Openable, opened
 from .._core.positions import (
-    RunsEffects,
     SettlesInTransaction,
     TakesMoves,
     check_keeps_positions,
@@ -23,16 +24,11 @@ from .._core.positions import (
 )
 from .._core.sink import capabilities_of
 from .._core.source import Source, TransactionalSource
-from .._core.stacking import as_sink
 from .._core.transaction import check_transactional
-from ..consumer.handling.handlers import as_handler
+from ..consumer.batching.batch_options import checked_limits
+from ..consumer.handlers import as_handler
 from ..consumer.operated import Operated
-from ..consumer.settings import (
-    check_left_to_source,
-    checked_limits,
-    checked_settings,
-    checked_strategy,
-)
+from ..consumer.settings import check_left_to_source, checked_settings, checked_strategy
 from .commits import PartitionEffects, PartitionTransactions
 from .positions import LeasedPositions, PositionKeeper
 from .transform import Transformer, checked_transform
@@ -43,22 +39,24 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from .._core.clock import Clock
-    from .._core.observer import ConsumerObserver
+    from .._core.consumer_observer import ConsumerObserver
     from .._core.positions import KeepsPositions
     from .._core.retry_policy import RetryPolicy
     from .._core.sink import Sink, SinkLike
     from .._core.source import SourceRecord
+    from ..consumer.batching.batch_limits import BatchLimits
     from ..consumer.engine import Engine
-    from ..consumer.failures.poison import PoisonStrategy
-    from ..consumer.lanes.batches import BatchLimits
-    from ..consumer.operating.report import DrainReport
-    from ..consumer.operating.stats import ConsumerStats
+    from ..consumer.poison import PoisonStrategy
+    from ..consumer.report import DrainReport
     from ..consumer.settings import ConsumerSettings
+    from ..consumer.stats import ConsumerStats
     from .commits import PartitionCommits
     from .positions import KeepsMoves
     from .transform import Transform
 
 
+FETCH_MAX = 1000
+"""The most records of one fetch."""
 MOST_AT_ONCE = 8
 """Default limit of concurrent transactions."""
 
@@ -79,7 +77,6 @@ class TransactionOptions(TypedDict, total=False):
     concurrency: int | None
     max_in_flight: int | None
     max_in_flight_bytes: int
-    fetch_max: int
     size_of: Callable[[SourceRecord], int] | None
     drain: float | timedelta
     stall_after: float | timedelta | None
@@ -114,7 +111,6 @@ def checked_transaction(
     concurrency: int | None = None,
     max_in_flight: int | None = None,
     max_in_flight_bytes: int = 64 << 20,
-    fetch_max: int = 1000,
     size_of: Callable[[SourceRecord], int] | None = None,
     drain: float | timedelta = 5.0,
     stall_after: float | timedelta | None = 60.0,
@@ -147,7 +143,7 @@ def checked_transaction(
         max_consecutive_dead_letters=max_consecutive_dead_letters,
         max_in_flight=max(10_000, 4 * commit_after) if max_in_flight is None else max_in_flight,
         max_in_flight_bytes=max_in_flight_bytes,
-        fetch_max=fetch_max,
+        fetch_max=FETCH_MAX,
         size_of=size_of,
         concurrency=_concurrency(concurrency, stack),
         drain=drain,
@@ -246,7 +242,6 @@ class TransactionalPipe(Operated):
         max_in_flight: the most records in flight; default: 10,000, or 4 full transactions if that
             is more.
         max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
-        fetch_max: the most records of one fetch.
         size_of: a function from a record to its size in bytes; default: the length of its value.
         drain: seconds to finish running transactions when the flow stops or a partition is revoked.
         stall_after: seconds without progress after which the flow is reported as stalled.
@@ -321,7 +316,7 @@ class TransactionalPipe(Operated):
         if self._handler is not None:
             return PartitionEffects(*parts, self._handler, write_size=self._write_size)
         retry = self._settings.retry
-        transformer = Transformer(self._transform, retry, engine, concurrency=100)
+        transformer = Transformer(self._transform, retry, engine.commons, concurrency=100)
         return PartitionTransactions(*parts, transformer, write_size=self._write_size)
 
     async def wait_ready(self) -> None:
@@ -334,7 +329,7 @@ class TransactionalPipe(Operated):
 
     def stats(self) -> ConsumerStats:
         """Return a snapshot of counts and levels. May be called in any thread."""
-        return self._open().stats()
+        return self._open().views.stats()
 
 
 def _checked_handler(

@@ -11,16 +11,16 @@
 from __future__ import annotations
 
 import sys
-from abc import abstractmethod
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .._core import checks
+from .._core.consumer_observer import ConsumerObserver
 from .._core.decorator import WrappingSink
-from .._core.observer import ConsumerObserver, Observer, Observers
+from .._core.observer import Observer, Observers
+from .._core.result import WriteResult
 from .._core.send import send
-from .._core.sink import WriteResult
 from .batcher_metrics import (
     DROPPED,
     ERRORS,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.batch import Batch
-    from .._core.observer import ClaimChange, ConsumerState, HandlerEnd, HandlerWatch
+    from .._core.consumer_observer import ClaimChange, HandlerEnd, HandlerWatch
     from .._core.outcome import Outcome
     from .._core.sink import Sink
     from .._core.source import TopicPartition
@@ -129,20 +129,17 @@ class Instruments(Protocol):
         """Update the states for exporters that do not read them at a scrape."""
 
 
-class MetricsObserver(Observer):
-    """Observer that converts events of batchers into metrics."""
+class ExportingObserver:
+    """Base of the observers that show an object as metrics; `find` returns those of the registry or
+    provider, which are created at the first use.
+    """
 
-    def __init__(self, name: str | None, *, exemplars: bool, tenants: int) -> None:
-        if name is not None and not name:
-            raise checks.bad("name", name, "must be a string that is not empty")
-        self._name = name
-        self._exemplars = checks.flag("exemplars", exemplars)
-        self._tenants = checks.count("tenants", tenants, least=0)
+    _tenants = 0
+
+    def __init__(self, find: Callable[[], Instruments], name: str | None) -> None:
+        self._find = find
+        self._name = None if name is None else checks.text("name", name)
         self._found: Instruments | None = None
-
-    @abstractmethod
-    def _find(self) -> Instruments:
-        """Return the metrics of the registry or provider."""
 
     @property
     def _instruments(self) -> Instruments:
@@ -154,16 +151,31 @@ class MetricsObserver(Observer):
         return {**vars(self), "_found": None}
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """Show the states of this batcher."""
+        """Show the states of this object."""
         self._instruments.begin(self._name or name)
         self._instruments.watch(self._name or name, stats, tenants=self._tenants)
 
     def on_state(self, name: str, state: str) -> None:
-        """Stop reading a closed batcher; its counts stay."""
+        """Stop reading a closed object; its counts stay."""
         if state == "closed":
             self._instruments.forget(self._name or name)
         else:
             self._instruments.refresh()
+
+    def __repr__(self) -> str:
+        given = "" if self._name is None else f"name={self._name!r}"
+        return f"{type(self).__name__}({given})"
+
+
+class MetricsObserver(ExportingObserver, Observer):
+    """Observer that converts events of batchers into metrics."""
+
+    def __init__(
+        self, find: Callable[[], Instruments], name: str | None, *, exemplars: bool, tenants: int
+    ) -> None:
+        super().__init__(find, name)
+        self._exemplars = checks.flag("exemplars", exemplars)
+        self._tenants = checks.count("tenants", tenants, least=0)
 
     def on_flushed(
         self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]
@@ -204,12 +216,8 @@ class MetricsObserver(Observer):
         """Show the new limits."""
         self._instruments.refresh()
 
-    def __repr__(self) -> str:
-        given = "" if self._name is None else f"name={self._name!r}"
-        return f"{type(self).__name__}({given})"
 
-
-class ConsumerMetricsObserver(ConsumerObserver):
+class ConsumerMetricsObserver(ExportingObserver, ConsumerObserver):
     """Observer that converts the events of consumers into metrics."""
 
     def __init__(
@@ -221,30 +229,10 @@ class ConsumerMetricsObserver(ConsumerObserver):
         exemplars: bool,
         lag_every: float | timedelta | None,
     ) -> None:
-        self._find = find
-        self._name = None if name is None else checks.text("name", name)
+        super().__init__(find, name)
         self._durations = checks.flag("durations", durations)
         self._exemplars = checks.flag("exemplars", exemplars)
         self.lag_every = checks.optional_seconds("lag_every", lag_every, usual=checks.LONG_TIMEOUT)
-        self._found: Instruments | None = None
-
-    @property
-    def _instruments(self) -> Instruments:
-        if self._found is None:
-            self._found = self._find()
-        return self._found
-
-    def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """Show the states of this consumer."""
-        self._instruments.begin(self._name or name)
-        self._instruments.watch(self._name or name, stats, tenants=0)
-
-    def on_state(self, name: str, state: ConsumerState) -> None:
-        """Stop reading a closed consumer; its counts stay."""
-        if state == "closed":
-            self._instruments.forget(self._name or name)
-        else:
-            self._instruments.refresh()
 
     def on_claims(
         self, name: str, change: ClaimChange, partitions: Sequence[TopicPartition]
@@ -267,10 +255,6 @@ class ConsumerMetricsObserver(ConsumerObserver):
     def _observe_end(self, name: str, end: HandlerEnd) -> None:
         trace = trace_id() if self._exemplars else None
         self._instruments.observe(HANDLER_SECONDS, (name, end.outcome), end.seconds, trace)
-
-    def __repr__(self) -> str:
-        given = "" if self._name is None else f"name={self._name!r}"
-        return f"{type(self).__name__}({given})"
 
 
 def trace_id() -> str | None:

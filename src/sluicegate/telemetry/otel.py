@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -56,12 +57,9 @@ class OpenTelemetryObserver(MetricsObserver):
         name: str | None = None,
         tenants: int = 0,
     ) -> None:
-        super().__init__(name, exemplars=False, tenants=tenants)
+        find = partial(OtelInstruments.of, meter_provider, BATCHER)
+        super().__init__(find, name, exemplars=False, tenants=tenants)
         otel_metrics_api()
-        self._provider = meter_provider
-
-    def _find(self) -> OtelInstruments:
-        return OtelInstruments.of(self._provider, BATCHER)
 
 
 class OpenTelemetryConsumerObserver(ConsumerMetricsObserver):
@@ -87,7 +85,7 @@ class OpenTelemetryConsumerObserver(ConsumerMetricsObserver):
     ) -> None:
         otel_metrics_api("OpenTelemetryConsumerObserver")
         super().__init__(
-            lambda: OtelInstruments.of(meter_provider, CONSUMER),
+            partial(OtelInstruments.of, meter_provider, CONSUMER),
             name=name,
             durations=durations,
             exemplars=False,

@@ -73,12 +73,9 @@ class PrometheusObserver(MetricsObserver):
         exemplars: bool = False,
         tenants: int = 0,
     ) -> None:
-        super().__init__(name, exemplars=exemplars, tenants=tenants)
+        find = partial(PrometheusInstruments.of, registry, BATCHER)
+        super().__init__(find, name, exemplars=exemplars, tenants=tenants)
         require_prometheus("PrometheusObserver")
-        self._registry = registry
-
-    def _find(self) -> PrometheusInstruments:
-        return PrometheusInstruments.of(self._registry, BATCHER)
 
 
 class Metrics(Observed):
@@ -128,7 +125,7 @@ class PrometheusConsumerObserver(ConsumerMetricsObserver):
     ) -> None:
         require_prometheus("PrometheusConsumerObserver")
         super().__init__(
-            lambda: PrometheusInstruments.of(registry, CONSUMER),
+            partial(PrometheusInstruments.of, registry, CONSUMER),
             name=name,
             durations=durations,
             exemplars=exemplars,

@@ -11,7 +11,6 @@ from .mock_context import MockContext
 from .scripted import (
     BlockingSink,
     Call,
-    DedupSink,
     FakeSink,
     FlakySink,
     ScriptedSink,
@@ -48,7 +47,6 @@ __all__ = [
     "BlockingSink",
     "Call",
     "ConsumerHarness",
-    "DedupSink",
     "Destination",
     "EmbeddedKafka",
     "EmbeddedNats",

@@ -38,8 +38,7 @@ class FakeClock:
     """A clock that owns a virtual event loop, so timeouts inside third-party code are virtual too.
 
     Time moves manually with `advance`, or automatically to the exact time of the next timer when no
-    callback is ready (`autojump`). It does not move automatically during a call in an executor,
-    inside `external()`, or while a socket is registered, even a listening one: then the loop waits
+    callback is ready. It does not move automatically during a call in an executor, inside `external()`, or while a socket is registered, even a listening one: then the loop waits
     in real time, for at most `patience` at a time. A run that would hang raises `WouldHang`. Not
     thread-safe, except `external`, `now` and `wall_time`.
 
@@ -47,7 +46,6 @@ class FakeClock:
         start: first value of `now()`, in seconds; default 0.
         wall_start: first value of `wall_time()`, in seconds since the epoch; default a fixed
             moment in 2023.
-        autojump: whether time moves automatically; default true.
         patience: real seconds without an event from a thread or a socket, after which the run
             counts as hanging; default 10.
         max_rounds: rounds of the loop in one `run` or after one `advance`, without an outside
@@ -79,7 +77,6 @@ class FakeClock:
         start: float = 0.0,
         *,
         wall_start: float = WALL_START,
-        autojump: bool = True,
         patience: float | timedelta = 10.0,
         max_rounds: int = MAX_ROUNDS,
     ) -> None:
@@ -90,7 +87,7 @@ class FakeClock:
             checks.seconds("patience", patience, usual=checks.LONG_TIMEOUT),
             checks.count("max_rounds", max_rounds),
         )
-        self._moment = Moment(float(start), checks.flag("autojump", autojump), *limits)
+        self._moment = Moment(float(start), *limits)
         self._start, self._wall_start = float(start), float(wall_start)
         self._stuck: set[asyncio.Task[Any]] = set()
         self._loop: VirtualLoop | None = None
@@ -285,7 +282,6 @@ class FakeClock:
             tasks = asyncio.all_tasks(loop) - self._stuck
             self._unwind(tasks)
             _report(loop, tasks)
-            self._moment.allow_jumps()
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(self.run_until_idle())
             with self.external():

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._core import checks
 from .._core.clock import LOOP_CLOCK
-from .._core.retry_policy import Backoff, RetryPolicy
+from .._core.retry_policy import RetryPolicy
 from .._core.source import TopicPartition
-from ..consumer import MemoryLog, MemorySource
+from ..consumer import MemoryLog, MemorySource, offset_map
 from ..consumer.consumer import Consumer
-from ..consumer.handling.handlers import as_batch_handler, as_handler
-from ..consumer.progress import offset_map
+from ..consumer.handlers import as_batch_handler, as_handler
+from ..consumer.settings import FullJitter
 from ..letters.items import record_of_item
 from .scripted import FakeSink
 
@@ -33,14 +33,15 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from .._core.clock import Clock
-    from .._core.source import Record, SourceRecord, SourceTraits
-    from ..consumer.handling.handlers import BatchHandler, MessageHandler
+    from .._core.source import Record, SourceRecord
+    from ..consumer.batching.batch_options import BatchOptions
+    from ..consumer.counts import MessageCounts
+    from ..consumer.handlers import BatchHandler, MessageHandler
     from ..consumer.jobs import EventContext, Interjector, ItemBatcher, JobScheduler, StateBackend
-    from ..consumer.jobs.context import TakesForwarded
-    from ..consumer.lanes.message import Message
-    from ..consumer.operating.report import DrainReport
-    from ..consumer.run import MessageCounts
-    from ..consumer.settings import BatchOptions, ConsumerOptions
+    from ..consumer.jobs.forwarded import TakesForwarded
+    from ..consumer.message import Message
+    from ..consumer.report import DrainReport
+    from ..consumer.settings import ConsumerOptions
     from ..letters.letter import DeadLetterRecord
 
 
@@ -54,8 +55,6 @@ class ConsumerHarness:
     Args:
         run_timeout: maximum duration of a run, in seconds of the consumer's clock.
         ids: iterator of ids for messages that are sent without one; default: 0, 1, 2 and so on.
-        seed: seed of the jitter of the default retry policy.
-        traits: traits of the source; default: those of a memory source.
         options: arguments of the `Consumer`, as in production. Dead letters are collected if there
             is no sink for them; `dead_letters=None` means no dead letters.
 
@@ -82,8 +81,6 @@ class ConsumerHarness:
         *,
         run_timeout: float | timedelta = 60.0,
         ids: Callable[[], object] | None = None,
-        seed: int = 0,
-        traits: SourceTraits | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         self.log = MemoryLog(partitions=[TopicPartition("messages", 0)])
@@ -93,8 +90,6 @@ class ConsumerHarness:
         self._timeout = checks.seconds("run_timeout", run_timeout, usual=checks.LONG_TIMEOUT)
         self._next_id = count().__next__ if ids is None else ids
         self._ids: dict[Where, object] = {}
-        self._seed = checks.count("seed", seed, least=0)
-        self._traits = traits
         self._clock = options.get("clock") or LOOP_CLOCK
         self._options = options
 
@@ -143,12 +138,12 @@ class ConsumerHarness:
         Messages that are backing off then are `unsettled`.
         """
         call = as_handler(handler)
-        return await self._run(call, lambda consumer, call: consumer.run(call))
+        return await self._run(call, lambda consumer, call: consumer.receive(call))
 
     async def run_batch(self, handler: BatchHandler, **options: Unpack[BatchOptions]) -> HarnessRun:
         """Like `run`, in batches: with the arguments of `Consumer.run_batch`."""
         call = as_batch_handler(handler)
-        return await self._run(call, lambda consumer, call: consumer.run_batch(call, **options))
+        return await self._run(call, lambda consumer, call: consumer.receive_batch(call, **options))
 
     async def run_events(
         self,
@@ -168,34 +163,35 @@ class ConsumerHarness:
         async def call(message: Message) -> object:
             return await called(contexts.pop(message))
 
-        async def run(consumer: Consumer, call: Callable[[Any], Any]) -> DrainReport:
+        async def receive(consumer: Consumer, call: Callable[[Any], Any]) -> DrainReport:
             async def handle(context: EventContext) -> object:
                 contexts[context.message] = context
                 return await call(context.message)
 
-            return await consumer.run_events(
-                handle,
-                jobs=jobs,
-                state=state,
-                interjections=interjections,
-                forward_to=forward_to,
-            )
+            async with consumer:
+                return await consumer.run_events(
+                    handle,
+                    jobs=jobs,
+                    state=state,
+                    interjections=interjections,
+                    forward_to=forward_to,
+                )
 
-        return await self._run(call, run)
+        return await self._run(call, receive)
 
     async def _run(
         self,
         handler: Callable[[Any], Awaitable[object]],
-        run: Callable[[Consumer, Callable[[Any], Any]], Awaitable[DrainReport]],
+        receive: Callable[[Consumer, Callable[[Any], Any]], Awaitable[DrainReport]],
     ) -> HarnessRun:
         letters: FakeSink[Any] = FakeSink()
         calls = Calls(self._clock, lambda message: self._id_of(message.record))
         before = self._settled_places()
-        self.source = MemorySource(self.log, ends=True, traits=self._traits, clock=self._clock)
+        self.source = MemorySource(self.log, ends=True, clock=self._clock)
         consumer = Consumer(self.source, **self._consumer_options(letters))
         stop = self._clock.call_at(self._clock.now() + self._timeout, consumer.stop)
         try:
-            report = await run(consumer, calls.record(handler))
+            report = await receive(consumer, calls.record(handler))
         finally:
             stop.cancel()
         if report.unfinished:
@@ -206,7 +202,7 @@ class ConsumerHarness:
     def _consumer_options(self, letters: FakeSink[Any]) -> ConsumerOptions:
         options: ConsumerOptions = {"dead_letters": letters, **self._options}
         if options.get("retry") is None:
-            options["retry"] = RetryPolicy(backoff=Backoff(rng=Random(self._seed)))
+            options["retry"] = RetryPolicy(backoff=FullJitter(random=Random(0)))
         return options
 
     def _ran(

@@ -104,15 +104,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         moment = self.moment
         heap = self._heap()  # the loop has just removed cancelled timers from its head
         move = moment.next_move()
-        act, when = decide(
-            heap[0].when() if heap else None, move, holders, autojump=moment.autojump
-        )
+        act, when = decide(heap[0].when() if heap else None, move, holders)
         if act is Act.HANG:
-            self.hang(
-                f"time stands still at {moment.time} (autojump is off)"
-                if heap
-                else "no timer is set"
-            )
+            self.hang("no timer is set")
         elif act is not Act.WAIT:
             moment.set_time(when)
             if act is Act.REACH and move is not None:
@@ -241,9 +235,7 @@ class Watch:
         return self.done.done()
 
 
-def decide(
-    timer: float | None, move: TimeMove | None, holders: Holders, *, autojump: bool
-) -> tuple[Act, float]:
+def decide(timer: float | None, move: TimeMove | None, holders: Holders) -> tuple[Act, float]:
     """Decide the next act when no callback is ready, and its time."""
     if move is not None and not (move.waits_for_threads and holders.threads):
         if timer is not None and timer <= move.target:
@@ -251,7 +243,7 @@ def decide(
         return Act.REACH, move.target
     if any(holders):
         return Act.WAIT, 0.0
-    if timer is None or not autojump:
+    if timer is None:
         return Act.HANG, 0.0
     return Act.JUMP, timer
 
@@ -261,7 +253,6 @@ class Moment:
     """The time of one virtual loop, its holders and its waiters."""
 
     time: float
-    autojump: bool = True
     patience: float = 10.0
     max_rounds: int = MAX_ROUNDS
     rounds: int = 0
@@ -291,20 +282,16 @@ class Moment:
         self.rounds += 1
         return self.rounds > self.max_rounds
 
-    def allow_jumps(self) -> None:
-        """Let time move automatically from now on."""
-        self.autojump = True
-
     @contextmanager
     def unwinding(self) -> Generator[None]:
-        """While inside, time moves automatically, and a few rounds suffice to count as endless."""
-        before = self.autojump, self.max_rounds
-        self.autojump, self.max_rounds = True, min(CLOSING_ROUNDS, self.max_rounds)
+        """While inside, a few rounds suffice to count as endless."""
+        before = self.max_rounds
+        self.max_rounds = min(CLOSING_ROUNDS, before)
         self.rounds = 0
         try:
             yield
         finally:
-            self.autojump, self.max_rounds = before
+            self.max_rounds = before
 
     def next_move(self) -> TimeMove | None:
         """The manual move with the earliest target."""

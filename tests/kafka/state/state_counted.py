@@ -6,8 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from state_topics import settled_state
 from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
+from tests.kafka.state.state_topics import settled_state
 
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.source import TopicPartition

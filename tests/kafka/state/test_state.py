@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from state_counting import Counting, assert_replay, expected
-from state_topics import all_committed, settled_state, stored_state
 from tests.kafka.source.child_help import Child, child_process
 from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 from tests.kafka.source.proxy_help import Api, proxied
+from tests.kafka.state.state_topics import all_committed, settled_state, stored_state
 from tests.sinks.test_down_behind_a_proxy import HOST
 from tests.sinks.test_silent_connections import black_hole
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-PROGRAM = Path(__file__).parents[1] / "state_child.py"
+PROGRAM = Path(__file__).parents[2] / "flow/state_child.py"
 
 
 async def until(broker: EmbeddedKafka, group: str, least: int, parts: int = 1) -> None:

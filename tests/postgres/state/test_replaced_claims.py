@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kept_topic import LAST, ended
-from state_counted import Counted, counted
 from state_help import StateTables, state_tables
-from state_topics import all_committed, settled_state
 from tests.kafka.source.kafka_help import fill, new_topic, produce, stored
 from tests.kafka.source.proxy_help import Api, proxied
+from tests.kafka.state.state_counted import Counted, counted
+from tests.kafka.state.state_topics import all_committed, settled_state
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate import PositionLost

@@ -1,6 +1,6 @@
 """A consumer with state that is killed at random moments: the stored state is always a replay.
 
-`SLUICEGATE_KILLS=50 pytest -m soak tests/flow/state/test_kills.py` kills at 50 random moments.
+`SLUICEGATE_KILLS=50 pytest -m soak tests/postgres/state/test_kills.py` kills at 50 random moments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-PROGRAM = Path(__file__).parents[1] / "state_child.py"
+PROGRAM = Path(__file__).parents[2] / "flow/state_child.py"
 KILLS = int(os.environ.get("SLUICEGATE_KILLS", "50"))
 
 

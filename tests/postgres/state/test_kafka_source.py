@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-PROGRAM = Path(__file__).parents[1] / "state_child.py"
+PROGRAM = Path(__file__).parents[2] / "flow/state_child.py"
 COUNT = 2500
 PARTS = 2
 

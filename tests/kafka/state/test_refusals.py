@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka.admin import NewPartitions
-from state_counted import Counted, counted
-from state_topics import settled_state
 from tests.kafka.source.kafka_help import (
     admin_of,
     delete_topic,
@@ -19,6 +17,8 @@ from tests.kafka.source.kafka_help import (
     store,
     stored,
 )
+from tests.kafka.state.state_counted import Counted, counted
+from tests.kafka.state.state_topics import settled_state
 
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK

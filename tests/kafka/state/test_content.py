@@ -6,8 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from state_counted import Counted, counted
-from state_topics import settled_state
 from tests.kafka.source.kafka_help import (
     delete_topic,
     fill,
@@ -18,6 +16,8 @@ from tests.kafka.source.kafka_help import (
     stored,
 )
 from tests.kafka.source.proxy_help import Api, proxied
+from tests.kafka.state.state_counted import Counted, counted
+from tests.kafka.state.state_topics import settled_state
 
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.consumer.jobs import event_run as state_keeping
