@@ -26,7 +26,6 @@ LIMITS = frozenset({"answered", "bounded", "timeout_at"})
 ELSEWHERE = frozenset({"sluicegate.testing"})
 
 _CONFLUENT = "`ConfluentSession.close` waits for at most `stop_timeout`"
-_SQL = "`_closed` limits its caller"
 _LETTERS = "`LetterConnection.close` has a limit"
 _ANSWERED = "an `AnsweredConnection`, whose transactions have limits"
 BOUNDED: dict[tuple[str, str], str] = {
@@ -43,7 +42,6 @@ BOUNDED: dict[tuple[str, str], str] = {
     ("sluicegate.postgres.schema.installation", "con.transaction"): _ANSWERED,
     ("sluicegate.redis.connections", "connection.disconnect"): "with nowait it does not wait",
     ("sluicegate.redis.connections", "self._pool.release"): "it is local",
-    ("sluicegate.sql.engine", "self._engine.dispose"): _SQL,
     ("sluicegate.nats.jetstream.inbox", "subscription.unsubscribe"): (
         "it is written to a buffer, within `close_timeout` of the session"
     ),
