@@ -377,7 +377,7 @@ class SqlConnections:
         owner = object() if owner is None else owner
         con: Connection | None = None
         try:
-            con = self._connected(owner)
+            con = self._connect(owner)
             return function(con)
         except Exception as error:
             if con is not None and is_moved(error):
@@ -406,7 +406,7 @@ class SqlConnections:
         for record in list(self._open):
             self._break_socket(record.driver_connection)
 
-    def _connected(self, owner: object) -> Connection:
+    def _connect(self, owner: object) -> Connection:
         """A connection of the pool in autocommit mode; `_used` has it from now on."""
         try:
             con = self._used[owner] = self._engine.connect()
