@@ -81,14 +81,14 @@ ITEM = {"id": 'a"b', "word": "wörd"}
             [{"index": {"_index": "e", "_id": "key"}}, ITEM],
         ),
         (
-            {"version": lambda _: 5, "version_type": "external_gte"},
+            {"version": lambda _: 5},
             [
                 {
                     "index": {
                         "_index": "e",
                         "_id": "key",
                         "version": 5,
-                        "version_type": "external_gte",
+                        "version_type": "external",
                     }
                 },
                 ITEM,
@@ -346,7 +346,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"id": 5}, "id=5"),
     ({"routing": ""}, "routing=''"),
     ({"pipeline": ""}, "pipeline=''"),
-    ({"version_type": "internal"}, "version_type='internal'"),
     ({"on_stale": "retry"}, "on_stale='retry'"),
     ({"retry_on_conflict": -1}, "retry_on_conflict=-1"),
     ({"document": "doc"}, "document='doc'"),

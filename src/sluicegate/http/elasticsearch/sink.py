@@ -72,7 +72,6 @@ class ElasticsearchSink(HttpBase):
         pipeline: the name of an ingest pipeline, or a function from an item to it.
         version: the field that holds a version (a whole number), or a function from an item to it:
             an older version never replaces a newer one. For `"index"` and `"delete"`.
-        version_type: `"external"` accepts newer versions only, `"external_gte"` equal ones too.
         on_stale: the outcome of an item whose version is not new enough: `"error"` refuses it
             (`PermanentError`); `"ignore"` counts it as delivered, since the stored one is newer.
         retry_on_conflict: how often the server itself retries an update after a concurrent change;
@@ -96,7 +95,6 @@ class ElasticsearchSink(HttpBase):
         routing: str | Callable[[Any], str | None] | None = None,
         pipeline: str | Callable[[Any], str | None] | None = None,
         version: str | Callable[[Any], int | None] | None = None,
-        version_type: Literal["external", "external_gte"] = "external",
         on_stale: Literal["error", "ignore"] = "error",
         retry_on_conflict: int = 3,
         params: Mapping[str, str] | None = None,
@@ -131,7 +129,6 @@ class ElasticsearchSink(HttpBase):
             routing=getter("routing", routing),
             pipeline=None if pipeline is None else _name_or_function("pipeline", pipeline),
             version=getter("version", version),
-            version_type=checks.choice("version_type", version_type, VERSION_TYPES),
             retry_on_conflict=checks.count("retry_on_conflict", retry_on_conflict, least=0),
         )
         stale_is_fine = checks.choice("on_stale", on_stale, ("error", "ignore")) == "ignore"
@@ -274,7 +271,6 @@ def _name_or_function(name: str, value: object) -> Any:
 # -- actions ---------------------------------------------------------------------------------------
 
 OPERATIONS = ("index", "create", "update", "upsert", "delete")
-VERSION_TYPES = ("external", "external_gte")
 _AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
 """The text before and after the document."""
 _NEEDS_ID = frozenset({"update", "upsert", "delete"})
@@ -299,7 +295,6 @@ class ActionMaker:
         routing: Getter | None,
         pipeline: str | Getter | None,
         version: Getter | None,
-        version_type: str,
         retry_on_conflict: int,
     ) -> None:
         self._index = index
@@ -309,7 +304,6 @@ class ActionMaker:
         self._routing = routing
         self._pipeline = pipeline
         self._version = version
-        self._version_type = version_type
         self._retries = retry_on_conflict
 
     @property
@@ -359,7 +353,7 @@ class ActionMaker:
         if self._routing is not None and (routing := self._routing(item)) is not None:
             action += f',"routing":{encode_basestring(str(routing))}'
         if self._version is not None and (version := self._version(item)) is not None:
-            action += _with_version(operation, version, self._version_type)
+            action += _with_version(operation, version)
         return action + "}}"
 
     def _source(self, item: Any) -> bytes:
@@ -405,12 +399,12 @@ def _id(value: object) -> str:
     return encode_basestring(text)
 
 
-def _with_version(operation: str, version: object, version_type: str) -> str:
+def _with_version(operation: str, version: object) -> str:
     if operation not in _TAKES_VERSION:
         raise ValueError(f"{operation!r} takes no version")
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         raise ValueError(f"a version is a whole number from 0 to 2**63 - 1, not {version!r}")
-    return f',"version":{version},"version_type":"{version_type}"'
+    return f',"version":{version},"version_type":"external"'
 
 
 def check_needs(operation: object, *, has_id: bool, has_version: bool) -> None:
