@@ -61,8 +61,11 @@ ITEM = {"id": 'a"b', "word": "wörd"}
             [{"update": {"_index": "e", "retry_on_conflict": 3, "_id": 'a"b'}}, {"doc": ITEM}],
         ),
         (
-            {"id": "id", "operation": "upsert", "retry_on_conflict": 0},
-            [{"update": {"_index": "e", "_id": 'a"b'}}, {"doc": ITEM, "doc_as_upsert": True}],
+            {"id": "id", "operation": "upsert"},
+            [
+                {"update": {"_index": "e", "retry_on_conflict": 3, "_id": 'a"b'}},
+                {"doc": ITEM, "doc_as_upsert": True},
+            ],
         ),
         (
             {"id": "id", "operation": "delete", "pipeline": "p"},
@@ -347,7 +350,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"routing": ""}, "routing=''"),
     ({"pipeline": ""}, "pipeline=''"),
     ({"on_stale": "retry"}, "on_stale='retry'"),
-    ({"retry_on_conflict": -1}, "retry_on_conflict=-1"),
     ({"document": "doc"}, "document='doc'"),
     ({"compression": "zstd"}, "compression='zstd'"),
 ]

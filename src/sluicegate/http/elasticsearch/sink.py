@@ -74,8 +74,6 @@ class ElasticsearchSink(HttpBase):
             an older version never replaces a newer one. For `"index"` and `"delete"`.
         on_stale: the outcome of an item whose version is not new enough: `"error"` refuses it
             (`PermanentError`); `"ignore"` counts it as delivered, since the stored one is newer.
-        retry_on_conflict: how often the server itself retries an update after a concurrent change;
-            default 3.
         params: further parameters of the request, such as `{"refresh": "wait_for"}`.
         compression: `"gzip"` (default) or `None`.
 
@@ -96,7 +94,6 @@ class ElasticsearchSink(HttpBase):
         pipeline: str | Callable[[Any], str | None] | None = None,
         version: str | Callable[[Any], int | None] | None = None,
         on_stale: Literal["error", "ignore"] = "error",
-        retry_on_conflict: int = 3,
         params: Mapping[str, str] | None = None,
         compression: Literal["gzip"] | None = "gzip",
         **options: Unpack[HttpOptions],
@@ -129,7 +126,6 @@ class ElasticsearchSink(HttpBase):
             routing=getter("routing", routing),
             pipeline=None if pipeline is None else _name_or_function("pipeline", pipeline),
             version=getter("version", version),
-            retry_on_conflict=checks.count("retry_on_conflict", retry_on_conflict, least=0),
         )
         stale_is_fine = checks.choice("on_stale", on_stale, ("error", "ignore")) == "ignore"
         static = self._index if isinstance(self._index, str) else None
@@ -276,6 +272,8 @@ _AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":t
 _NEEDS_ID = frozenset({"update", "upsert", "delete"})
 _TAKES_VERSION = frozenset({"index", "delete"})
 _LONGEST_ID = 512
+_RETRIES = 3
+"""How often the server itself retries an update after a concurrent change."""
 
 
 class ActionMaker:
@@ -295,7 +293,6 @@ class ActionMaker:
         routing: Getter | None,
         pipeline: str | Getter | None,
         version: Getter | None,
-        retry_on_conflict: int,
     ) -> None:
         self._index = index
         self._operation = operation
@@ -304,7 +301,6 @@ class ActionMaker:
         self._routing = routing
         self._pipeline = pipeline
         self._version = version
-        self._retries = retry_on_conflict
 
     @property
     def wants_keys(self) -> bool:
@@ -344,7 +340,7 @@ class ActionMaker:
             if self._pipeline is None or isinstance(self._pipeline, str)
             else self._pipeline(item)
         )
-        action = _head(operation, index, pipeline, self._retries)
+        action = _head(operation, index, pipeline)
         document_id = key if self._id is None else self._id(item)
         if document_id is not None:
             action += f',"_id":{_id(document_id)}'
@@ -375,7 +371,7 @@ def join(records: Sequence[bytes]) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _head(operation: str, index: str, pipeline: str | None, retries: int) -> str:
+def _head(operation: str, index: str, pipeline: str | None) -> str:
     """The beginning of an action's line; most items share it."""
     if operation not in OPERATIONS:
         raise ValueError(f"operation {operation!r}: must be one of {', '.join(OPERATIONS)}")
@@ -383,8 +379,8 @@ def _head(operation: str, index: str, pipeline: str | None, retries: int) -> str
         raise ValueError(f"index {index!r}: must be a name")
     name = "update" if operation == "upsert" else operation
     head = f'{{"{name}":{{"_index":{encode_basestring(index)}'
-    if name == "update" and retries:
-        head += f',"retry_on_conflict":{retries}'
+    if name == "update":
+        head += f',"retry_on_conflict":{_RETRIES}'
     if pipeline is not None and operation != "delete":
         head += f',"pipeline":{encode_basestring(pipeline)}'
     return head
