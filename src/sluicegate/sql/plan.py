@@ -3,12 +3,11 @@
 1. The table is read with SQLAlchemy's reflection, when opening and again before a row is blamed.
 2. A column that requires a value and gets none would make every row fail, so it is an error when
    opening.
-3. The statement for each number of rows is built once, and the last `MOST_STATEMENTS` are kept.
+3. The statement for each number of rows is built once; at most `MOST_STATEMENTS` are kept.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +58,7 @@ class SqlPlan:
     placeholder: Callable[[int], str]
     clause: str
     returned: SqlReturned
-    _statements: OrderedDict[int, str] = field(default_factory=OrderedDict[int, str])
+    _statements: dict[int, str] = field(default_factory=dict[int, str])
 
     @property
     def most_rows(self) -> int:
@@ -93,11 +92,9 @@ class SqlPlan:
         """The statement for this number of rows."""
         found = self._statements.get(count)
         if found is None:
+            if len(self._statements) >= MOST_STATEMENTS:
+                self._statements.clear()
             found = self._statements[count] = self._build(count)
-            if len(self._statements) > MOST_STATEMENTS:
-                self._statements.popitem(last=False)
-        else:
-            self._statements.move_to_end(count)
         return found
 
     def _build(self, count: int) -> str:
