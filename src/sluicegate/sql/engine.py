@@ -368,7 +368,7 @@ class SqlConnections:
         self._open: WeakSet[Any] = WeakSet()
         """The records of the pool of the sink's own engine."""
         if is_own:
-            event.listen(engine, "connect", lambda _, record: self._open.add(record))
+            event.listen(engine, "connect", self._note_open)
 
     def call(self, function: Callable[[Connection], R], owner: object | None = None) -> R:
         """Call a function with a connection. The function must end its transaction or invalidate
@@ -391,6 +391,9 @@ class SqlConnections:
         finally:
             if (used := self._used.pop(owner, None)) is not None:
                 _close(used)
+
+    def _note_open(self, _: object, record: Any) -> None:
+        self._open.add(record)
 
     def cut(self, owner: object) -> bool:
         """Break the connection of a running call, so that the call fails. Return whether it has one;
