@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -123,7 +123,7 @@ class FileSource:
         self._options = FileOptions(
             files=FileSet(checks.text("path", str(path) if isinstance(path, Path) else path)),
             subscription=checks.text("subscription", subscription),
-            format=None if chosen == "auto" else chosen,
+            format=None if chosen == "auto" else cast("Any", chosen),
             key=key,
             csv_options=dict(csv_options or {}),
             encoding=_checked_encoding(encoding),
