@@ -210,13 +210,6 @@ async def test_nothing_is_executed_after_a_protocol_error() -> None:
     assert names(errors) == {0: "TooLargeError", 1: "TransientError", 2: "TransientError"}
 
 
-async def test_a_large_value_leaves_its_connection_open(own_store: Store) -> None:
-    async with own_store.sink(pool_size=1) as sink:
-        before = {each["id"] for each in own_store.client.client_list()}
-        assert await written(sink, [{"n": 1, "data": "x" * (32 << 20)}, {"n": 2}]) == {}
-        assert {each["id"] for each in own_store.client.client_list()} == before
-
-
 async def test_a_server_that_is_down_takes_nothing(own_store: Store) -> None:
     """Nothing was sent; connections are made again when the server is back."""
     async with own_store.sink(pool_size=2) as sink:

@@ -135,17 +135,6 @@ async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -
     assert [word for (word,) in await table.looked("word")] == [5, 6] * 3
 
 
-async def test_options_of_the_pool_hold_for_each_write(table: SqlTable, driver: str) -> None:
-    """The sink does not keep a connection then."""
-    options = {**named(table, driver), "pool_recycle": 0}
-    async with table.sink(engine_options=options) as sink:
-        assert await written(sink, [(1, "a")]) == {}
-        (ended,) = await sessions(table)
-        await asyncio.to_thread(table.run, END[table.name].format(ended))
-        assert await written(sink, [(2, "b")]) == {}
-    assert await table.looked() == [(1, "a"), (2, "b")]
-
-
 async def test_a_limit_of_the_driver_leaves_a_write_unknown(table: SqlTable, driver: str) -> None:
     """Its statement may have been stored, so the sink does not send it again."""
     if driver != "asyncpg":

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from .._core.checks import bad
 from .._core.errors import ConfigError, RefusedError
 from ..http.config import split_url
-from .values import parsed
+from .values import parse_type
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -117,7 +117,7 @@ async def read_columns(ask: Ask, name: TableName) -> ToldColumns:
 
 def types_of(columns: ToldColumns) -> dict[str, ColumnType]:
     """The types of the columns that accept values."""
-    return {name: parsed(kind) for name, kind, default in columns if default not in _NOT_SENT}
+    return {name: parse_type(kind) for name, kind, default in columns if default not in _NOT_SENT}
 
 
 async def keeps_tokens(ask: Ask, name: TableName) -> bool | None:

@@ -173,13 +173,13 @@ class ClickHouseSink(HttpBase):
         def url_of(part: Batch[Any]) -> str:
             return f"{url}&{TOKEN_SETTING}={quote(part.write_key)}" if self._deduplicate else url
 
-        def parsed(response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
+        def parse(response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
             self._check_answer(response)
             misfits = watched.misfits(table, part)
             return WriteResult(len(part), misfits) if misfits else None
 
         request_format = RequestFormat(
-            table.join, self._endpoint.max_bytes, parsed, url_of, watched.look
+            table.join, self._endpoint.max_bytes, parse, url_of, watched.look
         )
         result = await self._send(batch, records, request_format)
         if result is not None and any(map(_is_altered, distinct(result.errors.values()))):

@@ -114,7 +114,7 @@ def _array(kind: ColumnType) -> Convert:
         if isinstance(value, (set, frozenset)):
             value = list(cast("frozenset[Any]", value))
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-            raise refused(kind, value)
+            raise misfit(kind, value)
         return [element(each) for each in cast("Sequence[Any]", value)]
 
     return array
@@ -125,7 +125,7 @@ def _map(kind: ColumnType) -> Convert:
 
     def mapped(value: Any) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
-            raise refused(kind, value)
+            raise misfit(kind, value)
         named = cast("Mapping[Any, Any]", value)
         return {key(name): item(each) for name, each in named.items()}
 
@@ -148,7 +148,7 @@ def _tuple(kind: ColumnType) -> Convert:
             form = form_for(value)
             value = value if form is None else form(value)
         if not isinstance(value, Mapping):
-            raise refused(kind, value)
+            raise misfit(kind, value)
         return cast("Mapping[str, Any]", value)
 
     def made(value: Any) -> Any:
@@ -180,7 +180,7 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def refused(kind: ColumnType | str, value: object) -> UnfitValue:
+def misfit(kind: ColumnType | str, value: object) -> UnfitValue:
     """The error for a value whose Python type is never accepted."""
     name = kind if isinstance(kind, str) else kind.text
     return UnfitValue(f"{type(value).__name__} for a column of {name}")
@@ -190,7 +190,7 @@ def _read(kind: ColumnType | str, read: Convert, text: Any) -> Any:
     try:
         return read(text)
     except ValueError:
-        raise refused(kind, text) from None
+        raise misfit(kind, text) from None
 
 
 def whole(kind: ColumnType, numbers: range) -> Convert:
@@ -201,7 +201,7 @@ def whole(kind: ColumnType, numbers: range) -> Convert:
         try:
             found = index(_plain(value))
         except TypeError:
-            raise refused(kind, value) from None
+            raise misfit(kind, value) from None
         if not first <= found <= last:
             raise UnfitValue(f"{found} is not in the range of {kind.text}")
         return found
@@ -214,7 +214,7 @@ def float_of(value: Any) -> float:
     value = _plain(value)
     if isinstance(value, (int, float, Decimal)):
         return float(value)
-    raise refused("floats", value)
+    raise misfit("floats", value)
 
 
 def small_float(value: Any) -> float:
@@ -230,7 +230,7 @@ def bool_of(value: Any) -> bool:
     value = _plain(value)
     if value is True or value is False or (type(value) is int and value in {0, 1}):
         return bool(value)
-    raise refused("Bool", value)
+    raise misfit("Bool", value)
 
 
 def text_of(value: Any) -> Any:
@@ -242,7 +242,7 @@ def text_of(value: Any) -> Any:
     found = None if form is None else form(value)
     if isinstance(found, str):
         return found
-    raise refused("text", value)
+    raise misfit("text", value)
 
 
 def object_of(value: Any) -> object:
@@ -253,7 +253,7 @@ def object_of(value: Any) -> object:
         form = form_for(value)
         value = value if form is None else form(value)
     if not isinstance(value, Mapping):
-        raise refused("JSON objects", value)
+        raise misfit("JSON objects", value)
     return cast("object", value)
 
 
@@ -263,7 +263,7 @@ def time_of(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, str):
         return value
-    raise refused("times of a day", value)
+    raise misfit("times of a day", value)
 
 
 def decimal(kind: ColumnType) -> Convert:
@@ -274,11 +274,11 @@ def decimal(kind: ColumnType) -> Convert:
     def convert(value: Any) -> Decimal:
         value = _plain(value)
         if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
-            raise refused(kind, value)
+            raise misfit(kind, value)
         try:
             found = value if isinstance(value, Decimal) else Decimal(str(value))
         except InvalidOperation:
-            raise refused(kind, value) from None
+            raise misfit(kind, value) from None
         digits, exponent = found.normalize().as_tuple()[1:] if found.is_finite() else ((), "")
         if (
             not isinstance(exponent, int)
@@ -299,7 +299,7 @@ def day(kind: ColumnType, limits: tuple[date, date]) -> Convert:
         if isinstance(value, str):
             value = _read(kind, date.fromisoformat, value)
         if not isinstance(value, date) or isinstance(value, datetime):
-            raise refused(kind, value)
+            raise misfit(kind, value)
         if not first <= value <= last:
             raise UnfitValue(f"{value} is not in the range of {kind.text}")
         return value
@@ -315,7 +315,7 @@ def moment(kind: ColumnType, limits: tuple[datetime, datetime]) -> Convert:
         if isinstance(value, str):
             value = _read(kind, datetime.fromisoformat, value)
         if not isinstance(value, datetime):
-            raise refused(kind, value)
+            raise misfit(kind, value)
         found = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
         if not first <= found < end:
             raise UnfitValue(f"{value} is not in the range of {kind.text}")
@@ -379,7 +379,7 @@ class ColumnType:
         return int(self.arguments[0])
 
 
-def parsed(text: str) -> ColumnType:
+def parse_type(text: str) -> ColumnType:
     """Parse a type. Never raises: an unknown type is a head without parts."""
     text = text.strip()
     head, paren, rest = text.partition("(")
@@ -388,11 +388,11 @@ def parsed(text: str) -> ColumnType:
     arguments = _arguments(rest[:-1])
     match head:
         case "Nullable":
-            return replace(parsed(arguments[0]), text=text, is_nullable=True)
+            return replace(parse_type(arguments[0]), text=text, is_nullable=True)
         case "LowCardinality" | "SimpleAggregateFunction":
-            return replace(parsed(arguments[-1]), text=text)
+            return replace(parse_type(arguments[-1]), text=text)
         case "Array" | "Map":
-            return ColumnType(text, head, inner=tuple(map(parsed, arguments)))
+            return ColumnType(text, head, inner=tuple(map(parse_type, arguments)))
         case "Tuple":
             fields = [_field(each, place) for place, each in enumerate(arguments, 1)]
             names = tuple(name for name, _ in fields)
@@ -404,11 +404,11 @@ def parsed(text: str) -> ColumnType:
 def _field(text: str, place: int) -> tuple[str, ColumnType]:
     found = _FIELD.fullmatch(text)
     if found is None:
-        return str(place), parsed(text)
+        return str(place), parse_type(text)
     name = found[1]
     if name.startswith("`"):
         name = _ESCAPED.sub(r"\1", name[1:-1])
-    return name, parsed(found[2])
+    return name, parse_type(found[2])
 
 
 def _arguments(text: str) -> list[str]:

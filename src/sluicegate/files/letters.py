@@ -29,7 +29,6 @@ import os
 import pwd
 import secrets
 from contextlib import ExitStack
-from difflib import get_close_matches
 from stat import S_IMODE, S_ISLNK, S_ISREG
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -65,7 +64,7 @@ class FileStore(NotedStore):
 
     async def __aenter__(self) -> Self:
         if not self._files():
-            raise StoreError(without_secrets(f"{self._path}: {why_missing(self._path)}"))
+            raise StoreError(without_secrets(f"{self._path}: {_why_missing(self._path)}"))
         self._read_notes()
         return self
 
@@ -382,33 +381,9 @@ class _FilePrefix(io.RawIOBase):
         return len(data)
 
 
-# -- suggestions -----------------------------------------------------------------------------------
-
-_MOST = 5
-_BESIDE = (".lock", ".replayed")
-
-
-def why_missing(path: Path) -> str:
-    """Return why there is no file at `path`, and the names of similar files."""
+def _why_missing(path: Path) -> str:
     if path.is_dir():
-        return _with_files("a folder, not a file", _names(path))
+        return "a folder, not a file"
     if not path.parent.is_dir():
         return f"there is no folder {path.parent}"
-    names = _names(path.parent)
-    close = get_close_matches(path.name, names, _MOST)
-    alike = [name for name in names if path.suffix and name.endswith(path.suffix)]
-    return _with_files("there is no such file", [*dict.fromkeys((*close, *alike))])
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        names = sorted(each.name for each in folder.iterdir() if each.is_file())
-    except OSError:  # this user may not list the folder
-        return []
-    return [name for name in names if not name.endswith(_BESIDE)]
-
-
-def _with_files(why: str, names: list[str]) -> str:
-    if not names:
-        return why
-    return f"{why}; there are {', '.join(names[:_MOST])}{', ...' if len(names) > _MOST else ''}"
+    return "there is no such file"

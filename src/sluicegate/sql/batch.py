@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import KeyStopped, PermanentError, TooLargeError, UnverifiableError
-from .._core.values.rows import NULL_KEY
-from .rows import SqlAnswer, all_values, are_below, parted
+from .._core.values.key_conflicts import NULL_KEY
+from .rows import SqlAnswer, all_values, are_below, divide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,14 +89,14 @@ class SqlBatch:
         """
         plan = self._plan
         most = plan.limits.parameters // (len(plan.quoted) + more) if more else plan.most_rows
-        return parted(rows, max(1, most), self._largest)
+        return divide(rows, max(1, most), self._largest)
 
     @cached_property
     def latest(self) -> list[Sequence[SqlRow]]:
         """The rows that are written if none is at fault, in the order in which they are: those that
         take effect, in as few groups as the database allows.
         """
-        return [self._arranged(rows) for rows in self._groups()]
+        return [self._arrange(rows) for rows in self._groups()]
 
     def _groups(self) -> list[Sequence[SqlRow]]:
         plan, rows = self._plan, self.rows
@@ -127,7 +127,7 @@ class SqlBatch:
                 latest[key] = row
         return [*latest.values()]
 
-    def _arranged(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
+    def _arrange(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """The rows in the order of their key, if they can be sorted here."""
         plan = self._plan
         if plan.keeps_arrival or not plan.key or len(rows) < 2:
@@ -135,7 +135,7 @@ class SqlBatch:
         columns: list[Sequence[Any]] = []
         for place in plan.key_places:
             order = plan.orders.get(place)
-            values = None if order is None else order.sorted_by([row.values[place] for row in rows])
+            values = None if order is None else order.sort_keys([row.values[place] for row in rows])
             if values is None:
                 return rows
             columns.append(values)

@@ -114,7 +114,9 @@ class SqlDialect:
         del con
         return nullcontext()
 
-    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+    def describe(
+        self, con: Connection, table: str, schema: str | None
+    ) -> Sequence[tuple[Any, ...]]:
         """The table's columns and their types, for comparison; a single fast query."""
         raise NotImplementedError
 
@@ -234,7 +236,9 @@ class PostgreSql(SqlDialect):
         finally:
             con.exec_driver_sql("SET quote_all_identifiers = on")
 
-    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+    def describe(
+        self, con: Connection, table: str, schema: str | None
+    ) -> Sequence[tuple[Any, ...]]:
         """The columns of the catalog."""
         found = con.exec_driver_sql(
             "SELECT attname::text, atttypid::int8, atttypmod, attnotnull, attgenerated::text "  # noqa: S608  # a parameter
@@ -276,7 +280,9 @@ class Sqlite(SqlDialect):
         parameters = 999 if ask is None else ask(9)  # SQLITE_LIMIT_VARIABLE_NUMBER
         return SqlLimits(parameters, None)
 
-    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+    def describe(
+        self, con: Connection, table: str, schema: str | None
+    ) -> Sequence[tuple[Any, ...]]:
         """The number of schema changes of the file."""
         del table
         name = (
@@ -347,7 +353,9 @@ class MySql(SqlDialect):
         query = "SELECT LEAST(@@SESSION.max_allowed_packet, @@GLOBAL.max_allowed_packet)"
         return SqlLimits(65_535, int(con.exec_driver_sql(query).one()[0]))
 
-    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+    def describe(
+        self, con: Connection, table: str, schema: str | None
+    ) -> Sequence[tuple[Any, ...]]:
         """The columns of the information schema, and the limit of a statement."""
         found = con.exec_driver_sql(
             "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, EXTRA, @@GLOBAL.max_allowed_packet "

@@ -414,7 +414,7 @@ class _File:
             raise TransactionLost("a handler's statement has rolled the transaction back")
         self._advance(owned, position)
         self._commit()
-        self._moved(owned, position)
+        self._note_moved(owned, position)
 
     def _commit(self) -> None:
         try:
@@ -487,7 +487,7 @@ class _File:
         for each in partitions:
             self._owned.pop((group, each), None)
 
-    def _moved(self, owned: _Owned, position: Position | None) -> None:
+    def _note_moved(self, owned: _Owned, position: Position | None) -> None:
         key = owned.group, owned.partition
         known = self._owned.get(key)
         if known is not None and known.epoch == owned.epoch:  # not released meanwhile
@@ -519,11 +519,11 @@ class _File:
         for partition in partitions:
             owned = self.owned(group, partition)
             with self._as_outage():
-                rows = self._stored(owned)
+                rows = self._select(owned)
             if not rows or rows[0][2] != owned.epoch:
                 raise PositionLost(self._reason(owned, rows))
             position = _position(*rows[0][:2])
-            self._moved(owned, position)
+            self._note_moved(owned, position)
             if position is not None:
                 found[partition] = position
         return found
@@ -542,7 +542,7 @@ class _File:
                     continue
                 moved.append(owned)
         for owned in moved:
-            self._moved(owned, positions[owned.partition])
+            self._note_moved(owned, positions[owned.partition])
         return [owned.partition for owned in moved]
 
     def _advance(self, owned: _Owned, position: Position) -> None:
@@ -556,9 +556,9 @@ class _File:
             known,
         )
         if not is_moved:
-            raise PositionLost(self._reason(owned, self._stored(owned)))
+            raise PositionLost(self._reason(owned, self._select(owned)))
 
-    def _stored(self, owned: _Owned) -> list[tuple[Any, ...]]:
+    def _select(self, owned: _Owned) -> list[tuple[Any, ...]]:
         return self._rows(f"SELECT {_STORED} FROM {self._table} WHERE {_THIS}", *owned.key)
 
     def _reason(self, owned: _Owned, rows: list[tuple[Any, ...]]) -> str:

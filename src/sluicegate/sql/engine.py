@@ -367,7 +367,7 @@ class SqlConnections:
         self._open: WeakSet[Any] = WeakSet()
         """The records of the pool of the sink's own engine."""
         if is_own:
-            event.listen(engine, "connect", lambda _, record: self._open.add(record))
+            event.listen(engine, "connect", self._note_open)
 
     def call(self, function: Callable[[Connection], R], owner: object | None = None) -> R:
         """Call a function with a connection. The function must end its transaction or invalidate
@@ -376,7 +376,7 @@ class SqlConnections:
         owner = object() if owner is None else owner
         con: Connection | None = None
         try:
-            con = self._connected(owner)
+            con = self._connect(owner)
             return function(con)
         except Exception as error:
             if con is not None and is_moved(error):
@@ -390,6 +390,9 @@ class SqlConnections:
         finally:
             if (used := self._used.pop(owner, None)) is not None:
                 _close(used)
+
+    def _note_open(self, _: object, record: Any) -> None:
+        self._open.add(record)
 
     def cut(self, owner: object) -> bool:
         """Break the connection of a running call, so that the call fails. Return whether it has one;
@@ -405,7 +408,7 @@ class SqlConnections:
         for record in list(self._open):
             self._break_socket(record.driver_connection)
 
-    def _connected(self, owner: object) -> Connection:
+    def _connect(self, owner: object) -> Connection:
         """A connection of the pool in autocommit mode; `_used` has it from now on."""
         try:
             con = self._used[owner] = self._engine.connect()

@@ -80,7 +80,7 @@ class SqlAnswer:
     """The returned columns of stored rows."""
 
 
-def parted(rows: Sequence[SqlRow], most: int, largest: int | None) -> list[list[SqlRow]]:
+def divide(rows: Sequence[SqlRow], most: int, largest: int | None) -> list[list[SqlRow]]:
     """Divide rows into one part per statement, with at most `most` rows and about `largest` bytes
     each.
     """
@@ -146,7 +146,7 @@ class SqlReturned:
             found.append((tuple(row[:width]), dict(zip(self.names, values, strict=True))))
         return found
 
-    def matched(
+    def match(
         self, con: Connection, rows: Sequence[SqlRow], result: CursorResult[Any]
     ) -> dict[int, dict[str, Any]] | None:
         """The columns by the item's index; `None` if they cannot be assigned with certainty.
@@ -208,7 +208,7 @@ class SqlOrder:
         """Whether Python and the database compare these values alike."""
         return self.is_exact and self._has(values)
 
-    def sorted_by(self, values: Sequence[Any]) -> Sequence[Any] | None:
+    def sort_keys(self, values: Sequence[Any]) -> Sequence[Any] | None:
         """The values by which rows are sorted, in which equal keys are equal; `None` if they cannot
         be sorted here.
         """

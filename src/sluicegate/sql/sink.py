@@ -247,7 +247,7 @@ class OpenSqlTable:
             self._plan,
             await self._look(lambda con: read_plan(con, self._target, self._dialect)),
         )
-        if before is not None and before.told != self._plan.told:
+        if before is not None and before.description != self._plan.description:
             await self.engine.renew()
         self._read_at = LOOP_CLOCK.now()
 
@@ -311,8 +311,8 @@ class OpenSqlTable:
         if LOOP_CLOCK.now() - self._read_at <= FRESH_SECONDS:
             return
         name, schema = self._target.table, self._target.schema
-        told = await self._look(lambda con: self._dialect.told(con, name, schema))
-        if told == self.plan.told:
+        told = await self._look(lambda con: self._dialect.describe(con, name, schema))
+        if told == self.plan.description:
             self._read_at = LOOP_CLOCK.now()
         else:
             await self._read_again()
@@ -346,7 +346,7 @@ class OpenSqlTable:
         keys, maybe = batch.keys, batch.maybe_applied
         for processors in (needed(self.plan.rules, given), self.plan.processors):
             if processors:
-                indices, given = _processed(indices, given, processors, errors)
+                indices, given = _convert_rows(indices, given, processors, errors)
         own = repeat(None) if keys is None else map(keys.__getitem__, indices)
         bound = [*map(SqlRow, indices, given, own, map(maybe.__contains__, indices))]
         if keys is not None and errors:
@@ -356,7 +356,7 @@ class OpenSqlTable:
         return SqlBatch(self.plan, bound)
 
 
-def _processed(
+def _convert_rows(
     indices: Sequence[int],
     rows: Sequence[Sequence[Any]],
     processors: Mapping[int, Processor],

@@ -118,7 +118,7 @@ class SqlWriter:
         except Exception as error:
             _roll_back(con)
             if is_lost(error):
-                raise _lost(error) from error
+                raise _outage(error) from error
             raise
         self._commit(con)
 
@@ -169,9 +169,9 @@ class SqlWriter:
             if not is_lost(error):
                 self._batch.answer.errors[row.index] = error
             elif in_doubt and row is rows[0]:
-                self._batch.answer.errors[row.index] = caused(_lost_with_commit(error), error)
+                self._batch.answer.errors[row.index] = caused(_unknown_commit(error), error)
             else:
-                self._batch.answer.errors[row.index] = caused(_lost(error), error)
+                self._batch.answer.errors[row.index] = caused(_outage(error), error)
             self._batch.answer.details.pop(row.index, None)
 
     def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
@@ -181,7 +181,7 @@ class SqlWriter:
         plan = self._plan
         result = con.exec_driver_sql(plan.insert(len(rows)), all_values(rows))
         if plan.returned.names:
-            details = plan.returned.matched(con, rows, result)
+            details = plan.returned.match(con, rows, result)
             if details is None:
                 raise BlamedRow
             self._batch.answer.details.update(details)
@@ -211,7 +211,7 @@ class SqlWriter:
         if row.is_maybe and is_twice(error):
             self._verify_refused(con, row, error)
             return
-        made = PermanentError(f"the database refuses the row ({_told(error)})")
+        made = PermanentError(f"the database refuses the row ({_text(error)})")
         summary = f"the database refuses the row ({type(error).__name__})"  # without its values
         self._batch.refuse(row, caused(made, error, summary=summary))
 
@@ -289,7 +289,7 @@ class SqlWriter:
         except Exception as error:
             if is_lost(error):
                 con.invalidate()  # without a response it may still be in the transaction
-                raise _lost_with_commit(error) from error
+                raise _unknown_commit(error) from error
             _roll_back(con)
             self._raise(error)
 
@@ -298,7 +298,7 @@ class SqlWriter:
         if _is_by_rows(error):
             raise BlamedRow from error
         if is_lost(error):
-            raise _lost(error) from error
+            raise _outage(error) from error
         raise error
 
 
@@ -309,7 +309,7 @@ def _is_by_rows(error: Exception) -> bool:
     return not is_lost(error) and classified(error, classify_sql) is ErrorClass.PERMANENT
 
 
-def _lost(error: Exception) -> TransientError:
+def _outage(error: Exception) -> TransientError:
     """An outage that one row may cause; a timeout is transient, since the server is available."""
     text = f"the connection was lost before anything was stored: {error}"
     if is_timeout(error):
@@ -317,7 +317,7 @@ def _lost(error: Exception) -> TransientError:
     return UnavailableError(text, perhaps_of_item=True)
 
 
-def _lost_with_commit(error: Exception) -> UnknownOutcomeError:
+def _unknown_commit(error: Exception) -> UnknownOutcomeError:
     return UnknownOutcomeError(f"the connection was lost during the COMMIT: {error}")
 
 
@@ -328,7 +328,7 @@ def _roll_back(con: Connection) -> None:
         con.invalidate()
 
 
-def _told(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     original = getattr(error, "orig", None)
     return str(error if original is None else original)
 
@@ -357,10 +357,10 @@ def stored_rows(
     width = len(plan.quoted)
     found = plan.returned.by_key(con, con.exec_driver_sql(plan.compare), width=1 + 2 * width)
     con.exec_driver_sql(plan.dialect.drop_temporary)
-    return dict(_compared(plan, width, found))
+    return dict(_compare(plan, width, found))
 
 
-def _compared(
+def _compare(
     plan: SqlPlan, width: int, found: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
 ) -> Iterator[tuple[int, StoredRow]]:
     for values, details in found:

@@ -173,7 +173,7 @@ class UdpChannel:
 class UdpEndpoint(asyncio.DatagramProtocol):
     """A datagram endpoint, and the error that the kernel has reported for it."""
 
-    _transport: asyncio.DatagramTransport
+    _datagrams: asyncio.DatagramTransport
 
     def __init__(self) -> None:
         self._error: OSError | None = None
@@ -182,7 +182,7 @@ class UdpEndpoint(asyncio.DatagramProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Report each datagram that the kernel does not accept at once."""
-        self._transport = cast("asyncio.DatagramTransport", transport)
+        self._datagrams = cast("asyncio.DatagramTransport", transport)
         cast("asyncio.WriteTransport", transport).set_write_buffer_limits(0)
 
     def pause_writing(self) -> None:
@@ -206,7 +206,7 @@ class UdpEndpoint(asyncio.DatagramProtocol):
         full for `timeout` seconds. After an error, the endpoint sends nothing.
         """
         if self._error is None:
-            self._transport.sendto(data)
+            self._datagrams.sendto(data)
         if self._error is not None:
             raise self._error
         if self._is_full:
@@ -226,7 +226,7 @@ class UdpEndpoint(asyncio.DatagramProtocol):
 
     def close(self) -> None:
         """Close the socket; a datagram that the kernel has not accepted is dropped."""
-        self._transport.abort()
+        self._datagrams.abort()
 
 
 async def connect(found: Any) -> UdpEndpoint:

@@ -25,7 +25,6 @@ from sluicegate.files import FileSource, SQLiteSubscriptions
 from sluicegate.files.source.catalog import FileCatalog, consumer_position, stored_position
 from sluicegate.files.source.finding import record
 from sluicegate.files.source.holding import FileHolder
-from sluicegate.files.source.options import FileParts
 from sluicegate.postgres import PostgresSubscriptions
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
@@ -238,9 +237,8 @@ async def test_a_file_that_was_lost_just_now_is_claimed_again(
     (tmp_path / "a.ndjson").write_bytes(lines(9))
     state, host = MemorySubscriptions(), RecordingHost()
     options = FileSource(tmp_path, state=state)._options
-    parts = FileParts(options, tmp_path, state, host, real_clock)
     catalog = FileCatalog("s", state)
-    holder = FileHolder(parts, catalog)
+    holder = FileHolder(options, tmp_path, catalog, locks=state, host=host, clock=real_clock)
     await catalog.enter([record(tmp_path, "a.ndjson")])
     entries = [*catalog.entries.values()]
     for _ in range(3):

@@ -182,7 +182,8 @@ class Recorded(NamedTuple):
 
 def record(root: Path, path: str) -> Recorded:
     """Record a file. Raises `OSError`."""
-    status = (root / path).stat()
+    with (root / path).open("rb") as file:  # a file that cannot be opened is not recorded
+        status = os.fstat(file.fileno())
     return Recorded(path, status.st_size, status.st_mtime_ns)
 
 

@@ -33,21 +33,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..._core.logs import for_log
-from ..._core.runtime.threads import in_thread
+from ..._core.clock import CountedSignal, Signal
+from ..._core.say import say
 from ..._core.source import Position, Record, TopicPartition, UndecodableRecord
 from ..._core.subscriptions import Move
-from ..._core.logs import log_safely
+from ..._core.threads import in_thread
+from ..._core.told import for_log
 from .catalog import stored_position
 from .readers import BrokenFile, UndecodableRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from ..._core.clock import Signal
-    from ..._core.source import SourceClaim
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost, SourceClaim
+    from ..._core.subscriptions import SubscriptionLocks
     from .catalog import FileCatalog, FileEntry
-    from .options import FileParts
+    from .options import FileOptions
     from .readers import RowChunk, RowReader
 
 
@@ -92,13 +95,27 @@ class HeldFile:
 class FileHolder:
     """The locks and claims of one open source."""
 
-    def __init__(self, parts: FileParts, catalog: FileCatalog) -> None:
-        self._parts = parts
-        self._name = parts.options.subscription
+    def __init__(
+        self,
+        options: FileOptions,
+        root: Path,
+        catalog: FileCatalog,
+        *,
+        locks: SubscriptionLocks | None,
+        host: ClaimHost,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._root = root
+        self._name = options.subscription
         self._catalog = catalog
-        self._locks = parts.locks
-        self._host = parts.host
-        self._clock = parts.clock
+        self._locks = locks
+        self._host = host
+        self._clock = clock
+        self.news = Signal()
+        """Fires when there are rows to deliver, or at the end."""
+        self.wake = CountedSignal()
+        """Fires when the tasks should begin their next round."""
         self._held: dict[FileEntry, HeldFile] = {}
         self._ending: set[FileEntry] = set()
         """Files whose locks are to be released."""
@@ -155,15 +172,15 @@ class FileHolder:
         self._held[entry] = HeldFile(entry, claim, self._reading(entry))
         self._ending.discard(entry)
         entry.hold(is_held=True)
-        self._parts.news.fire()
+        self.news.fire()
         return True
 
     def _reading(self, entry: FileEntry) -> FileReading:
         recorded, start = entry.recorded, entry.stored.offset
-        parts = self._parts
-        open_file = partial(parts.options.open, parts.root, recorded, start)
+        options = self._options
+        open_file = partial(options.open, self._root, recorded, start)
         headers = (("file", recorded.path.encode("utf-8", "surrogateescape")),)
-        key_of, topic, number = parts.options.keys(recorded.path), self._name, entry.number
+        key_of, topic, number = options.keys(recorded.path), self._name, entry.number
         time = recorded.modified // 1_000_000
 
         def record(row: int, value: object) -> Record:
@@ -171,7 +188,7 @@ class FileHolder:
             key, has_key = None, True
             if isinstance(value, UndecodableRow):
                 error, value = value
-                has_key = parts.options.key is None
+                has_key = options.key is None
             else:
                 try:
                     key = key_of(value)
@@ -182,7 +199,7 @@ class FileHolder:
                 return Record(*read)
             return UndecodableRecord(*read, error=error, has_key=has_key)
 
-        return FileReading(open_file, record, start, parts.news, parts.wake)
+        return FileReading(open_file, record, start, self.news, self.wake)
 
     def stand_in(self) -> None:
         """Hold a claim without a file if there is no other claim.
@@ -203,7 +220,7 @@ class FileHolder:
                 await self.commit(positions)
         except Exception as error:
             path = held.entry.path
-            log_safely(logger, logging.WARNING, _NOT_STORED, self._name, path, for_log(error))
+            say(logger, logging.WARNING, _NOT_STORED, self._name, path, for_log(error))
         finally:
             self.end([held])
 
@@ -217,13 +234,13 @@ class FileHolder:
             self._closing.append(held.reading)
         if gone:
             self._host.ended([held.claim for held in gone])
-            self._parts.wake.fire()
+            self.wake.fire()
 
     def lose(self, lost: Iterable[HeldFile], reason: str) -> None:
         """End claims of files that may have another owner now."""
         for held in lost:
             if self._held.get(held.entry) is held:
-                log_safely(logger, logging.WARNING, _LOST, self._name, held.entry.path, reason)
+                say(logger, logging.WARNING, _LOST, self._name, held.entry.path, reason)
                 self.end([held])
 
     async def finish(self) -> None:
@@ -265,7 +282,7 @@ class FileHolder:
             "its stored position was moved by another process",
         )
         if any(each.is_settled for each in stored):
-            self._parts.wake.fire()
+            self.wake.fire()
         return [each.claim for each in stored if self._held.get(each.entry) is each]
 
     def _tell_finished(self, stored: Iterable[HeldFile]) -> None:
@@ -274,7 +291,7 @@ class FileHolder:
             if each.entry.is_finished:
                 done = sum(entry.is_finished for entry in every)
                 told = (self._name, each.entry.path, each.entry.stored.offset, done, len(every))
-                log_safely(logger, logging.INFO, _FINISHED, *told)
+                say(logger, logging.INFO, _FINISHED, *told)
 
     async def _resolve(self, held: Collection[HeldFile]) -> list[HeldFile]:
         """Determine the results of attempts without a response; return files moved by others."""
@@ -330,7 +347,7 @@ class FileHolder:
             async with self._clock.timeout_at(self._clock.now() + UNLOCK_WITHIN):
                 await self.tidy()
         except Exception as error:
-            log_safely(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
+            say(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
 
 
 # -- reading ahead ---------------------------------------------------------------------------------

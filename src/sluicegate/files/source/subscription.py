@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, MissingExtra
-from ..._core.logs import for_log
-from ..._core.runtime.threads import in_thread
+from ..._core.say import say
 from ..._core.source import Fetched
-from ..._core.subscriptions import CountsMembers
-from ..._core.text import text_of
-from ..._core.logs import log_safely
+from ..._core.subscriptions import CountsMembers, SubscriptionLocks
+from ..._core.threads import in_thread
+from ..._core.told import for_log, text_of
 from .catalog import FileCatalog
 from .finding import Recorded, difference, form_of, record
 from .holding import FileHolder, logger
@@ -44,11 +43,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from ..._core.source import Position, SourceClaim, Troubles
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost, Position, SourceClaim
     from ..._core.subscriptions import SubscriptionState
+    from ..._core.troubles import Troubles
     from .catalog import FileEntry
     from .holding import HeldFile
-    from .options import FileOptions, FileParts
+    from .options import FileOptions
 
 
 RETRY_TO = 5.0
@@ -66,14 +67,22 @@ _HELD = (
 class OpenFiles:
     """The subscription of one process while its source is open."""
 
-    def __init__(self, parts: FileParts, state: SubscriptionState, troubles: Troubles) -> None:
-        self._parts = parts
-        self._options = parts.options
-        self._locks = parts.locks
+    def __init__(
+        self,
+        options: FileOptions,
+        state: SubscriptionState,
+        host: ClaimHost,
+        clock: Clock,
+        troubles: Troubles,
+    ) -> None:
+        self._options = options
+        self._root = root = options.files.root
+        self._locks = locks = state if isinstance(state, SubscriptionLocks) else None
+        self._host = host
         self._troubles = troubles
-        self._clock = parts.clock
-        self._catalog = FileCatalog(parts.options.subscription, state)
-        self._holder = FileHolder(parts, self._catalog)
+        self._clock = clock
+        self._catalog = FileCatalog(options.subscription, state)
+        self._holder = FileHolder(options, root, self._catalog, locks=locks, host=host, clock=clock)
         self._refused: dict[str, str] = {}
         self._giving_up: set[asyncio.Task[None]] = set()
         self._look_at = -math.inf
@@ -104,11 +113,11 @@ class OpenFiles:
     # -- the tasks ---------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        self._parts.host.assigned({})  # without a file the member waits, and is ready
+        self._host.assigned({})  # without a file the member waits, and is ready
         clock, poll = self._clock, self._options.poll
         delay = poll
         while not self._is_over:
-            heard = self._parts.wake.count
+            heard = self._holder.wake.count
             try:
                 await self._round()
                 self._troubles.note("look", None)
@@ -119,13 +128,13 @@ class OpenFiles:
                 break
             except Exception as error:
                 told = _FAILED % (self._options.subscription, for_log(error))
-                log_safely(logger, logging.DEBUG, "%s", told, error=error)
+                say(logger, logging.DEBUG, "%s", told, error=error)
                 self._troubles.note("look", told)
                 delay = min(RETRY_TO, 2 * delay)
-            if self._parts.wake.count == heard and not self._is_over:
-                await wait_until(clock, clock.now() + delay, self._parts.wake)
+            if self._holder.wake.count == heard and not self._is_over:
+                await wait_until(clock, clock.now() + delay, self._holder.wake)
         self._holder.stand_in()
-        self._parts.news.fire()
+        self._holder.news.fire()
 
     async def _round(self) -> None:
         await self._holder.finish()
@@ -153,7 +162,7 @@ class OpenFiles:
         await catalog.load()
         await catalog.refresh()
         entries = [*catalog.entries.values()]
-        seen = await in_thread(look_at, options, self._parts.root, entries)
+        seen = await in_thread(look_at, options, self._root, entries)
         await catalog.enter(seen.new)
         self._refused = seen.refused
         for entry in entries:
@@ -233,7 +242,7 @@ class OpenFiles:
                 if unread := self._unread():
                     raise UnreadFiles(unread)
                 return None
-            await wait_until(self._clock, math.inf, self._parts.news)
+            await wait_until(self._clock, math.inf, self._holder.news)
 
     def _deliver(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         found: list[Fetched] = []

@@ -69,11 +69,8 @@ class ElasticsearchSink(HttpBase):
         pipeline: the name of an ingest pipeline, or a function from an item to it.
         version: the field that holds a version (a whole number), or a function from an item to it:
             an older version never replaces a newer one. For `"index"` and `"delete"`.
-        version_type: `"external"` accepts newer versions only, `"external_gte"` equal ones too.
         on_stale: the outcome of an item whose version is not new enough: `"error"` refuses it
             (`PermanentError`); `"ignore"` counts it as delivered, since the stored one is newer.
-        retry_on_conflict: how often the server itself retries an update after a concurrent change;
-            default 3.
         params: further parameters of the request, such as `{"refresh": "wait_for"}`.
         compression: `"gzip"` (default) or `None`.
 
@@ -93,9 +90,7 @@ class ElasticsearchSink(HttpBase):
         routing: str | Callable[[Any], str | None] | None = None,
         pipeline: str | Callable[[Any], str | None] | None = None,
         version: str | Callable[[Any], int | None] | None = None,
-        version_type: Literal["external", "external_gte"] = "external",
         on_stale: Literal["error", "ignore"] = "error",
-        retry_on_conflict: int = 3,
         params: Mapping[str, str] | None = None,
         compression: Literal["gzip"] | None = "gzip",
         **options: Unpack[HttpOptions],
@@ -128,8 +123,6 @@ class ElasticsearchSink(HttpBase):
             routing=getter("routing", routing),
             pipeline=None if pipeline is None else _name_or_function("pipeline", pipeline),
             version=getter("version", version),
-            version_type=checks.choice("version_type", version_type, VERSION_TYPES),
-            retry_on_conflict=checks.count("retry_on_conflict", retry_on_conflict, least=0),
         )
         stale_is_fine = checks.choice("on_stale", on_stale, ("error", "ignore")) == "ignore"
         static = self._index if isinstance(self._index, str) else None
@@ -271,12 +264,13 @@ def _name_or_function(name: str, value: object) -> Any:
 # -- actions ---------------------------------------------------------------------------------------
 
 OPERATIONS = ("index", "create", "update", "upsert", "delete")
-VERSION_TYPES = ("external", "external_gte")
 _AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
 """The text before and after the document."""
 _NEEDS_ID = frozenset({"update", "upsert", "delete"})
 _TAKES_VERSION = frozenset({"index", "delete"})
 _LONGEST_ID = 512
+_RETRIES = 3
+"""How often the server itself retries an update after a concurrent change."""
 
 
 class ActionMaker:
@@ -296,8 +290,6 @@ class ActionMaker:
         routing: Getter | None,
         pipeline: str | Getter | None,
         version: Getter | None,
-        version_type: str,
-        retry_on_conflict: int,
     ) -> None:
         self._index = index
         self._operation = operation
@@ -306,8 +298,6 @@ class ActionMaker:
         self._routing = routing
         self._pipeline = pipeline
         self._version = version
-        self._version_type = version_type
-        self._retries = retry_on_conflict
 
     @property
     def wants_keys(self) -> bool:
@@ -347,7 +337,7 @@ class ActionMaker:
             if self._pipeline is None or isinstance(self._pipeline, str)
             else self._pipeline(item)
         )
-        action = _head(operation, index, pipeline, self._retries)
+        action = _head(operation, index, pipeline)
         document_id = key if self._id is None else self._id(item)
         if document_id is not None:
             action += f',"_id":{_id(document_id)}'
@@ -356,7 +346,7 @@ class ActionMaker:
         if self._routing is not None and (routing := self._routing(item)) is not None:
             action += f',"routing":{encode_basestring(str(routing))}'
         if self._version is not None and (version := self._version(item)) is not None:
-            action += _with_version(operation, version, self._version_type)
+            action += _with_version(operation, version)
         return action + "}}"
 
     def _source(self, item: Any) -> bytes:
@@ -378,7 +368,7 @@ def join(records: Sequence[bytes]) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _head(operation: str, index: str, pipeline: str | None, retries: int) -> str:
+def _head(operation: str, index: str, pipeline: str | None) -> str:
     """The beginning of an action's line; most items share it."""
     if operation not in OPERATIONS:
         raise ValueError(f"operation {operation!r}: must be one of {', '.join(OPERATIONS)}")
@@ -386,8 +376,8 @@ def _head(operation: str, index: str, pipeline: str | None, retries: int) -> str
         raise ValueError(f"index {index!r}: must be a name")
     name = "update" if operation == "upsert" else operation
     head = f'{{"{name}":{{"_index":{encode_basestring(index)}'
-    if name == "update" and retries:
-        head += f',"retry_on_conflict":{retries}'
+    if name == "update":
+        head += f',"retry_on_conflict":{_RETRIES}'
     if pipeline is not None and operation != "delete":
         head += f',"pipeline":{encode_basestring(pipeline)}'
     return head
@@ -402,12 +392,12 @@ def _id(value: object) -> str:
     return encode_basestring(text)
 
 
-def _with_version(operation: str, version: object, version_type: str) -> str:
+def _with_version(operation: str, version: object) -> str:
     if operation not in _TAKES_VERSION:
         raise ValueError(f"{operation!r} takes no version")
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         raise ValueError(f"a version is a whole number from 0 to 2**63 - 1, not {version!r}")
-    return f',"version":{version},"version_type":"{version_type}"'
+    return f',"version":{version},"version_type":"external"'
 
 
 def check_needs(operation: object, *, has_id: bool, has_version: bool) -> None:
