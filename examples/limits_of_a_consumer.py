@@ -38,7 +38,7 @@ async def main() -> None:
         keyless="parallel",  # records without a key are independent of each other
         max_in_flight=100,
         max_in_flight_bytes=1 << 20,  # of what `size_of` returns
-        size_of=lambda record: len(record.value),
+        size_of=lambda record: len(str(record.value)),
         max_per_key=10,  # a partition with more records of one key is fetched last
         fetch_max=50,
         on_nak="redeliver",  # later records of the key pass a failed one

@@ -182,7 +182,7 @@ _STATES = (
         {
             "ready": lambda stats: stats.in_flight.ready,
             "running": lambda stats: stats.in_flight.running,
-            "errand": lambda stats: stats.in_flight.errands,
+            "writing": lambda stats: stats.in_flight.writing,
             "manual": lambda stats: stats.in_flight.manual,
             "backing_off": lambda stats: stats.in_flight.backing_off,
             "blocked": lambda stats: stats.in_flight.blocked,

@@ -362,7 +362,7 @@ class JobsMember:
         places = (
             inside.ready
             + inside.running
-            + inside.errands
+            + inside.writing
             + inside.manual
             + inside.backing_off
             + inside.blocked
