@@ -111,7 +111,7 @@ async def test_messages_that_were_held_back_precede_later_ones(fake_clock: FakeC
 
 
 @pytest.mark.parametrize("result", [Terminate("no"), ToDeadLetter("no"), 17])
-async def test_a_key_goes_on_after_the_errand_of_its_poison(
+async def test_a_key_goes_on_after_the_dead_letter_of_its_poison(
     result: object, fake_clock: FakeClock
 ) -> None:
     """consumer/C:Ba4: not before the poison is settled."""

@@ -359,12 +359,12 @@ async def test_a_terminated_message_is_poison(fake_clock: FakeClock) -> None:
 
 
 async def test_a_consumer_runs_once_and_only_while_it_is_open(fake_clock: FakeClock) -> None:
-    """O-T22: a second run, and a run outside `async with`, are refused; closing is idempotent."""
+    """O-T22: a second run, and a use outside `async with`, are refused; closing is idempotent."""
     consumer = finite(log_of("a"), fake_clock)
     with pytest.raises(ClosedError, match="async with"):
-        await consumer.run(Recorder())
+        await consumer.commit()
     await consumer.run(Recorder())
-    with pytest.raises(ConfigError, match="make a new one"):
+    with pytest.raises(ConfigError, match="make a new consumer"):
         await consumer.run(Recorder())
     await consumer.__aexit__(None, None, None)
 

@@ -177,7 +177,7 @@ async def test_the_places_of_messages_add_up_in_every_step_of_the_loop(
         run = asyncio.create_task(consumer.run(handle))
         for _ in range(100):
             inside = consumer.stats().in_flight
-            places = inside.ready + inside.running + inside.errands + inside.blocked
+            places = inside.ready + inside.running + inside.writing + inside.blocked
             sums.append((inside.messages, places + inside.waiting))
             await fake_clock.sleep(0)
         consumer.stop()

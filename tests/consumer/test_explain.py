@@ -442,7 +442,7 @@ def check_places(consumer: Consumer) -> None:
     assert len(set(places)) == len(places) == engine.schedule.window.messages
     inside = consumer.stats().in_flight
     assert inside.messages == len(places)
-    busy = inside.running + inside.errands + inside.manual + inside.blocked
+    busy = inside.running + inside.writing + inside.manual + inside.blocked
     queued = inside.ready + inside.batched + inside.waiting + inside.backing_off
     assert busy + queued == inside.messages
 

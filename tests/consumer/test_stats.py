@@ -46,7 +46,7 @@ async def test_a_snapshot_has_levels_counts_and_positions(fake_clock: FakeClock)
             bytes=6,
             ready=0,
             running=2,
-            errands=0,
+            writing=0,
             manual=0,
             backing_off=1,
             blocked=1,

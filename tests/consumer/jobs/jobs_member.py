@@ -364,7 +364,7 @@ class JobsMember:
         places = (
             inside.ready
             + inside.running
-            + inside.errands
+            + inside.writing
             + inside.manual
             + inside.backing_off
             + inside.blocked

@@ -76,7 +76,7 @@ class Departures:
         reason: WaitReason = WaitReason.DEAD_LETTER,
     ) -> None:
         """Run `work` for a message; call `cut` if it is cancelled or fails."""
-        task = asyncio.get_running_loop().create_task(work, name=f"errand {message.coordinates}")
+        task = asyncio.get_running_loop().create_task(work, name=f"write {message.coordinates}")
         self._writing[message] = Writing(task, reason)
 
         def ended(task: asyncio.Task[None]) -> None:

@@ -61,7 +61,7 @@ class InFlight:
     """May start as soon as a worker is free."""
     running: int
     """In a handler."""
-    errands: int
+    writing: int
     """In a task that writes a dead letter or a parked record."""
     manual: int
     """Waiting for `settle()`, or for a job."""
@@ -170,7 +170,7 @@ def _in_flight(places: Places) -> InFlight:
         bytes=schedule.window.bytes,
         ready=len(schedule.ready),
         running=sum([len(slot.messages()) for slot in tuple(places.workers.slots)]),
-        errands=len(places.departures.writing),
+        writing=len(places.departures.writing),
         manual=sum(message not in schedule.completed.inside for message in places.settler.manual),
         backing_off=len(schedule.retries),
         blocked=len(schedule.blocked),
