@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..._core import checks
-from ..._core.errors import ClosedError, ConfigError, ErrorClass
+from ..._core.errors import ClosedError, ErrorClass
 from ..._core.keywords import known_arguments
 from ..._core.values.column_names import column_names, optional_names
 from ..client.access import Access, need_asyncpg
@@ -22,7 +21,7 @@ from .stages import Stages
 from .strategy import Target, WriteStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -37,26 +36,6 @@ if TYPE_CHECKING:
     from ..._core.values.row_maker import RowFunction
     from ..client.access import PoolFactory, PostgresAccess
     from .positions import PositionOwner
-
-
-InitT = TypeVar("InitT", bound="Callable[..., None]")
-
-
-def names_its_table(init: InitT) -> InitT:
-    """Raise `ConfigError`, instead of Python's `TypeError`, if the destination is not named."""
-
-    @wraps(init)
-    def checked(*args: Any, **options: Any) -> None:
-        missing = [f"{name}=" for name in ("table", "columns") if name not in options]
-        if missing:
-            raise ConfigError(
-                f"{' and '.join(missing)} must be given: a PostgresSink writes to one table, named "
-                "by table=, and into the columns named by columns=, such as "
-                'PostgresSink(dsn, table="orders", columns=("id", "amount"))'
-            )
-        init(*args, **options)
-
-    return cast("InitT", checked)
 
 
 @known_arguments()
@@ -149,7 +128,6 @@ class PostgresSink(PositionsInTable):
 
     _run_time = ("_table",)
 
-    @names_its_table
     def __init__(
         self,
         dsn: str | PostgresAccess | None = None,
