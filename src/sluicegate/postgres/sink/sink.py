@@ -17,7 +17,7 @@ from ..client.errors import classify_postgres
 from .ledger import UnitLedger
 from .open_table import OpenTable, Settings
 from .positions import PositionsInTable, PositionTable
-from .stages import Stages
+from .stages import TableStages
 from .strategy import Target, WriteStrategy
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from ..._core.positions import PositionUnit
     from ..._core.result import WriteResult
     from ..._core.sink import Capabilities
-    from ..._core.staging import Begun, Epoch, OpenStage, Stage
-    from ..._core.transaction import Committed, Counts, Transaction, Unit
+    from ..._core.transaction import Transaction, Unit
     from ..._core.values.row_maker import RowFunction
     from ..client.access import PoolFactory, PostgresAccess
     from .positions import PositionOwner
@@ -283,40 +282,9 @@ class PostgresSink(PositionsInTable):
     def _owner(self) -> PositionOwner:
         return self._opened().positions
 
-    # -- stages: see `sluicegate._core.staging`
-    # ------------------------------------------------------
-
-    @asynccontextmanager
-    async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
-        """A new stage of `epoch`, dropped after an exception or a cancellation.
-
-        Raises `ConfigError` if no table can be created.
-        """
-        async with Stages(self._opened()).stage(epoch) as opened:
-            yield opened
-
-    async def begin(self, epoch: Epoch) -> Begun:
-        """Drop orphaned stages of the epoch; return its earlier commit, or a mark for `publish`.
-
-        Suspends. Raises `ConfigError` if an overwrite would break or lose something that belongs to
-        the table.
-        """
-        return await Stages(self._opened()).begin(epoch)
-
-    async def publish(
-        self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
-    ) -> Committed | None:
-        """Move the stages into the table, or into a new one that replaces it, in one transaction.
-
-        Suspends. Returns the earlier commit of the epoch, if there is one. Raises `StagesLost` if
-        the stages differ from their inventories, and `UniqueViolationError` and any other error of
-        the server; nothing is published then.
-        """
-        return await Stages(self._opened()).publish(epoch, stages, counts, mark)
-
-    async def discard(self, epoch: Epoch) -> None:
-        """Drop the epoch's mark, and those of its stages that are not being written. Suspends."""
-        await Stages(self._opened()).discard(epoch)
+    def _stages(self) -> TableStages:
+        """The stages for Spark's atomic delivery; see `sluicegate._core.staging`."""
+        return TableStages(self._opened())
 
     # -- opening and closing -----------------------------------------------------------------------
 
