@@ -140,7 +140,6 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("PostgreSQL: a variable that is not set", 'import os\n\nPostgresSink(os.environ.get("ORDERS_DSN"), table="orders", columns=("id",))'),
         Mistake("PostgreSQL: an @ in the password", 'PostgresSink("postgresql://app:s3cr@t@db/sales", table="orders", columns=("id",))'),
         Mistake("PostgreSQL: the size of the pool in the DSN", 'PostgresSink("postgresql://app@db/sales?pool_size=5", table="orders", columns=("id",))'),
-        Mistake("PostgreSQL: no table", "PostgresSink(DSN)"),
         Mistake("PostgreSQL: arguments without names", 'PostgresSink(DSN, "orders", ["id"])'),
         Mistake("PostgreSQL: columns as text", 'PostgresSink(DSN, table="orders", columns="id, amount")'),
         Mistake("PostgreSQL: a key without its policy", 'PostgresSink(DSN, table="orders", columns=("id",), conflict_columns=("id",))'),

@@ -30,6 +30,7 @@ from sluicegate import (
 from sluicegate._core.decorator import WrappingSink
 from sluicegate._core.staging import Epoch, staged
 from sluicegate.postgres import PostgresSink
+from sluicegate.postgres.sink.stages import TableStages
 from sluicegate.spark import DeadLettersError, SparkWriteReport, write_dataframe
 from sluicegate.spark.content import Content
 from sluicegate.spark.levels import Ran, write_atomically
@@ -149,6 +150,18 @@ class CrashedOnce(PostgresSink):
         super().__init__(dsn, table="events", columns=("id", "key"), stages="unlogged")
         self.dsn = dsn
         self.note = note
+
+    def _stages(self) -> CrashedOnceStages:
+        stages = CrashedOnceStages(self._opened())
+        stages.dsn, stages.note = self.dsn, self.note
+        return stages
+
+
+class CrashedOnceStages(TableStages):
+    """The stages of a `CrashedOnce`."""
+
+    dsn: str
+    note: str
 
     async def publish(
         self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str

@@ -1,7 +1,7 @@
 """The objects of the schema, read from the migrations, and compared with the catalogs.
 
-1. There is no second list of objects to maintain. Every role may read the catalogs, also on a
-   standby.
+1. The migrations are the list of objects; only the keys of tables stand beside them (`_KEYS`). Every
+   role may read the catalogs, also on a standby.
 2. A repair that replaces objects with the class of the marks first waits for every open append:
    with two classes, readers would not see some appenders.
 3. Jobs that were inserted without the trigger are not found by claims. A repair of the trigger or
@@ -28,16 +28,39 @@ if TYPE_CHECKING:
 
 _PIECE = re.compile(r"--[^\n]*|'(?:[^']|'')*'|(\$\w*\$).*?\1|;|.", re.DOTALL)
 _CREATE = re.compile(
-    r"CREATE (?:OR REPLACE )?(?P<unique>UNIQUE )?(?P<kind>FUNCTION|INDEX|SEQUENCE|TABLE|TRIGGER|VIEW) "
+    r"CREATE (?:OR REPLACE )?(?:UNIQUE )?(?P<kind>FUNCTION|INDEX|SEQUENCE|TABLE|TRIGGER|VIEW) "
     r"(?:\{schema\}\.)?(?P<name>\w+)"
 )
-_INDEXED = re.compile(r"ON \{schema\}\.(\w+)")
-_BODY = re.compile(r"\bAS \$\$(.*)\$\$", re.DOTALL)
-_NAMED = re.compile(r"^\s+CONSTRAINT (\w+) (.+?),?$", re.MULTILINE)
-_KEY = re.compile(
-    r"^\s+PRIMARY KEY \((.+?)\)|^\s+\"?(\w+)\"? .*PRIMARY KEY|\((\w+) \w+ PRIMARY KEY",
-    re.MULTILINE,
-)
+_KEYS = {
+    "message": {
+        "message_pkey": "PRIMARY KEY (position)",
+        "message_version": "UNIQUE (stream, version)",
+        "message_id": "UNIQUE (id)",
+    },
+    "stream_end": {"stream_end_pkey": "PRIMARY KEY (stream)"},
+    "subscription": {"subscription_pkey": "PRIMARY KEY (name)"},
+    "subscription_slot": {"subscription_slot_pkey": "PRIMARY KEY (name, slot)"},
+    "subscription_member": {"subscription_member_pkey": "PRIMARY KEY (name, member)"},
+    "subscription_skip": {"subscription_skip_pkey": "PRIMARY KEY (name, position)"},
+    "parked": {"parked_pkey": "PRIMARY KEY (id)"},
+    "migration": {"migration_pkey": "PRIMARY KEY (version)"},
+    "meta": {"meta_pkey": "PRIMARY KEY (name)"},
+    "grantee": {"grantee_pkey": "PRIMARY KEY (role, rights)"},
+    "queue": {"queue_pkey": "PRIMARY KEY (name)"},
+    "job": {"job_pkey": "PRIMARY KEY (queue, place)"},
+    "lane": {"lane_pkey": "PRIMARY KEY (queue, key)"},
+    "bell": {"bell_pkey": "PRIMARY KEY (queue, low)"},
+    "finished_job": {"finished_job_pkey": "PRIMARY KEY (queue, place)"},
+    "job_id": {"job_id_pkey": "PRIMARY KEY (queue, id)"},
+    "queue_client": {"queue_client_pkey": "PRIMARY KEY (queue, client)"},
+    "queueing_lock": {"queueing_lock_pkey": "PRIMARY KEY (queue, lock)"},
+    "ring_range": {"ring_range_pkey": "PRIMARY KEY (queue, grp, lo)"},
+    "queue_member": {"queue_member_pkey": "PRIMARY KEY (queue, grp, consumer)"},
+    "queue_group": {"queue_group_pkey": "PRIMARY KEY (queue, grp)"},
+}
+"""The keys of each table that the migrations create; a test compares them with the catalogs. Checks
+and foreign keys only guard against our own bugs.
+"""
 _COUNTS = "INCREMENT 1 CACHE 1 NO CYCLE"
 _COUNTERS = {
     "position": f"{_COUNTS} MAXVALUE 281474976710655",
@@ -103,7 +126,7 @@ class SchemaObject:
     statement: str
     """The statement that creates it, with placeholders."""
     table: str | None = None
-    """The table of a constraint, an index or a trigger."""
+    """The table of a constraint or a trigger."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -114,13 +137,14 @@ class SchemaObject:
     @property
     def body(self) -> str | None:
         """The text of a function's body, with placeholders; `None` for other objects."""
-        found = _BODY.search(self.statement) if self.kind == "function" else None
-        return None if found is None else found[1]
+        return self.statement.split("$$")[1] if self.kind == "function" else None
 
     @property
     def replacement(self) -> str:
         """The statement that also replaces an existing function, trigger or view."""
-        return re.sub(r"^CREATE (?=FUNCTION|TRIGGER|VIEW)", "CREATE OR REPLACE ", self.statement)
+        is_replaceable = self.kind in {"function", "trigger", "view"}
+        created = self.statement.removeprefix("CREATE ").removeprefix("OR REPLACE ")
+        return f"CREATE OR REPLACE {created}" if is_replaceable else self.statement
 
     def sql(self, schema: str, mark_class: int, *, replaces: bool = False) -> str:
         """Return the statement for this schema."""
@@ -160,22 +184,12 @@ def _objects_of(statement: str) -> Iterator[SchemaObject]:
     if created is None:
         return
     kind, name = created["kind"].lower(), created["name"]
-    table = _INDEXED.search(statement) if kind in {"index", "trigger"} else None
-    yield SchemaObject(kind, name, statement, None if table is None else table[1])
+    after = statement.partition(" ON {schema}.")[2].split(maxsplit=1)
+    yield SchemaObject(kind, name, statement, after[0] if kind == "trigger" else None)
     if kind == "table":
-        yield from _constraints(name, statement)
-
-
-def _constraints(table: str, statement: str) -> Iterator[SchemaObject]:
-    """Return the keys of a table. Checks and foreign keys only guard against our own bugs."""
-    add = f"ALTER TABLE {{schema}}.{table} ADD"
-    for named in _NAMED.finditer(statement):
-        text = f"{add} CONSTRAINT {named[1]} {named[2]}"
-        yield SchemaObject("constraint", named[1], text, table)
-    key = _KEY.search(statement)
-    if key is not None:
-        columns = next(group for group in key.groups() if group is not None)
-        yield SchemaObject("constraint", f"{table}_pkey", f"{add} PRIMARY KEY ({columns})", table)
+        for key, definition in _KEYS[name].items():
+            add = f"ALTER TABLE {{schema}}.{name} ADD CONSTRAINT {key} {definition}"
+            yield SchemaObject("constraint", key, add, name)
 
 
 @dataclass(frozen=True, slots=True)

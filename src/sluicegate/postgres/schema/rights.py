@@ -28,15 +28,6 @@ _COLUMNS = ("stream", "version", "type", "data", "metadata", "id")
 _JOB_COLUMNS = (
     *("queue", "key", "payload", "headers", "due", "priority", "slot", "id", "queueing_lock"),
 )
-_WITHIN_QUEUES = (
-    *("ring", "merge_bells", "make_lanes", "make_new_lanes", "enter_due", "open_ranges"),
-    *("pick_lanes", "pick_sticky_lanes"),
-    *("jobs_of_lane", "live_leases", "pick_loose", "pass_jobs", "finish_jobs", "bury_job"),
-    *("give_up", "lost_too_often", "settle_loose", "give_up_loose", "place_of_least", "move_part"),
-    *("lease_base", "free_locks", "delete_job", "keep_lanes", "due_priority", "live_of"),
-)
-FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee", *_WITHIN_QUEUES})
-"""Functions and tables that no right includes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,10 @@ class Scope(ABC):
     """Whether the write is inside a larger transaction, whose commit alone keeps the rows."""
     is_block: ClassVar[bool] = True
     """Whether a transaction is open all the time, so that no statement commits by itself."""
-    begins_first: ClassVar[bool] = False
-    """Whether a write begins with a statement of the scope."""
+    opening: str = ""
+    """The statement with which a write begins, if any; the write then ends with the commit."""
     may_switch: ClassVar[bool] = False
     """Whether a lost statement ends the write with `StatementLost`."""
-
-    @abstractmethod
-    async def enter(self, con: PoolConnectionProxy[Any]) -> None:
-        """Begin the write."""
 
     @abstractmethod
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
@@ -55,18 +51,11 @@ class Scope(ABC):
     async def commit(self, con: PoolConnectionProxy[Any]) -> None:
         """Commit the statements."""
 
-    def is_open(self, con: PoolConnectionProxy[Any]) -> bool:
-        """Whether statements that were sent alone still need to be committed."""
-        return False
-
 
 class OwnTransaction(Scope):
     """A transaction for several statements of a write; a single statement commits by itself."""
 
     is_inside = is_block = False
-
-    async def enter(self, con: PoolConnectionProxy[Any]) -> None:
-        """Begin nothing: the first statement may be the only one."""
 
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
         await con.execute(f"{BEGIN}; {script}")
@@ -89,36 +78,26 @@ class Block(Scope):
     """A transaction that is open from the start of the write, and again after a rollback."""
 
     is_inside = False
-    begins_first = True
 
     def __init__(self, begin: str) -> None:
-        self._begin = begin
-
-    async def enter(self, con: PoolConnectionProxy[Any]) -> None:
-        await con.execute(self._begin)
+        self.opening = begin
 
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
         await con.execute(script)
 
     async def undo(self, con: PoolConnectionProxy[Any]) -> None:
-        await con.execute(f"ROLLBACK; {self._begin}")
+        await con.execute(f"ROLLBACK; {self.opening}")
 
     async def commit(self, con: PoolConnectionProxy[Any]) -> None:
         tag = await con.execute("COMMIT")
         if tag != "COMMIT":
             raise TransientError("the server rolled the write back instead of committing it")
 
-    def is_open(self, con: PoolConnectionProxy[Any]) -> bool:
-        return con.is_in_transaction()
-
 
 class Savepoint(Scope):
     """A savepoint in the transaction that has set it."""
 
     is_inside = True
-
-    async def enter(self, con: PoolConnectionProxy[Any]) -> None:
-        """Begin nothing: the savepoint is already set."""
 
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
         await con.execute(script)

@@ -140,7 +140,7 @@ class Sender:
         await self.compare_types()
         if not (isinstance(self.remaining.rows, LazyRows) and await self._copy_columns()):
             await self._send_tuples()
-        if self.scope.is_open(self.con):
+        if self.scope.opening and self.con.is_in_transaction():
             await self.commit()
 
     async def _send_tuples(self) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..._core import checks
-from ..._core.errors import ClosedError, ConfigError, ErrorClass
+from ..._core.errors import ClosedError, ErrorClass
 from ..._core.keywords import known_arguments
-from ..._core.values.rows import column_names, optional_names
+from ..._core.values.column_names import column_names, optional_names
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections
@@ -18,11 +17,11 @@ from ..client.errors import classify_postgres
 from .ledger import UnitLedger
 from .open_table import OpenTable, Settings
 from .positions import PositionsInTable, PositionTable
-from .stages import Stages
+from .stages import TableStages
 from .strategy import Target, WriteStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -30,32 +29,12 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
-    from ..._core.sink import Capabilities, WriteResult
-    from ..._core.staging import Begun, Epoch, OpenStage, Stage
-    from ..._core.transaction import Committed, Counts, Transaction, Unit
-    from ..._core.values.rows import RowFunction
+    from ..._core.result import WriteResult
+    from ..._core.sink import Capabilities
+    from ..._core.transaction import Transaction, Unit
+    from ..._core.values.row_maker import RowFunction
     from ..client.access import PoolFactory, PostgresAccess
     from .positions import PositionOwner
-
-
-InitT = TypeVar("InitT", bound="Callable[..., None]")
-
-
-def names_its_table(init: InitT) -> InitT:
-    """Raise `ConfigError`, instead of Python's `TypeError`, if the destination is not named."""
-
-    @wraps(init)
-    def checked(*args: Any, **options: Any) -> None:
-        missing = [f"{name}=" for name in ("table", "columns") if name not in options]
-        if missing:
-            raise ConfigError(
-                f"{' and '.join(missing)} must be given: a PostgresSink writes to one table, named "
-                "by table=, and into the columns named by columns=, such as "
-                'PostgresSink(dsn, table="orders", columns=("id", "amount"))'
-            )
-        init(*args, **options)
-
-    return cast("InitT", checked)
 
 
 @known_arguments()
@@ -148,7 +127,6 @@ class PostgresSink(PositionsInTable):
 
     _run_time = ("_table",)
 
-    @names_its_table
     def __init__(
         self,
         dsn: str | PostgresAccess | None = None,
@@ -304,40 +282,9 @@ class PostgresSink(PositionsInTable):
     def _owner(self) -> PositionOwner:
         return self._opened().positions
 
-    # -- stages: see `sluicegate._core.staging`
-    # ------------------------------------------------------
-
-    @asynccontextmanager
-    async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
-        """A new stage of `epoch`, dropped after an exception or a cancellation.
-
-        Raises `ConfigError` if no table can be created.
-        """
-        async with Stages(self._opened()).stage(epoch) as opened:
-            yield opened
-
-    async def begin(self, epoch: Epoch) -> Begun:
-        """Drop orphaned stages of the epoch; return its earlier commit, or a mark for `publish`.
-
-        Suspends. Raises `ConfigError` if an overwrite would break or lose something that belongs to
-        the table.
-        """
-        return await Stages(self._opened()).begin(epoch)
-
-    async def publish(
-        self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
-    ) -> Committed | None:
-        """Move the stages into the table, or into a new one that replaces it, in one transaction.
-
-        Suspends. Returns the earlier commit of the epoch, if there is one. Raises `StagesLost` if
-        the stages differ from their inventories, and `UniqueViolationError` and any other error of
-        the server; nothing is published then.
-        """
-        return await Stages(self._opened()).publish(epoch, stages, counts, mark)
-
-    async def discard(self, epoch: Epoch) -> None:
-        """Drop the epoch's mark, and those of its stages that are not being written. Suspends."""
-        await Stages(self._opened()).discard(epoch)
+    def _stages(self) -> TableStages:
+        """The stages for Spark's atomic delivery; see `sluicegate._core.staging`."""
+        return TableStages(self._opened())
 
     # -- opening and closing -----------------------------------------------------------------------
 

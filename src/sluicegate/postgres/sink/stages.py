@@ -103,8 +103,8 @@ _ALTERED = """
 """
 
 
-class Stages:
-    """The stages of an open table; the methods are documented in `PostgresSink`."""
+class TableStages:
+    """The stages of an open table."""
 
     def __init__(self, table: OpenTable) -> None:
         self._table = table
@@ -117,7 +117,10 @@ class Stages:
 
     @asynccontextmanager
     async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
-        """Create a stage."""
+        """A new stage of `epoch`, dropped after an exception or a cancellation.
+
+        Raises `ConfigError` if no table can be created.
+        """
         plan = self._plan
         name = _new_name(plan, epoch.unit)
         creation = _creation(plan, name, ordered=epoch.ordered, unlogged=self._is_unlogged)
@@ -143,7 +146,11 @@ class Stages:
         return found
 
     async def begin(self, epoch: Epoch) -> Begun:
-        """Collect orphans and leave a mark, unless the epoch was already published."""
+        """Drop orphaned stages of the epoch; return its earlier commit, or a mark for `publish`.
+
+        Suspends. Raises `ConfigError` if an overwrite would break or lose something that belongs to
+        the table.
+        """
         plan, statements = self._plan, self._connections.statements
         before = await self._find_publication(epoch.unit)
         async with self._connections.lent() as con:
@@ -168,7 +175,12 @@ class Stages:
     async def publish(
         self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
     ) -> Committed | None:
-        """Move the stages into the target."""
+        """Move the stages into the table, or into a new one that replaces it, in one transaction.
+
+        Suspends. Returns the earlier commit of the epoch, if there is one. Raises `StagesLost` if
+        the stages differ from their inventories, and `UniqueViolationError` and any other error of
+        the server; nothing is published then.
+        """
         plan = self._plan
         async with self._table.transaction(epoch.unit) as transaction:
             before = transaction.committed
@@ -191,7 +203,7 @@ class Stages:
         return before
 
     async def discard(self, epoch: Epoch) -> None:
-        """Drop the epoch's stages."""
+        """Drop the epoch's mark, and those of its stages that are not being written. Suspends."""
         async with self._connections.lent() as con:
             await self._collect(con, epoch.unit, older=False)
 

@@ -137,7 +137,8 @@ async def _write(sender: Sender) -> None:
     remaining.drop_unversioned(sender.plan)
     if not remaining.rows:
         return
-    await _enter(sender)
+    if sender.scope.opening:
+        await _open_scope(sender)
     is_resent = bool(remaining.maybe) and sender.plan.mode != "update"
     if remaining.maybe and not is_resent:
         sender.as_tuples()
@@ -156,9 +157,9 @@ async def _write(sender: Sender) -> None:
                 return
 
 
-async def _enter(sender: Sender) -> None:
+async def _open_scope(sender: Sender) -> None:
     try:
-        await sender.scope.enter(sender.con)
+        await sender.con.execute(sender.scope.opening)
     except Exception as error:
         told = for_write(error, sealed=False)
         if is_lost(error) and isinstance(told, TransientError):  # a pooler without a server

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from sluicegate import ConfigError, Counts, RowBatch, StagesLost, Unit, send
-from sluicegate._core.staging import Begun, Epoch, Stage, staged
+from sluicegate._core.staging import Begun, Epoch, Stage, staged, stages_of
 from sluicegate.postgres import PostgresAccess, PostgresSink
 from sluicegate.testing import embedded_postgres as server_of_its_own
 from sluicegate.testing.servers.require import there_or_skip
@@ -101,7 +101,7 @@ class Write:
 
     async def begin(self) -> None:
         async with self.sink as sink:
-            self.begun = await sink.begin(self.epoch)
+            self.begun = await stages_of(sink).begin(self.epoch)
 
     async def task(self, rows: Sequence[tuple[Any, ...]]) -> None:
         async with self.sink, staged(self.sink, self.epoch) as stage:
@@ -111,11 +111,11 @@ class Write:
     async def publish(self) -> None:
         async with self.sink as sink:
             counts = Counts(rows=sum(stage.rows for stage in self.stages))
-            await sink.publish(self.epoch, self.stages, counts, self.begun.mark)
+            await stages_of(sink).publish(self.epoch, self.stages, counts, self.begun.mark)
 
     async def discard(self) -> None:
         async with self.sink as sink:
-            await sink.discard(self.epoch)
+            await stages_of(sink).discard(self.epoch)
 
 
 async def written(
@@ -369,7 +369,9 @@ async def test_a_target_that_was_altered_casts_nothing_on_the_way(
         )
         await on(shared, statement)
         with pytest.raises(StagesLost, match=told):
-            await driver.publish(write.epoch, write.stages, Counts(rows=1), write.begun.mark)
+            await stages_of(driver).publish(
+                write.epoch, write.stages, Counts(rows=1), write.begun.mark
+            )
     assert await on(shared, "SELECT id FROM events") == [(-1,)]
 
 
