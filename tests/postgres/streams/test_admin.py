@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 @pytest.fixture(autouse=True)
 def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make processes notice changes quickly."""
-    monkeypatch.setattr(options, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(options, "CHECK_EVERY", 0.05)
 
 
 @asynccontextmanager
