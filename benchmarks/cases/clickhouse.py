@@ -54,9 +54,9 @@ def rows_of(size: int) -> list[Row]:
 
 def encoder(*, is_arrow: bool) -> Any:
     """Encode a batch like the sink."""
-    from sluicegate.clickhouse.opened import OpenClickHouseTable
-    from sluicegate.clickhouse.table import TableFacts, TableName
-    from sluicegate.clickhouse.types import parsed
+    from sluicegate.clickhouse.server import TableFacts, TableName
+    from sluicegate.clickhouse.table import OpenClickHouseTable
+    from sluicegate.clickhouse.values import parsed
 
     columns = {name: parsed(kind) for name, kind in TYPES.items()}
     facts = TableFacts(columns, tuple(columns), (26, 9), "26.9", frozenset(), [])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import psutil
 
-from sluicegate.spark.driver.session import cancel, has_java
+from sluicegate.spark.java import cancel, has_java
 from sluicegate.spark.pipeline import (
     Destination,
     Layer,

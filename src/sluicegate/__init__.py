@@ -5,7 +5,8 @@ one.
 from typing import TYPE_CHECKING
 
 from ._core.arrow import ArrowBatch
-from ._core.batch import Batch, RowBatch
+from ._core.batch import Batch, Lineage, Reason, RowBatch
+from ._core.classify import Classifier
 from ._core.clock import Clock, LoopClock, Signal, TimerHandle
 from ._core.delivery.fork import Fork, OutcomeMap
 from ._core.errors import (
@@ -56,28 +57,17 @@ from ._core.errors import (
     VersionConflict,
     WithdrawnError,
 )
-from ._core.lineage import Lineage, Reason
 from ._core.observer import Observer
 from ._core.opening import Openable
-from ._core.outcome import Outcome
+from ._core.outcome import Outcome, Tally
 from ._core.public import later, publish_all
-from ._core.result import WriteResult
 from ._core.runtime.run import run
+from ._core.runtime.threads import in_thread
 from ._core.send import send
-from ._core.sink import (
-    Capabilities,
-    Classifier,
-    Decorator,
-    Sink,
-    SinkFunction,
-    SinkLike,
-)
+from ._core.sink import Capabilities, Decorator, Sink, SinkFunction, SinkLike, WriteResult
 from ._core.stacking import stack
-from ._core.tally import Tally
-from ._core.threads import in_thread
 
 if TYPE_CHECKING:
-    from ._core.enlisted import transaction
     from ._core.positions import KeepsPositions, PositionUnit, UnitMove
     from ._core.transaction import (
         Committed,
@@ -86,6 +76,7 @@ if TYPE_CHECKING:
         TransactionalSink,
         Unit,
         check_transactional,
+        transaction,
     )
     from .batcher import (
         Adaptive,
@@ -133,7 +124,6 @@ else:
         __name__,
         {
             "_core.positions": ["KeepsPositions", "PositionUnit", "UnitMove"],
-            "_core.enlisted": ["transaction"],
             "_core.transaction": [
                 "Committed",
                 "Counts",
@@ -141,6 +131,7 @@ else:
                 "TransactionalSink",
                 "Unit",
                 "check_transactional",
+                "transaction",
             ],
             "batcher": [
                 "Adaptive",

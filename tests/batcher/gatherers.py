@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluicegate import Batcher, Reason
 from sluicegate._core.clock import Clock
-from sluicegate._core.ledger import Ledger
-from sluicegate._core.order.parking import Parking
-from sluicegate.batcher.gathering.add_group import AddGroup
-from sluicegate.batcher.gathering.gatherer import Shape
-from sluicegate.batcher.gathering.gathering import Gathering
+from sluicegate.batcher.gathering.gatherer import Gathering, Shape
+from sluicegate.batcher.gathering.holds import Parking
 from sluicegate.batcher.gathering.keyed import KeyedGatherer
 from sluicegate.batcher.gathering.make import gathering_for
-from sluicegate.batcher.gathering.numbers import Numbers
-from sluicegate.batcher.gathering.pack import Pack
+from sluicegate.batcher.gathering.pack import AddGroup, Numbers, Pack
 from sluicegate.batcher.gathering.plain import PlainGatherer
 from sluicegate.batcher.gathering.tenants import TenantGatherer, TenantRules
 from sluicegate.batcher.gathering.window import AddWindow
+from sluicegate.batcher.ledger import Ledger
 from sluicegate.batcher.setup import checked_setup
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import FakeClock
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from sluicegate.batcher.gathering.pack import Leftover
-    from sluicegate.batcher.resolvable import Resolvable
+    from sluicegate.batcher.receipt import Resolvable
 
 T = TypeVar("T")
 

@@ -24,11 +24,18 @@ from sluicegate import (
     TransientError,
     UnavailableError,
 )
-from sluicegate.batcher.adaptive.adaptive import AdaptiveControl, Load, Setting, Try
-from sluicegate.batcher.adaptive.ceiling import HOLD, Ceiling
-from sluicegate.batcher.adaptive.governor import Governor, load_of
-from sluicegate.batcher.adaptive.items import TRIES, ItemsControl
-from sluicegate.batcher.adaptive.workers import WorkersControl
+from sluicegate.batcher.adaptive import (
+    HOLD,
+    TRIES,
+    AdaptiveControl,
+    Ceiling,
+    ItemsControl,
+    Load,
+    Setting,
+    Try,
+    WorkersControl,
+)
+from sluicegate.batcher.governor import Governor, load_of
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

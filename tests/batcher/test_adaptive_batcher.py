@@ -29,7 +29,7 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate._core.lineage import Reason
+from sluicegate._core.batch import Reason
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -29,9 +29,8 @@ from sluicegate import (
     Outcome,
     PermanentError,
 )
+from sluicegate.batcher.inbox import Inbox, InboxBatcher, InboxEntry
 from sluicegate.batcher.setup import Setup, checked_setup
-from sluicegate.batcher.threads.inbox import Inbox, InboxEntry
-from sluicegate.batcher.threads.inbox_batcher import InboxBatcher
 from sluicegate.testing import FakeClock
 
 

@@ -23,7 +23,9 @@ from sluicegate import (
     Limits,
     PermanentError,
 )
-from sluicegate.batcher.threads import thread_run
+from sluicegate.batcher import blocking
+
+# fuse
 
 
 def test_use_before_opening_and_after_closing_says_so() -> None:
@@ -106,7 +108,7 @@ def test_a_loop_that_is_stuck_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
     """An `async def` that blocks stops the loop itself: the shutdown still ends, and its error says
     what to change.
     """
-    monkeypatch.setattr(thread_run, "SLACK", 0.05)
+    monkeypatch.setattr(blocking, "SLACK", 0.05)
     gate, called = threading.Event(), threading.Event()
 
     async def write(batch: Batch[str]) -> None:

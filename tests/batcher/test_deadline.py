@@ -25,7 +25,7 @@ from sluicegate import (
     UnknownOutcomeError,
     stack,
 )
-from sluicegate._core.patience import SHARE, SHORTEST, latest_try, next_try
+from sluicegate._core.delivery.pacing import SHARE, SHORTEST, latest_try, next_try
 
 if TYPE_CHECKING:
     from sluicegate import ShutdownReport

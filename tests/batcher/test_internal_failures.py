@@ -31,9 +31,9 @@ from sluicegate import (
     TransientError,
     stack,
 )
-from sluicegate._core.ledger import Ledger
+from sluicegate.batcher.inbox import InboxBatcher
+from sluicegate.batcher.ledger import Ledger
 from sluicegate.batcher.setup import checked_setup
-from sluicegate.batcher.threads.inbox_batcher import InboxBatcher
 from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock
 
@@ -44,9 +44,10 @@ if TYPE_CHECKING:
 HOME = Path(sluicegate.__file__).parent
 STEPS = (
     str(HOME / "batcher"),
-    str(HOME / "_core/ledger.py"),
+    str(HOME / "batcher/ledger.py"),
     str(HOME / "_core/delivery"),
-    str(HOME / "testing/clock"),  # the clock's and the loop's calls, as they begin
+    str(HOME / "testing/clock.py"),
+    str(HOME / "testing/virtual_loop.py"),  # the clock's and the loop's calls, as they begin
     asyncio.base_events.__file__,
 )
 CALLERS = str(HOME / "batcher")

@@ -19,7 +19,7 @@ from sluicegate import (
     Reason,
     stack,
 )
-from sluicegate.batcher.gathering.add_group import AddGroup
+from sluicegate.batcher.gathering.pack import AddGroup
 from sluicegate.batcher.receipt import Receipt
 from sluicegate.testing import FakeSink, fail
 

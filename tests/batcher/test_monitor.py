@@ -25,8 +25,8 @@ from sluicegate import (
     UnavailableError,
     stack,
 )
-from sluicegate._core.condition import Condition, DestinationState
-from sluicegate.batcher.conditions import EVERY, Conditions
+from sluicegate._core.delivery.host import Condition, DestinationState
+from sluicegate.batcher.monitor import EVERY, Conditions
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.testing import ScriptedSink, fail, ok
 

@@ -13,6 +13,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     DeadLetter,
@@ -135,7 +136,7 @@ class Weather:
         sink = stack(
             database,
             Timeout(5.0),
-            Retry(attempts=50, rng=random.Random(rng.random())),
+            Retry(attempts=50, backoff=Backoff(rng=random.Random(rng.random()))),
             DeadLetter(letters),
         )
         deadline = rng.choice([0.0, 0.5, 3.0, 8.0, 25.0])

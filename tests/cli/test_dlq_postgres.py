@@ -313,7 +313,7 @@ def test_the_letters_of_a_consumer_in_a_table_are_handled_again_exactly(
         source = MemorySource(log, ends=True)
         await Consumer(
             source, name=name, poison="skip", dead_letters=letters.sink(), commit_every=60.0
-        ).receive(give_up)
+        ).run(give_up)
         log.positions.clear()
 
     for name in ("billing", "billing", "shipping"):

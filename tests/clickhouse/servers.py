@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from tests.debian_packages import command, unpacked
 
-from sluicegate.testing.servers.ports import free_port
-from sluicegate.testing.servers.program import START_SECONDS, ServerProgram
+from sluicegate.testing.servers.program import START_SECONDS, ServerProgram, free_port
 from sluicegate.testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from sluicegate import Capabilities, LoopClock
-from sluicegate._core.enlisted import enlisted
+from sluicegate._core.transaction import enlist
 from sluicegate.sinks import MemorySink
 from sluicegate.testing.conformance import TransactionConformance
 
@@ -34,7 +34,7 @@ class SeenAtOnce(Faultless):
             return self
 
         async with super().transaction(unit) as tx:
-            yield enlisted(past_it, tx)
+            yield enlist(past_it, tx)
 
 
 class CommitsAnyhow(Faultless):

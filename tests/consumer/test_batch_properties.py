@@ -16,13 +16,13 @@ from sluicegate import TransientError, UnavailableError
 from sluicegate._core.retry_policy import RetryPolicy
 from sluicegate._core.source import Record
 from sluicegate.consumer import MemoryLog
-from sluicegate.consumer.results import Ack, Nak, Skip, Terminate, ToDeadLetter
+from sluicegate.consumer.handling.results import Ack, Nak, Skip, Terminate, ToDeadLetter
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
 
 ATTEMPTS = 3
 
@@ -187,7 +187,7 @@ def check(program: Program) -> None:
             retry=RetryPolicy(attempts=ATTEMPTS),
         )
         report = clock.run(
-            consumer.receive_batch(
+            consumer.run_batch(
                 model,
                 size=program.size,
                 max_wait=program.max_wait,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluicegate import TransientError
-from sluicegate.consumer.batching.batch_results import results_of
-from sluicegate.consumer.results import ACK, BatchResultCountError, Nak, Terminate
+from sluicegate.consumer.handling.batches import results_of
+from sluicegate.consumer.handling.results import ACK, BatchResultCountError, Nak, Terminate
 
 NAK = Nak()
 

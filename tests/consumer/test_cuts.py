@@ -14,18 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate import RetryPolicy
-from sluicegate._core.retry_policy import DoublingBackoff
+from sluicegate._core.retry_policy import Backoff
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Ack
+from sluicegate.consumer.handling.results import Ack
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
 
-PATIENT = RetryPolicy(attempts=1000, unlisted_attempts=1000, backoff=DoublingBackoff(0.5, 0.5))
+PATIENT = RetryPolicy(
+    attempts=1000, unlisted_attempts=1000, backoff=Backoff(base=0.5, longest=0.5, jitter="none")
+)
 HARMLESS = ("sleep(0)", "sleep", "group", "timeout", "swallow", "child")
 HARMFUL = ("cancel itself", "raise a cancellation", "raise")
 

@@ -11,7 +11,7 @@ from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.consumer import Consumer
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 

@@ -44,7 +44,7 @@ async def logged(
     """Run to the end; return the lines by level, without the name."""
     caplog.set_level(DEBUG, "sluicegate.consumer")
     options = {"poison": "skip", "retry": PROMPT, **options}
-    await Consumer(source, name="billing", clock=clock, **options).receive(handle)
+    await Consumer(source, name="billing", clock=clock, **options).run(handle)
     return lines(caplog)
 
 

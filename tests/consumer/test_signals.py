@@ -51,9 +51,9 @@ async def main():
 
 async def tell(consumer):
     await consumer.wait_ready()
-    ending = consumer._open().ending
-    await wait_until(LOOP_CLOCK, math.inf, ending.signal)
-    assert ending.is_begun
+    run = consumer._open()
+    await wait_until(LOOP_CLOCK, math.inf, run.ending)
+    assert run.is_ending
     print("draining", flush=True)
 
 try:

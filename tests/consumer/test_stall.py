@@ -14,14 +14,14 @@ from watch_help import Gate, running
 
 from sluicegate._core.source import Record
 from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.results import Nak
-from sluicegate.consumer.stalls import StallDetector
+from sluicegate.consumer.handling.results import Nak
+from sluicegate.consumer.operating.stats import StallDetector
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from sluicegate._core.source import SourceClaim
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 

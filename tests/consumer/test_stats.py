@@ -23,9 +23,9 @@ from sluicegate.consumer import (
     Nak,
     Terminate,
     ToDeadLetter,
-    offset_map,
 )
-from sluicegate.consumer.tracker import Tracker
+from sluicegate.consumer.progress import offset_map
+from sluicegate.consumer.progress.tracker import Tracker
 
 if TYPE_CHECKING:
     from sluicegate.consumer import ConsumerStats, Message

@@ -34,7 +34,7 @@ from sluicegate.consumer import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from sluicegate.consumer import MemoryLog
-    from sluicegate.consumer.message import Message
-    from sluicegate.consumer.wait_reason import WaitCause
+    from sluicegate.consumer.lanes.message import Message
+    from sluicegate.consumer.operating.report import WaitCause
     from sluicegate.testing import FakeClock
 
 NEVER = 1e6

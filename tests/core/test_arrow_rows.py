@@ -22,7 +22,7 @@ from sluicegate import (  # noqa: E402
     send,
     stack,
 )
-from sluicegate._core.arrow_rows import UnreadableRows  # noqa: E402
+from sluicegate._core.arrow import UnreadableRows  # noqa: E402
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

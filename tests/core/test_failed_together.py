@@ -28,15 +28,15 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.causes import distinct
+from sluicegate._core.classify import distinct
 from sluicegate._core.delivery.delivery import Delivery
-from sluicegate._core.delivery.tries import Tries
+from sluicegate._core.delivery.states import Tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import FrameType
 
-    from sluicegate._core.condition import Condition
+    from sluicegate._core.delivery.host import Condition
     from sluicegate.testing import FakeClock
 
 

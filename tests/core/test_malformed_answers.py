@@ -199,7 +199,7 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
 
 def _sealed(items: str) -> RowBatch[str]:
     """A batch as sealed by a batcher."""
-    from sluicegate._core.lineage import Lineage
+    from sluicegate._core.batch import Lineage
 
     return RowBatch(items, lineage=Lineage(sealed_at=1.0))
 

@@ -34,7 +34,7 @@ from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 from sluicegate.nats import JetStreamSource
 from sluicegate.postgres import PostgresQueueSource, PostgresStreamSource
 from sluicegate.sinks import MemorySink
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import pytest
 from sluicegate import KeyStopped, PermanentError, RowBatch, TransientError
 from sluicegate._core.delivery.delivery import Delivery
 from sluicegate._core.errors import ErrorClass
-from sluicegate._core.order.prefix import held_back, leaders
+from sluicegate._core.order.left_out import held_back, leaders
 from sluicegate._core.outcome import Outcome
 from sluicegate._core.retry_policy import RetryPolicy
 from sluicegate.retry.series import RetrySeries

@@ -13,7 +13,7 @@ from tests.files.file_help import lines, told, writer, written
 
 from sluicegate import ConfigError, RefusedError
 from sluicegate.files import FileSink
-from sluicegate.files.client.repair import whole_frames, whole_lines
+from sluicegate.files.repair import whole_frames, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

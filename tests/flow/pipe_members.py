@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pipe_troubles import RecordLetters, RowLetters, TruthfulSink
 
 from sluicegate import Batcher, DeadLetter, Retry, Timeout, flow, stack
-from sluicegate._core.consumer_observer import ConsumerObserver
+from sluicegate._core.observer import ConsumerObserver
 from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.quiet import GRACE
+from sluicegate.consumer.progress.draining import GRACE
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.retry import Backoff
 

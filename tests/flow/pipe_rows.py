@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from sluicegate.consumer import offset_map
+from sluicegate.consumer.progress import offset_map
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

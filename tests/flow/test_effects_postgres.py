@@ -13,9 +13,17 @@ from piping import P0, records
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.sink.postgres_help import proxied
 
-from sluicegate import ClosedError, ConfigError, RetryPolicy, RowBatch, Unit, flow, transaction
+from sluicegate import (
+    Backoff,
+    ClosedError,
+    ConfigError,
+    RetryPolicy,
+    RowBatch,
+    Unit,
+    flow,
+    transaction,
+)
 from sluicegate.consumer import (
-    DoublingBackoff,
     MemoryLog,
     MemorySource,
     Message,
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-QUICK = RetryPolicy(backoff=DoublingBackoff(first=0.001))
+QUICK = RetryPolicy(backoff=Backoff(base=0.001, jitter="none"))
 COLUMNS = "n bigserial, part int, at bigint UNIQUE, key text"
 
 

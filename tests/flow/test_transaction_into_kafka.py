@@ -28,7 +28,7 @@ from sluicegate import (
     transaction,
 )
 from sluicegate.consumer import Position
-from sluicegate.consumer.offset_map import encode
+from sluicegate.consumer.progress.offset_map import encode
 
 if TYPE_CHECKING:
     from kept_topic import KeptTopic

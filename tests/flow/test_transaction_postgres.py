@@ -28,7 +28,7 @@ from sluicegate import (
     transaction,
 )
 from sluicegate.consumer import MemoryLog, MemorySource, Position
-from sluicegate.consumer.offset_map import encode
+from sluicegate.consumer.progress.offset_map import encode
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tests.http.test_elasticsearch import events, index
 from tests.http.test_elasticsearch_refusals import answer_of, deliver, saying
 
 from sluicegate import Outcome, PermanentError, RefusedError, send
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
 
 if TYPE_CHECKING:
     from sluicegate import LoopClock

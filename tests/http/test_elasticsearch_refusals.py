@@ -29,7 +29,7 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
 from sluicegate.http import ElasticsearchSink, classify_http
 from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink

@@ -21,9 +21,9 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
 from sluicegate.http import HttpSink, HttpStatusError
-from sluicegate.http.refusals import target_of
+from sluicegate.http.errors import target_of
 from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink
 

@@ -30,9 +30,9 @@ _SQL = "`_closed` limits its caller"
 _LETTERS = "`LetterConnection.close` has a limit"
 _ANSWERED = "an `AnsweredConnection`, whose transactions have limits"
 BOUNDED: dict[tuple[str, str], str] = {
-    ("sluicegate.kafka.confluent.client.member", "self._client.close"): _CONFLUENT,
+    ("sluicegate.kafka.confluent.member", "self._client.close"): _CONFLUENT,
     (
-        "sluicegate.kafka.confluent.client.member",
+        "sluicegate.kafka.confluent.member",
         "self._client.incremental_unassign",
     ): "it is local",
     ("sluicegate.postgres.letters.store", "self._connection.close"): _LETTERS,
@@ -41,10 +41,10 @@ BOUNDED: dict[tuple[str, str], str] = {
     ("sluicegate.postgres.records.access", "con.transaction"): _ANSWERED,
     ("sluicegate.postgres.schema.check", "con.transaction"): _ANSWERED,
     ("sluicegate.postgres.schema.installation", "con.transaction"): _ANSWERED,
-    ("sluicegate.redis.line", "connection.disconnect"): "with nowait it does not wait",
-    ("sluicegate.redis.line", "self._pool.release"): "it is local",
+    ("sluicegate.redis.connections", "connection.disconnect"): "with nowait it does not wait",
+    ("sluicegate.redis.connections", "self._pool.release"): "it is local",
     ("sluicegate.sql.engine", "self._engine.dispose"): _SQL,
-    ("sluicegate.nats.jetstream.inbox", "subscription.unsubscribe"): (
+    ("sluicegate.nats.jetstream.partition", "subscription.unsubscribe"): (
         "it is written to a buffer, within `close_timeout` of the session"
     ),
 }

@@ -16,7 +16,7 @@ from tests.http.http_help import reply, serving
 from tests.letters.test_every_item import ask, cli, dead_letters, outcomes
 
 from sluicegate import DeadLetter, DeadLetterRecord, PermanentError, WriteResult, stack
-from sluicegate._core.causes import cause_name, code_of
+from sluicegate._core.classify import cause_name, code_of
 from sluicegate.files import FileSink
 from sluicegate.http import ElasticsearchSink
 from sluicegate.postgres.letters.table import COLUMNS

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluicegate.objects.client.folder import ObjectFolder
-from sluicegate.objects.client.place import StoreGiven
+from sluicegate.objects.store import ObjectFolder, StoreGiven
 
 if TYPE_CHECKING:
     import pytest

@@ -15,8 +15,8 @@ from sluicegate import RefusedError, RowBatch, TransientError, UnavailableError
 from sluicegate._core.errors import TimedOutError
 from sluicegate._core.send import send
 from sluicegate.objects import ObjectSink, ParquetSink
-from sluicegate.objects.sink.reach import Reach
-from sluicegate.objects.sink.tables import ParquetEncoder
+from sluicegate.objects.sink import Reach
+from sluicegate.objects.tables import ParquetEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

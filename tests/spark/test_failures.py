@@ -24,13 +24,13 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate._core.order.stopped import stopped_behind
+from sluicegate._core.order.left_out import stopped_behind
 from sluicegate.files import FileSink
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import DeadLettersError, write_dataframe
+from sluicegate.spark.task.chunks import cut
 from sluicegate.spark.task.key_failure import KeyFailurePolicy
 from sluicegate.spark.task.task import write_chunk
-from sluicegate.spark.values.chunks import cut
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from sluicegate import (
     UnavailableError,
 )
 from sluicegate.postgres import classify_postgres
-from sluicegate.spark.task.retries import ATTEMPTS, transaction_retries
+from sluicegate.spark.task.transaction import ATTEMPTS, transaction_retries
 
 
 def lost(cause: BaseException) -> TransactionLost:

@@ -16,7 +16,7 @@ from tests.sql.sql_help import SqlTable, names, written
 from sluicegate import ConfigError, RowBatch, UnavailableError, send
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.sql import SqlSink
-from sluicegate.sql.connections import SqlConnections
+from sluicegate.sql.engine import SqlConnections
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,7 +175,7 @@ def test_the_isolation_level_is_the_sinks() -> None:
 def test_a_connection_whose_mode_cannot_be_set_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """For example if the server dies in between. The garbage collector has nothing to clean up."""
     engine = create_engine("sqlite://", poolclass=QueuePool)
-    connections = SqlConnections(engine, keeps=True, now=lambda: 0.0)
+    connections = SqlConnections(engine, is_own=False)
 
     def fail(*_: object) -> None:
         raise ConnectionError("lost")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 from tests.docs.pages import ROOT
+from tests.telemetry.page import PAGE, page
 from tests.telemetry.test_prometheus import NAMES
 from tests.telemetry.test_tenants import TENANT_NAMES
 
@@ -171,6 +172,11 @@ def test_the_pages_list_every_alert() -> None:
         for rule in rules
     }
     assert sorted(listed) == sorted(severities.items())
+
+
+def test_the_reference_page_is_made_from_the_tables() -> None:
+    """Regenerate it with `PYTHONPATH=src python -m tests.telemetry.page`."""
+    assert PAGE.read_text(encoding="utf-8") == page()
 
 
 def test_each_rule_fires_on_its_recorded_series_alone(promtool: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from sluicegate.telemetry import (
     OpenTelemetryConsumerObserver,
     PrometheusConsumerObserver,
 )
-from sluicegate.telemetry.consumer_definitions import CONSUMER
+from sluicegate.telemetry.consumer_metrics import CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -227,10 +227,8 @@ async def test_both_exporters_have_the_same_values(fake_clock: FakeClock) -> Non
 
 def from_otel(reader: InMemoryMetricReader) -> dict[Series, float]:
     """The data points with their Prometheus names."""
-    measured = (measure.family for measure in (*CONSUMER.states, *CONSUMER.totals))
-    families = (*CONSUMER.histograms, *CONSUMER.counters, *measured)
-    by_name = {family.otel_name: family for family in families}
-    assert len(by_name) == len(families)
+    by_name = {each.otel_name: each for each in CONSUMER.metrics}
+    assert len(by_name) == len(CONSUMER.metrics)
     found: dict[Series, float] = {}
     data: Any = reader.get_metrics_data()
     metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]

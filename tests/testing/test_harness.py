@@ -10,11 +10,11 @@ import pytest
 
 from sluicegate import ConfigError
 from sluicegate.consumer import TopicPartition
-from sluicegate.consumer.results import Nak, Terminate
+from sluicegate.consumer.handling.results import Nak, Terminate
 from sluicegate.testing import ConsumerHarness
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 P0 = TopicPartition("messages", 0)

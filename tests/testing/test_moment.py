@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.testing import FakeClock
-from sluicegate.testing.clock.moment import Act, Holders, TimeMove, decide
+from sluicegate.testing.virtual_loop import Act, Holders, TimeMove, decide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

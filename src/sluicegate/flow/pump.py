@@ -19,19 +19,18 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.clock import wait_until
-from ..consumer.results import Terminate
-from ..consumer.stepping import refused
-from ..consumer.workers import Slot, is_closed
+from ..consumer.handling.results import Terminate
+from ..consumer.handling.steps import refused
+from ..consumer.handling.workers import Slot, is_closed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..batcher.batcher import Batcher
     from ..batcher.feed import Feed
-    from ..consumer.claim import Claim
     from ..consumer.engine import Engine
-    from .piped import PipedMessage, PipedRow, PipedSchedule
-    from .row_ends import RowEnds
+    from ..consumer.progress.claim import Claim
+    from .rows import PipedMessage, PipedRow, PipedSchedule, RowEnds
     from .transform import Transformed, Transformer
 
 
@@ -72,7 +71,7 @@ class Pump:
         """Whether each record in flight is blocked, or waits behind a blocked one."""
         schedule = self.schedule
         others = len(schedule.blocked) + len(self._settler.manual)
-        return schedule.window.messages == others and self.ends.are_told and self._feed.is_idle
+        return schedule.window.messages == others and self.ends.are_decided and self._feed.is_idle
 
     @property
     def trouble(self) -> str | None:

@@ -3,9 +3,9 @@
 from .._core.classify import classify_network, first_of
 from .._core.errors import ErrorClass
 from .._core.public import publish, publish_all
-from .backoff import Backoff, WaitStrategy
+from .._core.retry_policy import Backoff
+from .backoff import RetryBudget, TenacityPredicate, TenacityWait
 from .breaker import BreakerSink, CircuitBreaker
-from .budget import RetryBudget
 from .circuit import CircuitState
 from .retry import Retry
 
@@ -17,7 +17,8 @@ __all__ = [
     "ErrorClass",
     "Retry",
     "RetryBudget",
-    "WaitStrategy",
+    "TenacityPredicate",
+    "TenacityWait",
     "classify_network",
     "first_of",
 ]

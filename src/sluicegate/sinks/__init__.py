@@ -5,8 +5,8 @@ The sinks of a technology are the same objects as in its own package.
 
 from typing import TYPE_CHECKING
 
-from .._core.function_sink import FunctionSink
 from .._core.public import later, publish_all
+from .._core.stacking import FunctionSink
 from .memory import MemorySink
 
 if TYPE_CHECKING:
@@ -14,23 +14,21 @@ if TYPE_CHECKING:
     from ..files import FileSink
     from ..http import ElasticsearchSink, HttpSink
     from ..kafka import KafkaSink
+    from ..letters.letter import DeadLetterRecord
     from ..nats import NatsSink
     from ..objects import ObjectSink, ParquetSink
     from ..postgres import PostgresQueueSink, PostgresSink, PostgresStreamSink
     from ..redis import RedisSink
     from ..sql import SqlSink
     from ..udp import UdpSink
-    from .combinators import FanOut, Router
-    from .decorators import (
-        Combine,
-        DeadLetter,
-        DeadLetterRecord,
-        Isolate,
-        Rate,
-        RateLimit,
-        Split,
-        Timeout,
-    )
+    from .combine import Combine
+    from .dead_letter import DeadLetter
+    from .fan_out import FanOut
+    from .meter import Rate
+    from .rate_limit import RateLimit
+    from .router import Router
+    from .split import Isolate, Split
+    from .timeout import Timeout
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -39,23 +37,21 @@ else:
             ".files": ["FileSink"],
             ".http": ["ElasticsearchSink", "HttpSink"],
             ".kafka": ["KafkaSink"],
+            ".letters.letter": ["DeadLetterRecord"],
             ".nats": ["NatsSink"],
             ".objects": ["ObjectSink", "ParquetSink"],
             ".postgres": ["PostgresQueueSink", "PostgresSink", "PostgresStreamSink"],
             ".redis": ["RedisSink"],
             ".sql": ["SqlSink"],
             ".udp": ["UdpSink"],
-            "combinators": ["FanOut", "Router"],
-            "decorators": [
-                "Combine",
-                "DeadLetter",
-                "DeadLetterRecord",
-                "Isolate",
-                "Rate",
-                "RateLimit",
-                "Split",
-                "Timeout",
-            ],
+            "combine": ["Combine"],
+            "dead_letter": ["DeadLetter"],
+            "fan_out": ["FanOut"],
+            "meter": ["Rate"],
+            "rate_limit": ["RateLimit"],
+            "router": ["Router"],
+            "split": ["Isolate", "Split"],
+            "timeout": ["Timeout"],
         },
     )
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import KeyStopped, PermanentError, TooLargeError, UnverifiableError
-from .._core.values.key_conflicts import NULL_KEY
+from .._core.values.rows import NULL_KEY
 from .rows import SqlAnswer, all_values, are_below, parted
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class SqlBatch:
         self.answer = SqlAnswer()
         self._stopped: dict[object, int] = {}
         """The index of the first refused row of each key."""
-        self._given, self._values = rows, all_values(rows)
         self.rows = self._fitting(rows)
 
     @property
@@ -45,12 +44,6 @@ class SqlBatch:
             return False
         is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self.rows)
         return is_plain and 0 < len(self.rows) <= plan.most_rows and self._largest is None
-
-    def alone(self) -> tuple[str, tuple[Any, ...]]:
-        """The statement for all rows, with its parameters."""
-        (rows,) = self.latest
-        values = self._values if rows is self._given else all_values(rows)
-        return self._plan.insert(len(rows)), values
 
     def refuse(self, row: SqlRow, error: BaseException) -> None:
         """Fail a row, and later rows of its key."""
@@ -70,7 +63,7 @@ class SqlBatch:
     def _fitting(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """The rows that can be written; the others are refused."""
         most, version = self._plan.limits.size, self._plan.version_place
-        if most is not None and are_below(self._values, most // 2):
+        if most is not None and are_below(all_values(rows), most // 2):
             most = None
         self._largest = most
         key = self._plan.key_places if self._plan.target.mode != "error" else ()

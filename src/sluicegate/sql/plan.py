@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.checks import bad
 from .dialects import TEMPORARY, placeholder_of
-from .order import SqlOrder, order_of
-from .returned import SqlReturned
+from .rows import SqlOrder, SqlReturned, order_of
 from .values import checked_json, sql_rule_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
     from sqlalchemy.types import TypeEngine
 
-    from .._core.values.row_target import RowTarget
+    from .._core.values.rows import RowTarget
     from .dialects import SqlDialect, SqlLimits
     from .values import Processor, SqlValueRule
 

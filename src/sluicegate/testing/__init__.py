@@ -4,15 +4,10 @@ from typing import TYPE_CHECKING
 
 from .._core.clock import LoopClock
 from .._core.public import later, publish_all
-from .clock.clock import FakeClock
-from .clock.moment import WouldHang
-from .harness.calls import HandlerCall
-from .harness.harness import ConsumerHarness
-from .harness.mock_context import MockContext
-from .harness.ran import HarnessRun
-from .load.destination import Destination, LoadedSink
-from .load.samples import Sample
-from .load.simulation import Scenario, Simulated, simulate
+from .clock import FakeClock
+from .harness import ConsumerHarness, HandlerCall, HarnessRun
+from .load import Destination, LoadedSink, Sample, Scenario, Simulated, simulate
+from .mock_context import MockContext
 from .scripted import (
     BlockingSink,
     Call,
@@ -31,6 +26,7 @@ from .scripted import (
     slow,
 )
 from .servers.require import EmbeddedUnavailable, skip_or_fail
+from .virtual_loop import WouldHang
 
 if TYPE_CHECKING:
     from ..http.elasticsearch.server import EmbeddedOpenSearch, embedded_opensearch

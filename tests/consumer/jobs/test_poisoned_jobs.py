@@ -12,8 +12,8 @@ from jobs.jobs_help import pass_on, running
 from sluicegate import Terminate
 from sluicegate._core.source import Position
 from sluicegate.consumer import Consumer, MemorySource
+from sluicegate.consumer.handling.results import PoisonError
 from sluicegate.consumer.jobs import JobScheduler
-from sluicegate.consumer.results import PoisonError
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.sinks import MemorySink
 

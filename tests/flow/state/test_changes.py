@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from sluicegate._core.source import TopicPartition
 from sluicegate.flow.state.changes import ChangeLog
-from sluicegate.flow.state.codec import JsonState
-from sluicegate.flow.state.store import KeptStore
-from sluicegate.kafka.state.content import StateContent
+from sluicegate.flow.state.store import JsonState, KeptStore
+from sluicegate.kafka.state.topic import StateContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,7 +106,7 @@ class Database:
         self.entries = {key: JsonState().decode(str(each)) for key, each in self.stored.items()}
         self.content = self.content.after(taken.replaced, taken.changes)
         assert self.content == StateContent().plus(self.stored.items())
-        store.log.stored(taken)
+        store.log.confirm(taken)
 
 
 def first_incomplete(history: list[Turn], place: int) -> int:

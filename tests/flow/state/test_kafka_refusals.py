@@ -167,7 +167,6 @@ async def test_a_value_that_the_topic_does_not_take(broker: EmbeddedKafka) -> No
         {"topic": "a b"},
         {"topic": ""},
         {"max_pending": 0},
-        {"replication_factor": 0},
         {"topic_config": {"cleanup.policy": "delete"}},
         {"topic_config": {"segment.ms": 1}},
         {"topic_config": "segment.ms=1"},

@@ -14,7 +14,7 @@ from tests.kafka.source.kafka_help import fill, new_topic, store, stored
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position, TopicPartition
-from sluicegate.flow.state.mark import COPY
+from sluicegate.flow.state.changes import COPY
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext

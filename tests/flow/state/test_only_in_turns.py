@@ -10,8 +10,7 @@ import pytest
 from sluicegate import ConfigError
 from sluicegate._core.source import TopicPartition
 from sluicegate.flow.state.changes import ChangeLog
-from sluicegate.flow.state.codec import JsonState
-from sluicegate.flow.state.store import KeptStore
+from sluicegate.flow.state.store import JsonState, KeptStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from sluicegate import PositionLost
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.source import Record
 from sluicegate.consumer import Consumer, MemoryLog, MemorySource
-from sluicegate.consumer.jobs import state_keeping
+from sluicegate.consumer.jobs import event_run as state_keeping
 from sluicegate.kafka import KafkaRecord, KafkaSink
 from sluicegate.postgres import PostgresStreamSource
 

@@ -32,7 +32,7 @@ from sluicegate import (
 from sluicegate.kafka import KafkaSink
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import LoopClock
-from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,8 +13,7 @@ from sluicegate.consumer import Position, TopicPartition
 from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.client.options import MemberOptions
 from sluicegate.kafka.client.session import Session
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.subject import News, RecordingHost
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka

@@ -8,8 +8,7 @@ import pytest
 from tests.kafka.source.kafka_help import new_name, new_topic
 
 from sluicegate.kafka import KafkaSource
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.subject import News, RecordingHost
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka

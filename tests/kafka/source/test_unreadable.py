@@ -11,7 +11,7 @@ from tests.kafka.source.kafka_help import new_name, new_topic
 
 from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.client.session import Session
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

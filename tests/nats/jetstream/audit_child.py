@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate import Message
-    from sluicegate._core.consumer_observer import ClaimChange
+    from sluicegate._core.observer import ClaimChange
     from sluicegate.consumer import Result, TopicPartition
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sluicegate import Message
     from sluicegate._core.source import ClaimHost
-    from sluicegate.consumer.results import Result
+    from sluicegate.consumer.handling.results import Result
     from sluicegate.testing import EmbeddedNats
 
 

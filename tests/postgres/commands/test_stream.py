@@ -15,7 +15,7 @@ from tests.postgres.streams.served_help import consumed, served, stored_offsets
 from sluicegate.cli import main
 from sluicegate.postgres.commands import messages, output
 from sluicegate.postgres.streams import options
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -21,9 +21,8 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from sluicegate.testing.servers import processes
-from sluicegate.testing.servers.guarded import GuardedFolder
-from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers import guard as processes
+from sluicegate.testing.servers.program import GuardedFolder, free_port
 from sluicegate.testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate.postgres import PostgresStreamSource
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     import pytest

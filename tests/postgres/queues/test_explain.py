@@ -261,6 +261,6 @@ async def handled_by_consumer(log: Log, trouble: str | None) -> list[int]:
     async def handle(message: Message) -> None:
         found.append(json.loads(message.value))
 
-    await Consumer(source, name="test").receive(handle)
+    await Consumer(source, name="test").run(handle)
     assert source.trouble is None if trouble is None else trouble in str(source.trouble)
     return sorted(found)

@@ -15,8 +15,8 @@ from sluicegate import ConfigError
 from sluicegate.cli import main
 from sluicegate.postgres import check_streams, install_streams, upgrade_streams
 from sluicegate.postgres.schema.check import check
-from sluicegate.postgres.schema.history import migrations, newest
 from sluicegate.postgres.schema.installation import install
+from sluicegate.postgres.schema.opened import migrations, newest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -12,7 +12,7 @@ import pytest
 from tests.postgres.sink.postgres_help import batch_of, database, outcomes, proxied
 
 from sluicegate import Outcome, PermanentError, UnavailableError, UnknownOutcomeError, send
-from sluicegate.postgres.sink.writing.packing import PAUSE
+from sluicegate.postgres.sink.encoding import PAUSE
 
 if TYPE_CHECKING:
     from sluicegate import LoopClock

@@ -19,7 +19,7 @@ from sluicegate import (
     UnavailableError,
     send,
 )
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
 from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:

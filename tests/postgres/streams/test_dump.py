@@ -12,7 +12,7 @@ from tests.postgres.streams.log_help import Log, role
 
 from sluicegate.postgres import install_streams
 from sluicegate.postgres.schema.check import check
-from sluicegate.postgres.schema.mark_class import taken_classes
+from sluicegate.postgres.schema.installation import taken_classes
 
 if TYPE_CHECKING:
     from pathlib import Path

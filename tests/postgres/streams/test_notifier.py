@@ -12,7 +12,7 @@ import pytest
 
 from sluicegate import RowBatch, send
 from sluicegate.postgres import NewMessage, PostgresStreamSink, StreamLog
-from sluicegate.postgres.client.notifier import EVERY
+from sluicegate.postgres.client.notifications import EVERY
 from sluicegate.postgres.streams.log import StreamNotifier, channel_of
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from tests.postgres.streams.log_help import Log, append, fresh_name, role
 
 from sluicegate import ConfigError
 from sluicegate.postgres import check_streams, install_streams, upgrade_streams
-from sluicegate.postgres.schema.history import migrations
 from sluicegate.postgres.schema.objects import schema_objects
-from sluicegate.postgres.schema.opened import opened_schema
+from sluicegate.postgres.schema.opened import migrations, opened_schema
 from sluicegate.postgres.schema.rights import FOR_THE_OWNER, GRANTS
 
 if TYPE_CHECKING:

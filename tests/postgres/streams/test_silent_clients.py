@@ -25,7 +25,7 @@ from sluicegate import (
 )
 from sluicegate._core.park_store import ParkedRecord
 from sluicegate._core.positions import PositionUnit
-from sluicegate._core.runtime.closing import close_within
+from sluicegate._core.runtime.threads import close_within
 from sluicegate._core.source import Position, TopicPartition
 from sluicegate._core.subscriptions import Move, SubscriptionStart, slot_lock
 from sluicegate.cli import main

@@ -10,9 +10,8 @@ from tests.postgres.streams.log_help import Log, role
 
 from sluicegate import UnavailableError
 from sluicegate.postgres import install_streams, upgrade_streams
-from sluicegate.postgres.schema.history import Migration, migrations, newest
 from sluicegate.postgres.schema.installation import upgrade
-from sluicegate.postgres.schema.opened import opened_schema
+from sluicegate.postgres.schema.opened import Migration, migrations, newest, opened_schema
 
 if TYPE_CHECKING:
     from sluicegate._core.clock import LoopClock

@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from sluicegate._core import maven as _maven
+from sluicegate._core import cache as _maven
 from sluicegate._core.errors import MissingJars
 from sluicegate.testing.servers.require import EmbeddedUnavailable
 

@@ -12,8 +12,7 @@ from redis.asyncio import Redis
 from tests.examples.example import load
 
 from sluicegate.consumer import CountsLag, Position
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.reader import ClaimReader
+from sluicegate.testing.conformance.source.subject import ClaimReader, RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -31,9 +31,8 @@ from sluicegate._core.decorator import WrappingSink
 from sluicegate._core.staging import Epoch, staged
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import DeadLettersError, SparkWriteReport, write_dataframe
-from sluicegate.spark.driver.content import Content
-from sluicegate.spark.levels.atomic import write_atomically
-from sluicegate.spark.levels.runs import Ran
+from sluicegate.spark.content import Content
+from sluicegate.spark.levels import Ran, write_atomically
 from sluicegate.spark.report import UnitReport
 from sluicegate.testing import embedded_postgres
 from sluicegate.testing.servers.require import there_or_skip

@@ -42,10 +42,8 @@ def test_objects_are_checked_without_their_store(tmp_path: Path) -> None:
         Pipeline.read(file).validate(environment={})
     told = str(caught.value).replace(str(file), "").splitlines()
     assert len(told) == 2
-    assert told[0].startswith(":13: sinks.files.compression: compression='rar': must be one of")
-    assert told[1].startswith(
-        ":18: sinks.letters.url: url='ftp://...': must be a URL such as s3://"
-    )
+    assert told[0].startswith(": sinks.files.compression: compression='rar': must be one of")
+    assert told[1].startswith(": sinks.letters.url: url='ftp://...': must be a URL such as s3://")
 
 
 def test_objects_are_explained_without_their_secrets(tmp_path: Path) -> None:

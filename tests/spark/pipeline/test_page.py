@@ -87,9 +87,9 @@ def test_a_pipeline_can_say_whatever_a_write_takes() -> None:
     """Its choices are those of `write_dataframe`, and none is missing."""
     pytest.importorskip("pyspark")
     from sluicegate.spark import write_dataframe
-    from sluicegate.spark.driver.job import DeadLetters
-    from sluicegate.spark.levels.level import DeliveryLevel, WriteMode
+    from sluicegate.spark.levels import DeliveryLevel, WriteMode
     from sluicegate.spark.task.key_failure import OnKeyFailure
+    from sluicegate.spark.write import DeadLetters
 
     own = get_type_hints(Write)
     assert set(signature(write_dataframe).parameters) - ELSEWHERE <= set(own)

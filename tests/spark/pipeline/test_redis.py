@@ -43,11 +43,14 @@ def test_a_stream_is_checked_without_a_server(tmp_path: Path) -> None:
     file.write_text(REDIS)
     with pytest.raises(PipelineError) as caught:
         Pipeline.read(file).validate(environment={})
-    assert str(caught.value).replace(str(file), "").splitlines() == [
-        ":13: sinks.stream.stream_field: there is no column 'shopp'; did you mean 'shop'?",
-        ":16: sinks.stream.maxlen: maxlen=0: must be a whole number of at least 1",
-        ":18: sinks.nowhere: url=None: must be given, or client=; is an environment variable not set?",
-    ]
+    told = str(caught.value).replace(str(file), "").splitlines()
+    assert sorted(told) == sorted(
+        [
+            ": sinks.stream.stream_field: there is no column 'shopp'; did you mean 'shop'?",
+            ": sinks.stream.maxlen: maxlen=0: must be a whole number of at least 1",
+            ": sinks.nowhere: url=None: must be given, or client=; is an environment variable not set?",
+        ]
+    )
 
 
 def test_a_stream_is_explained_without_its_secrets(tmp_path: Path) -> None:

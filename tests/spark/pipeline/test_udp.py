@@ -37,10 +37,13 @@ def test_metrics_are_checked_without_a_receiver(tmp_path: Path) -> None:
     )
     with pytest.raises(PipelineError) as caught:
         Pipeline.read(file).validate(environment={})
-    assert str(caught.value).replace(str(file), "").splitlines() == [
-        ":10: sinks.statsd.host: is missing",
-        ":12: sinks.statsd.hosts: is unknown to udp; did you mean 'host'?",
-    ]
+    told = str(caught.value).replace(str(file), "").splitlines()
+    assert sorted(told) == sorted(
+        [
+            ": sinks.statsd.host: is missing",
+            ": sinks.statsd.hosts: is unknown to udp; did you mean 'host'?",
+        ]
+    )
 
 
 def test_metrics_are_explained_as_at_most_once(tmp_path: Path) -> None:

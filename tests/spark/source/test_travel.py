@@ -19,7 +19,7 @@ from pyspark import cloudpickle as pysparks
 
 from sluicegate import Batch, NotPicklableError, stack
 from sluicegate.spark import write_dataframe
-from sluicegate.spark.values.travel import Traveller, description, load
+from sluicegate.spark.description import Traveller, description, load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import codecs
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core import checks
 from ..._core.checks import bad
-from .csv_rows import CsvReader
-from .finding import FileSet
-from .forms import form_of, need_pyarrow
-from .lines import LineReader
-from .streams import FileBytes
+from ..._core.clock import CountedSignal, Signal
+from .finding import FileSet, form_of, need_pyarrow
+from .readers import CsvReader, FileBytes, LineReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import timedelta
 
-    from .chunks import RowReader
-    from .forms import Format
-    from .identity import Recorded
-    from .places import Mark
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost
+    from ..._core.subscriptions import SubscriptionLocks
+    from .finding import Format, Recorded
+    from .readers import RowReader
+
 
 _FORMATS = ("auto", "ndjson", "csv", "parquet")
 
@@ -40,7 +40,6 @@ class FileOptions:
     encoding: str
     files_at_once: int
     max_row_bytes: int
-    follow: bool
     ends: bool
     poll: float
 
@@ -56,8 +55,7 @@ class FileOptions:
         encoding: str,
         files_at_once: int,
         max_row_bytes: int,
-        follow: bool,
-        ends: bool | None,
+        ends: bool,
         poll: float | timedelta,
     ) -> FileOptions:
         """Check the arguments.
@@ -67,11 +65,6 @@ class FileOptions:
         chosen = checks.choice("format", format, _FORMATS)
         if chosen == "parquet":
             need_pyarrow()
-        checks.flag("follow", follow)
-        if follow and chosen not in {"auto", "ndjson"}:
-            raise bad("follow", follow, "only NDJSON can grow while it is read")
-        if follow and ends:
-            raise bad("ends", ends, "a source that follows its files does not end")
         rule = "must be the name of a column, or a function of a row's value"
         if key is not None and not isinstance(key, str):
             key = checks.function("key", key, rule)
@@ -84,8 +77,7 @@ class FileOptions:
             encoding=_encoding(encoding),
             files_at_once=checks.count("files_at_once", files_at_once),
             max_row_bytes=checks.count("max_row_bytes", max_row_bytes),
-            follow=follow,
-            ends=not follow if ends is None else checks.flag("ends", ends),
+            ends=checks.flag("ends", ends),
             poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
         )
 
@@ -100,13 +92,13 @@ class FileOptions:
             return lambda line: _field(line, key)
         return lambda row: row.get(key)
 
-    def open(self, root: Path, recorded: Recorded, start: int, mark: Mark | None) -> RowReader:
+    def open(self, root: Path, recorded: Recorded, start: int) -> RowReader:
         """Open a file at a row. Blocks.
 
         Raises `BrokenFile`, `OSError` and the errors of `form_of`.
         """
         form = form_of(recorded.path, self.format)
-        file = FileBytes(root / recorded.path, recorded, form.compression, follow=self.follow)
+        file = FileBytes(root / recorded.path, recorded, form.compression)
         column = self.key if isinstance(self.key, str) else None
         try:
             if form.format == "parquet":
@@ -123,7 +115,7 @@ class FileOptions:
                     encoding=self.encoding,
                     column=column,
                 )
-            return LineReader(file, start, mark, most_bytes=most, follow=self.follow)
+            return LineReader(file, start, most_bytes=most)
         except BaseException:
             file.close()
             raise
@@ -155,3 +147,21 @@ def _field(line: bytes, name: str) -> object:
     except (ValueError, RecursionError):
         return None
     return cast("dict[str, object]", found).get(name) if isinstance(found, dict) else None
+
+
+# -- shared objects --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FileParts:
+    """Options, the directory, the provider's locks, the host, the clock and the signals."""
+
+    options: FileOptions
+    root: Path
+    locks: SubscriptionLocks | None
+    host: ClaimHost
+    clock: Clock
+    news: Signal = field(default_factory=Signal)
+    """Fires when there are rows to deliver, or at the end."""
+    wake: CountedSignal = field(default_factory=CountedSignal)
+    """Fires when the tasks should begin their next round."""

@@ -10,13 +10,11 @@ from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user, opened
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities, SourceTraits, Troubles
 from ..._core.subscriptions import KeptWithLog, SubscriptionLocks, SubscriptionState
-from ..._core.troubles import Troubles
 from ..subscriptions import SQLiteSubscriptions
 from .holding import logger
-from .options import FileOptions
-from .parts import FileParts
+from .options import FileOptions, FileParts
 from .subscription import OpenFiles
 
 if TYPE_CHECKING:
@@ -81,10 +79,8 @@ class FileSource:
         encoding: the encoding of CSV files; default UTF-8.
         max_row_bytes: the most bytes in a line of NDJSON or a row of CSV; default 16 MiB. A longer
             row is damage.
-        follow: whether NDJSON files grow. Appended lines are read once they have a line end, and no
-            file is ever finished.
-        ends: whether the source ends when all files are read; default: true unless `follow` is set.
-        poll: seconds between checks for new files, and for new lines in followed files; default 1.
+        ends: whether the source ends when all files are read; default `True`.
+        poll: seconds between checks for new files; default 1.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` for `format="parquet"` without
@@ -109,8 +105,7 @@ class FileSource:
         csv_options: Mapping[str, Any] | None = None,
         encoding: str = "utf-8",
         max_row_bytes: int = 16 << 20,
-        follow: bool = False,
-        ends: bool | None = None,
+        ends: bool = True,
         poll: float | timedelta = 1.0,
         clock: Clock | None = None,
     ) -> None:
@@ -123,7 +118,6 @@ class FileSource:
             encoding=encoding,
             files_at_once=files_at_once,
             max_row_bytes=max_row_bytes,
-            follow=follow,
             ends=ends,
             poll=poll,
         )
@@ -159,7 +153,7 @@ class FileSource:
             troubles = Troubles(host, options.subscription, logger)
             parts = FileParts(options, options.files.root, locks, host, self._clock)
             files = self._files = OpenFiles(parts, state, troubles)
-            stack.callback(self._closed)
+            stack.callback(self._forget)
             await stack.enter_async_context(files.running())
             yield
 
@@ -169,7 +163,7 @@ class FileSource:
             raise bad("path", str(self._options.files), f"there is no directory {root}")
         return SQLiteSubscriptions(root / STATE, lease=LEASE)
 
-    def _closed(self) -> None:
+    def _forget(self) -> None:
         self._files = None
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:

@@ -11,17 +11,15 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from ..._core import told
-from ...cli.confirm import confirmed
+from ..._core.logs import for_log
+from ...cli.console import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination, confirmed
 from ...cli.dlq.output import say
-from ...cli.exits import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination
 from ...cli.named import UseError, named
-from ...consumer.handlers import as_handler
-from ...consumer.replayed import handle_again
+from ...consumer.handling.handlers import as_handler
+from ...consumer.lanes.message import handle_again
 from ...letters.text import printable
 from ..client.access import Access, need_asyncpg
-from ..schema.connected import connected_to_log
-from ..schema.opened import check_schema_name
+from ..schema.opened import check_schema_name, connected_to_log
 from ..streams.log_reader import LogReader
 from ..streams.reading import PAGE_BYTES
 from ..streams.retention import Deleted, StreamRetention
@@ -160,7 +158,7 @@ async def replay(options: argparse.Namespace) -> int:
     if failure is None:
         say(f"replayed: {progress.handled} messages")
         return OK
-    why = told.for_log(failure)
+    why = for_log(failure)
     say(f"stopped at message {progress.running}: {why}; {progress}; {progress.continued}")
     return INCOMPLETE
 

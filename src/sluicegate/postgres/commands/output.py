@@ -12,12 +12,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.errors import SluicegateError
-from ..._core.told import text_of
-from ...cli.dlq.output import encodable, say
-from ...cli.exits import BAD_USE
+from ..._core.text import text_of
+from ...cli.console import BAD_USE, encodable
+from ...cli.dlq.output import say
 from ...cli.named import UseError
 from ...letters.text import as_json, printable, without_secrets
-from ..schema.queue_contents import LOST_JOBS
+from ..schema.contents import LOST_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ...cli.dlq.output import encodable, say
-from ...cli.exits import FAILED, OK
-from ...cli.group import Group
-from ...cli.parser import DSN
+from ...cli.console import FAILED, OK, encodable
+from ...cli.dlq.output import say
+from ...cli.parser import DSN, Group
 from ...letters.text import printable
 from ..schema.administration import check_streams, install_streams, upgrade_streams
 from ..schema.opened import DEFAULT_SCHEMA
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from typing import Any
 
-    from ...cli.group import Counts
-    from ...cli.parser import Parser
-    from ..schema.problems import SchemaProblem
+    from ...cli.parser import Counts, Parser
+    from ..schema.objects import SchemaProblem
 
 
 def pg(options: argparse.Namespace) -> int:

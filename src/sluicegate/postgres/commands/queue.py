@@ -11,12 +11,10 @@ import asyncio
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...cli.confirm import confirmed
+from ...cli.console import BAD_USE, OK, confirmed
 from ...cli.dlq.output import say
-from ...cli.exits import BAD_USE, OK
-from ...cli.group import Group
 from ...cli.named import UseError
-from ...cli.parser import DSN
+from ...cli.parser import DSN, Group
 from ...letters.text import printable
 from ..queues.admin import QueueAdmin
 from ..queues.settings import QueueSettings

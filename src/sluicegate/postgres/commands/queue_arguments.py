@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...cli.parser import DSN
-from ...cli.when import age, when
+from ...cli.parser import DSN, age, when
 from ..queues.admin import STATS_TO
 from ..queues.queries import STATES
 from ..queues.ring import SLOTS
@@ -16,8 +15,7 @@ from ..schema.opened import DEFAULT_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ...cli.group import Counts
-    from ...cli.parser import Parser
+    from ...cli.parser import Counts, Parser
 
     _Option = tuple[str, dict[str, Any]]
     Parse = Callable[[str], Any]

@@ -11,13 +11,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.subscriptions import SLOTS
-from ...cli.confirm import confirmed
+from ...cli.console import BAD_USE, OK, confirmed
 from ...cli.dlq.output import say
-from ...cli.exits import BAD_USE, OK
-from ...cli.group import Group
 from ...cli.named import UseError
-from ...cli.parser import DSN
-from ...cli.when import when
+from ...cli.parser import DSN, Group, when
 from ...letters.text import printable
 from ..schema.opened import DEFAULT_SCHEMA
 from ..streams.admin import COUNT_TO, SubscriptionAdmin
@@ -27,8 +24,7 @@ from .output import answer, print_json, print_lag, print_lag_of_slots, print_rep
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from ...cli.group import Counts
-    from ...cli.parser import Parser
+    from ...cli.parser import Counts, Parser
     from ..streams.admin import ResetPoint
     from ..streams.stats import SubscriptionReport
 

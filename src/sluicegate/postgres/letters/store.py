@@ -14,10 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..._core import told
 from ..._core.errors import SinkError, UnavailableError
-from ...letters.letter import ERROR, INTERRUPTED, PENDING, NoLetterError, letter_of
-from ...letters.record import DeadLetterRecord
+from ..._core.logs import for_log
+from ...letters.letter import (
+    ERROR,
+    INTERRUPTED,
+    PENDING,
+    DeadLetterRecord,
+    NoLetterError,
+    letter_of,
+)
 from ...letters.store import StoreError, Unreadable
 from ..client.access import access_of, connect
 from ..client.answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive
@@ -269,7 +275,7 @@ class LetterConnection:
 
     def text_of(self, error: BaseException) -> str:
         """Return an error's text without item values."""
-        return told.for_log(error).partition(": ")[2] or type(error).__name__
+        return for_log(error).partition(": ")[2] or type(error).__name__
 
 
 _FIND = """

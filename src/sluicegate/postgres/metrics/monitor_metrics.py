@@ -10,7 +10,7 @@ from ..records.monitor import MonitorObserver
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...telemetry.event_observer import Instruments
+    from ...telemetry.observers import Instruments
 
 
 class MonitorMetricsObserver(MonitorObserver):

@@ -18,8 +18,8 @@ from ..._core.errors import ConfigError, RefusedError
 from ..._core.keywords import known_arguments
 from ..client.answers import ANSWER_TIMEOUT
 from ..records.access import SchemaAccess, SchemaObject
+from ..schema.contents import LOST_JOBS
 from ..schema.opened import DEFAULT_SCHEMA
-from ..schema.queue_contents import LOST_JOBS
 from .contents import COUNT_TO, JobAdmin, LaneAdmin
 from .queries import STATES, QueueQueries
 from .report import QueueReport

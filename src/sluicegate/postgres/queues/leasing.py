@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..._core import checks
-from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.classify import caused
 from ..._core.errors import UnavailableError
 from ..client.errors import sqlstate
 from ..client.names import quoted
 from ..records.values import milliseconds
+from ..schema.contents import WITHOUT_LANE
 from ..schema.opened import check_schema_name, opened_schema
-from ..schema.queue_contents import WITHOUT_LANE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..schema.queue_contents import LOOKED_AT, WITHOUT_LANE
+from ..schema.contents import LOOKED_AT, WITHOUT_LANE
 from .ring import gaps
 from .settings import COLUMNS, QueueSettings
 from .stats import LaneStats, MemberStats, OpenTransaction, QueueStats, RangeStats, StoredQueue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..schema.queue_contents import LOST_JOBS
+from ..schema.contents import LOST_JOBS
 from .ring import gaps
 
 if TYPE_CHECKING:

@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import PositionLost, UnavailableError
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
-from ..._core.told import for_log, storable, text_of
+from ..._core.logs import for_log, storable
+from ..._core.runtime.threads import close_within
+from ..._core.text import text_of
+from ...cli.console import say
 from ..records.source import RETRY_TO, Serving, logger
-from ..schema.queue_contents import LOST_JOBS
+from ..schema.contents import LOST_JOBS
 from .leases import RETURNED, LeaseBook, LeaseMove
 from .leasing import Member, Settlement
 

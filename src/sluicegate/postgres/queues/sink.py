@@ -12,21 +12,20 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
-from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.classify import caused
 from ..._core.errors import (
     ThrottledError,
 )
 from ..._core.keywords import known_arguments
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
-from ..._core.sink import Capabilities
+from ..._core.sink import Capabilities, WriteResult
 from ..client.answers import transaction
 from ..client.errors import (
     message_of,
     sqlstate,
 )
-from ..client.notifier import Notifier
+from ..client.notifications import Notifier
 from ..client.refusals import refusal
 from ..records.access import NOT_INSTALLED
 from ..records.sink import GivenRecords, RecordSink, RecordWrite, getters
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter
     from ..client.access import PoolFactory, PostgresAccess
     from ..client.connections import Connections
     from ..client.statements import Statements

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..._core import checks
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import (
     ClosedError,
     ConfigError,
@@ -16,14 +16,13 @@ from ..._core.errors import (
     UnavailableError,
 )
 from ..._core.opening import Openable
-from ..._core.told import text_of
+from ..._core.text import text_of
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.errors import LOCK_NOT_AVAILABLE, is_lost, shown, sqlstate
 from ..client.names import quoted
 from ..client.refusals import refusal, repair_of
-from ..schema.connected import connected_to_log
-from ..schema.opened import check_schema_name
+from ..schema.opened import check_schema_name, connected_to_log
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Sequence

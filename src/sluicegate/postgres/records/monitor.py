@@ -18,9 +18,9 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK, LoopClock
 from ..._core.errors import ClosedError
+from ..._core.logs import for_log
 from ..._core.observer import Watchers
-from ..._core.say import say
-from ..._core.told import for_log
+from ...cli.console import say
 from ..client.connections import Connections
 from ..schema.opened import opened_schema
 from .access import SchemaObject

@@ -21,11 +21,10 @@ from uuid import UUID, uuid5
 from ..._core.batch import RowBatch
 from ..._core.errors import ConfigError, ErrorClass, MissingExtra, RefusedError
 from ..._core.order.keys import accepted
-from ..._core.order.stopped import stopped_behind
-from ..._core.result import WriteResult
-from ..._core.told import text_of
-from ..._core.values.encoding import item_error
-from ..._core.values.fields import getter
+from ..._core.order.left_out import stopped_behind
+from ..._core.sink import WriteResult
+from ..._core.text import text_of
+from ..._core.values.encoding import getter, item_error
 from ..client.answers import transaction
 from ..client.connections import Connections
 from ..client.errors import (
@@ -53,9 +52,9 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.outcome import Outcome
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter
     from ..client.access import PoolFactory, PostgresAccess, Prepared
-    from ..client.notifier import Notifier
+    from ..client.notifications import Notifier
     from ..client.statements import Statements
 
 ColumnsT = TypeVar("ColumnsT")

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..._core import checks
 from ..._core.clock import CountedSignal
 from ..._core.errors import ClosedError, ConfigError
+from ..._core.logs import for_log
 from ..._core.opening import only_user
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log, text_of
-from ..._core.troubles import Troubles
+from ..._core.source import Troubles
+from ..._core.text import text_of
+from ...cli.console import say
 from ..client.access import Access, need_asyncpg
 from ..client.connections import Connections
-from ..client.waking import Waker
+from ..client.notifications import Waker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence

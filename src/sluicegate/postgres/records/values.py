@@ -15,7 +15,7 @@ from uuid import UUID
 
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
-from ..._core.told import text_of
+from ..._core.text import text_of
 from ..._core.values.encoding import json_texts, to_json
 
 if TYPE_CHECKING:

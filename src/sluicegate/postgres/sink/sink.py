@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ..._core import checks
-from ..._core.errors import ClosedError, ErrorClass
+from ..._core.errors import ClosedError, ConfigError, ErrorClass
 from ..._core.keywords import known_arguments
-from ..._core.values.column_names import column_names, optional_names
+from ..._core.values.rows import column_names, optional_names
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections
 from ..client.errors import classify_postgres
-from .open_table import OpenTable
-from .plan.strategy import WriteStrategy
-from .plan.target import Target
-from .settings import Settings, names_its_table
-from .staging.stages import Stages
-from .transactions.ledger import UnitLedger
-from .transactions.position_owner import PositionsInTable
-from .transactions.positions import PositionTable
+from .ledger import UnitLedger
+from .open_table import OpenTable, Settings
+from .positions import PositionsInTable, PositionTable
+from .stages import Stages
+from .strategy import Target, WriteStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -32,13 +30,32 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
-    from ..._core.result import WriteResult
-    from ..._core.sink import Capabilities
+    from ..._core.sink import Capabilities, WriteResult
     from ..._core.staging import Begun, Epoch, OpenStage, Stage
     from ..._core.transaction import Committed, Counts, Transaction, Unit
-    from ..._core.values.row_maker import RowFunction
+    from ..._core.values.rows import RowFunction
     from ..client.access import PoolFactory, PostgresAccess
-    from .transactions.position_owner import PositionOwner
+    from .positions import PositionOwner
+
+
+InitT = TypeVar("InitT", bound="Callable[..., None]")
+
+
+def names_its_table(init: InitT) -> InitT:
+    """Raise `ConfigError`, instead of Python's `TypeError`, if the destination is not named."""
+
+    @wraps(init)
+    def checked(*args: Any, **options: Any) -> None:
+        missing = [f"{name}=" for name in ("table", "columns") if name not in options]
+        if missing:
+            raise ConfigError(
+                f"{' and '.join(missing)} must be given: a PostgresSink writes to one table, named "
+                "by table=, and into the columns named by columns=, such as "
+                'PostgresSink(dsn, table="orders", columns=("id", "amount"))'
+            )
+        init(*args, **options)
+
+    return cast("InitT", checked)
 
 
 @known_arguments()
@@ -225,7 +242,7 @@ class PostgresSink(PositionsInTable):
         """
         if self._settings.row is not None:
             return {}
-        from .rows.types import refused_columns  # pyarrow is installed: it made the schema
+        from .rows.faults import refused_columns  # pyarrow is installed: it made the schema
 
         table = None if self._table is None else self._table.plan.table
         return refused_columns(schema, self._settings.target.columns, table)

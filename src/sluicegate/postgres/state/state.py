@@ -16,17 +16,15 @@ from ..._core.checks import bad
 from ..._core.errors import ClosedError, PositionLost, UnavailableError
 from ..._core.keywords import known_arguments
 from ..._core.source import Position
-from ...flow.state.changes import ChangeLog
-from ...flow.state.codec import check_decodes, checked_codec
-from ...flow.state.mark import StateMark, for_the_source
-from ...flow.state.positioned import PositionedState
-from ...flow.state.store import KeptStore
+from ...flow.state.changes import ChangeLog, StateMark, for_the_source
+from ...flow.state.positions import PositionedState
+from ...flow.state.store import KeptStore, check_decodes, checked_codec
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections
 from ..client.refusals import for_opening
-from ..sink.transactions.ledger import BEGIN_UNIT
-from ..sink.transactions.positions import IDLE_MOST, PositionTable
+from ..sink.ledger import BEGIN_UNIT
+from ..sink.positions import IDLE_MOST, PositionTable
 from .table import StateTable, check_mark
 
 if TYPE_CHECKING:
@@ -38,10 +36,10 @@ if TYPE_CHECKING:
 
     from ..._core.source import TopicPartition, TransactionalSource
     from ...flow.state.changes import Stored, TakenChanges
-    from ...flow.state.codec import StateCodec
-    from ...flow.state.keeper import StateKeeper
+    from ...flow.state.positions import StateKeeper
+    from ...flow.state.store import StateCodec
     from ..client.access import PoolFactory, PostgresAccess
-    from ..sink.transactions.positions import OwnedPosition
+    from ..sink.positions import OwnedPosition
 
 
 class _OpenedState(NamedTuple):

@@ -22,11 +22,11 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, PositionLost, RefusedError
 from ..._core.source import TopicPartition
-from ...flow.state.mark import StateMark, mismatch
+from ...flow.state.changes import StateMark, mismatch
 from ...flow.state.store import check_size
 from ..client.names import literal, qualified
 from ..client.types import identity
-from ..sink.transactions.creation import make_table
+from ..sink.ledger import make_table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ...flow.state.changes import Stored
-    from ..sink.transactions.positions import OwnedPosition, PositionTable
+    from ..sink.positions import OwnedPosition, PositionTable
 
 
 # ruff: noqa: S608  # only the quoted name of the table is inserted into statements

@@ -8,7 +8,7 @@ from ..._core.public import publish_all
 from ..records.access import OpenAppender
 from ..records.monitor import StreamObserver
 from ..schema.administration import check_streams, install_streams, upgrade_streams
-from ..schema.problems import SchemaProblem
+from ..schema.objects import SchemaProblem
 from ..subscriptions.parked import PostgresParkStore
 from .admin import SkippedMessage, SubscriptionAdmin
 from .log import StreamLog, StreamNotifier

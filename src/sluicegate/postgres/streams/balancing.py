@@ -25,17 +25,16 @@ import math
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
-from ..._core.say import say
+from ..._core.logs import named
 from ..._core.subscriptions import CountsMembers
-from ..._core.told import named
+from ...cli.console import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..._core.clock import Clock
-    from ..._core.source import Position
+    from ..._core.source import Position, Troubles
     from ..._core.subscriptions import Subscribed, SubscriptionLocks
-    from ..._core.troubles import Troubles
     from .holding import SlotHolder
     from .log_reader import LogReader
     from .options import StreamOptions

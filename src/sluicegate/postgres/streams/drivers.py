@@ -15,10 +15,10 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from ..._core.causes import caused, causes
 from ..._core.checks import bad
+from ..._core.classify import caused, causes
 from ..._core.errors import ConfigError, RefusedError
-from ..._core.told import text_of
+from ..._core.text import text_of
 from ..client.names import quoted
 from ..records.access import NO_RIGHT, NOT_INSTALLED
 

@@ -20,11 +20,11 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
+from ..._core.logs import for_log, named
+from ..._core.runtime.threads import close_within
 from ..._core.source import TopicPartition
 from ..._core.subscriptions import SkipsLocked, slot_lock
-from ..._core.told import for_log, named
+from ...cli.console import say
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

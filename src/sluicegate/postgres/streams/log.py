@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import MessageIdConflict, RefusedError, VersionConflict
 from ..._core.keywords import known_arguments
 from ..client.access import Access, need_asyncpg
 from ..client.connections import Connections
 from ..client.names import channel_name
-from ..client.notifier import Notifier
+from ..client.notifications import Notifier
 from ..records.access import NO_RIGHT, NOT_INSTALLED, UNIQUE
 from ..records.values import time_of
 from ..schema.opened import DEFAULT_SCHEMA, check_schema_name

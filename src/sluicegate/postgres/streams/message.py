@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
-from ..._core.causes import caused
 from ..._core.checks import bad, count
+from ..._core.classify import caused
 from ..._core.errors import ConfigError, PermanentError
 from ..._core.values.encoding import to_json
 from ..records.values import json_text, message_id, name_text, time_of

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError
+from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.told import for_log
 from ..records.source import FAILED, RETRY_TO, Serving
 from .balancing import Balancer as Looker
 from .balancing import StandingHorizon

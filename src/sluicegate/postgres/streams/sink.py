@@ -25,7 +25,7 @@ from ..._core.sink import Capabilities
 from ..client.answers import transaction
 from ..client.errors import sqlstate
 from ..client.names import quoted
-from ..client.notifier import Notifier
+from ..client.notifications import Notifier
 from ..records.access import UNIQUE
 from ..records.sink import GivenRecords, RecordSink, RecordWrite, getters
 from ..records.values import json_text, json_texts_of, name_text, time_of
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.result import WriteResult
-    from ..._core.values.fields import Getter
+    from ..._core.sink import WriteResult
+    from ..._core.values.encoding import Getter
     from ..client.access import PoolFactory, PostgresAccess
     from ..client.connections import Connections
     from ..client.statements import Statements

@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.errors import ConfigError
-from ..._core.say import say
+from ..._core.logs import for_log
 from ..._core.source import TopicPartition
 from ..._core.subscriptions import Move, SkipsLocked
-from ..._core.told import for_log
+from ...cli.console import say
 from .selection import StreamSelection
 
 if TYPE_CHECKING:

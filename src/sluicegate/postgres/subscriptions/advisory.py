@@ -21,8 +21,7 @@ from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.opening import Openable
-from ..._core.runtime.closing import close_within
-from ..._core.threads import uncut
+from ..._core.runtime.threads import close_within, uncut
 from ..client.access import Access, PostgresAccess, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections

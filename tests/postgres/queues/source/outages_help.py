@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sluicegate import Message
     from sluicegate._core.source import ClaimHost, Position, SourceClaim, TopicPartition
-    from sluicegate.consumer.results import Result
+    from sluicegate.consumer.handling.results import Result
 
 
 class Telling:

@@ -12,7 +12,7 @@ from tests.postgres.queues.source.kills_help import WITHIN, queue
 from sluicegate._core.clock import LOOP_CLOCK, wait_until
 from sluicegate.postgres import PostgresQueueSource
 from sluicegate.postgres.queues.leasing import QueueLeases
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

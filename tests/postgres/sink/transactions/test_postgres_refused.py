@@ -22,8 +22,8 @@ from sluicegate import (
     stack,
     transaction,
 )
+from sluicegate._core.logs import for_log
 from sluicegate._core.opening import opened
-from sluicegate._core.told import for_log
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

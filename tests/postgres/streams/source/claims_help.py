@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
     from sluicegate.consumer import SourceClaim, SubscriptionLocks
-    from sluicegate.testing.conformance.source.host import RecordingHost
+    from sluicegate.testing.conformance.source.subject import RecordingHost
 
 Subscriptions = MemorySubscriptions | PostgresSubscriptions
 NAME = "s"

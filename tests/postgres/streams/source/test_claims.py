@@ -23,8 +23,7 @@ from sluicegate.consumer import MemorySubscriptions, Position, slot_lock
 from sluicegate.postgres import PostgresSubscriptions
 from sluicegate.postgres.streams import options
 from sluicegate.postgres.streams.selection import slot_of
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.subject import News, RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

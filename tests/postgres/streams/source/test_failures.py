@@ -13,11 +13,11 @@ from tests.postgres.streams.log_help import Log, role
 from sluicegate import ConfigError
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresStreamSource, install_streams
-from sluicegate.postgres.client.waking import Waker
+from sluicegate.postgres.client.notifications import Waker
 from sluicegate.postgres.streams import balancing
 from sluicegate.postgres.streams.log import channel_of
 from sluicegate.postgres.streams.log_reader import LogReader
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -9,7 +9,7 @@ from tests.postgres.streams.source.stream_help import WITHIN, claim_on, source_o
 
 from sluicegate.consumer import Consumer, CountsLag, Lag, Unread
 from sluicegate.postgres.streams import serving as subscription
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     import pytest

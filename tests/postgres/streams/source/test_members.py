@@ -13,7 +13,7 @@ from tests.postgres.streams.source.test_failures import WITHIN, source
 from sluicegate import Consumer
 from sluicegate.consumer import MemorySubscriptions
 from sluicegate.postgres.streams import options
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.subject import News
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

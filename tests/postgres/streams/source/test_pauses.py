@@ -13,7 +13,7 @@ from tests.postgres.streams.source.stream_help import WITHIN, positions, source_
 from sluicegate.consumer import Consumer
 from sluicegate.postgres.streams import options
 from sluicegate.postgres.streams.selection import slot_of
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

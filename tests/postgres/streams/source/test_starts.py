@@ -19,7 +19,7 @@ from sluicegate import ConfigError
 from sluicegate.postgres import PostgresStreamSource
 from sluicegate.postgres.streams import options
 from sluicegate.postgres.subscriptions.subscriptions import PostgresSubscriptions
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
