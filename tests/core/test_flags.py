@@ -23,9 +23,7 @@ from sluicegate.objects import ObjectSink, ParquetSink
 from sluicegate.postgres import (
     JobAdmin,
     LaneAdmin,
-    PostgresQueueSink,
     PostgresQueueSource,
-    PostgresStreamSink,
     PostgresStreamSource,
     QueueAdmin,
     QueueSettings,
@@ -83,11 +81,7 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     "ParquetSink.manifest": lambda on: ParquetSink(
         "file:///tmp/objects", schema={"id": "int64"}, manifest=on
     ),
-    "PostgresQueueSink.notify": lambda on: PostgresQueueSink(DSN, queue="q", notify=on),
     "PostgresQueueSource.ends": lambda on: PostgresQueueSource(DSN, queue="q", ends=on),
-    "PostgresStreamSink.notify": lambda on: PostgresStreamSink(
-        DSN, stream="s", type="t", data="d", notify=on
-    ),
     "PostgresStreamSource.ends": lambda on: PostgresStreamSource(DSN, subscription="s", ends=on),
     "PrometheusConsumerObserver.durations": lambda on: PrometheusConsumerObserver(durations=on),
     "PrometheusConsumerObserver.exemplars": lambda on: PrometheusConsumerObserver(exemplars=on),

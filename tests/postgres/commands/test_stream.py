@@ -197,7 +197,7 @@ def test_reset(stream: Stream, point: str, expected: list[int]) -> None:
 def test_a_live_subscription_is_changed_by_force_only(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(options, "CHECK_EVERY", 0.05)
 
     async def served_meanwhile(con: Any) -> None:
         async with served(stream.log).open(host := RecordingHost()):

@@ -170,7 +170,6 @@ CLIENTS: dict[str, Client] = {
         lambda each: each.pause("s", [7]),
         lambda each: each.resume("s", [7]),
         lambda each: each.reset("s", "beginning"),
-        lambda each: each.slots("s"),
     ),
     "QueueAdmin": _client(
         QueueAdmin,

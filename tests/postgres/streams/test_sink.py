@@ -343,7 +343,6 @@ async def test_a_server_that_does_not_answer_is_unavailable(real_clock: LoopCloc
         ({"stream": None}, "stream=None"),
         ({"type": ""}, "type=''"),
         ({"data": 7}, "data=7"),
-        ({"notify": 1}, "notify=1"),
         ({"schema": "a b"}, "schema="),
         ({"dsn": "mysql://u:secret@x"}, "dsn="),
     ],

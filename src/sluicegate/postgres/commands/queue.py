@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Awaitable, Callable
 
-    Look = Callable[[argparse.Namespace, QueueAdmin], Awaitable[int]]
-    Change = Callable[[argparse.Namespace, QueueAdmin], Awaitable[int]]
+    Command = Callable[[argparse.Namespace, QueueAdmin], Awaitable[int]]
     Question = Callable[[argparse.Namespace, QueueAdmin], Awaitable[str | None]]
 
 T = TypeVar("T")
@@ -50,7 +49,7 @@ def _queue(options: argparse.Namespace) -> int:
         if question is not None and not confirmed(printable(question), yes=options.yes):
             say("nothing was changed")
             return BAD_USE
-    return asyncio.run(_run(options, {**LOOKS, **CHANGES}[name]))
+    return asyncio.run(_run(options, {**REPORTS, **CHANGES}[name]))
 
 
 async def _run(
@@ -100,7 +99,7 @@ def _say_none(options: argparse.Namespace) -> None:
     say(f"the schema {options.schema} has no queue; `sluicegate queue create` makes one")
 
 
-LOOKS: dict[str, Look] = {"list": _list, "lag": _lag, "lanes": _lanes, "explain": _explain}
+REPORTS: dict[str, Command] = {"list": _list, "lag": _lag, "lanes": _lanes, "explain": _explain}
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -263,7 +262,7 @@ async def _retain(options: argparse.Namespace, admin: QueueAdmin) -> int:
     return OK
 
 
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, Command] = {
     "create": _create,
     "alter": _alter,
     "pause": _pause,

@@ -13,11 +13,12 @@ from ..queues.settings import POISONS, QueueSettings
 from ..schema.opened import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ...cli.parser import Counts, Parser
 
-    Declare = Callable[[argparse.ArgumentParser, Counts], None]
+    _Option = tuple[str, dict[str, Any]]
+    Parse = Callable[[str], Any]
 
 
 class _Command(NamedTuple):
@@ -77,7 +78,6 @@ _COMMANDS = (
     _Command("retain", "apply the retention settings of queues", "QUEUE?"),
     _Command("drop", "delete a queue with all its kept data"),
 )
-_DEFAULT = QueueSettings()
 _TOLD = {
     "QUEUE": "the queue",
     "KEY": "the key; none for a queue with ordering_required",
@@ -87,7 +87,7 @@ _TOLD = {
 
 def queue_options(parser: Parser, counts: Counts) -> None:
     """Declare the sub-commands and their arguments."""
-    add = parser.accept_commands("queue_command")
+    add, options = parser.accept_commands("queue_command"), _options(counts)
     for each in _COMMANDS:
         example = f"sluicegate queue {each.name} {DSN} {each.example or 'mails'}"
         command = add(each.name, each.text, example)
@@ -101,8 +101,8 @@ def queue_options(parser: Parser, counts: Counts) -> None:
                 optional["default"] = ""
             told = "the queue (default: all)" if name == "QUEUE?" else _TOLD[kind]
             command.add_argument(kind.lower(), metavar=kind, help=told, **optional)
-        if each.name in _OPTIONS:
-            _OPTIONS[each.name](command, counts)
+        for option, keywords in options.get(each.name, ()):
+            command.add_argument(option, **keywords)
         command.add_argument(
             "--schema",
             default=DEFAULT_SCHEMA,
@@ -115,179 +115,171 @@ def queue_options(parser: Parser, counts: Counts) -> None:
             command.add_argument("--yes", action="store_true", help="do not ask before the change")
 
 
-def _create(command: argparse.ArgumentParser, counts: Counts) -> None:
-    poison = f"{_DEFAULT.poison}; with --ordering-required block"
-    _settings(
-        command,
-        counts,
-        {
-            "--slot-function": f" (default: {_DEFAULT.slot_function})",
-            "--poison": f" (default: {poison})",
-            "--max-attempts": f" (default: {_DEFAULT.max_attempts})",
-        },
-    )
+def _option(name: str, **keywords: Any) -> _Option:
+    return name, keywords
 
 
-def _alter(command: argparse.ArgumentParser, counts: Counts) -> None:
-    _settings(command, counts, {})
+def _options(counts: Counts) -> dict[str, Sequence[_Option]]:
+    """Return the arguments of each sub-command."""
+    count, default = counts(), QueueSettings()
+    poison = f"{default.poison}; with --ordering-required block"
+    return {
+        "create": _settings(
+            count,
+            {
+                "--slot-function": f" (default: {default.slot_function})",
+                "--poison": f" (default: {poison})",
+                "--max-attempts": f" (default: {default.max_attempts})",
+            },
+        ),
+        "alter": _settings(count, {}),
+        "lag": (
+            _option(
+                "--count-to",
+                type=count,
+                default=STATS_TO,
+                metavar="N",
+                help=f"count at most N of each (default: {STATS_TO})",
+            ),
+        ),
+        "lanes": (
+            _option("--state", choices=STATES, help="only keys in this state"),
+            _limit(count, "list at most N keys", 100),
+        ),
+        "explain": (
+            _option("--key", metavar="KEY", help="only this key"),
+            _limit(count, "explain at most N keys", 50),
+        ),
+        "unblock": (
+            _option(
+                "--skip",
+                action="store_true",
+                help="make its first job a dead letter, and continue with the next",
+            ),
+            _place(count, "a job without a key, instead of a key"),
+        ),
+        "park": (
+            _option(
+                "--reason",
+                default="parked by an operator",
+                metavar="TEXT",
+                help="the reason, for the record",
+            ),
+        ),
+        "move": (
+            _option(
+                "slots",
+                type=_slots,
+                nargs="?",
+                metavar="SLOTS",
+                help="the slots: 0-32767, or one number",
+            ),
+            _option("consumer", nargs="?", metavar="CONSUMER", help="the new owner of the slots"),
+            _option(
+                "--automatic",
+                action="store_true",
+                help="let the ranges follow the live consumers again",
+            ),
+        ),
+        "redrive": (_KEY, _place(count, "only this job"), _limit(count, "at most N")),
+        "purge": (
+            _option("what", choices=("waiting", "done", "dead"), help="which jobs"),
+            _KEY,
+            _option(
+                "--older-than",
+                type=when,
+                metavar="TIME",
+                help="only jobs enqueued, or finished, before TIME: "
+                "2026-01-31T12:00, or 90m, 12h, 7d ago",
+            ),
+        ),
+        "retain": (
+            _retention("ids", 7, "retention of the ids of enqueued jobs"),
+            _retention("clients", 90, "retention of clients and their last numbers"),
+        ),
+        "drop": (
+            _option(
+                "--force", action="store_true", help="drop it even if it has jobs or dead letters"
+            ),
+        ),
+    }
 
 
-def _settings(
-    command: argparse.ArgumentParser, counts: Counts, defaults: Mapping[str, str]
-) -> None:
-    """Declare the settings; only those given become attributes."""
-
-    def option(name: str, text: str, metavar: str, kind: Callable[[str], Any], **more: Any) -> None:
-        command.add_argument(
-            name, type=kind, metavar=metavar, help=text, default=argparse.SUPPRESS, **more
-        )
-
-    for name, text in (
-        ("--sticky", "assign keys to the consumers that own their slots"),
-        ("--ordering-required", "all jobs in strict order, with one consumer at a time"),
-    ):
-        command.add_argument(
-            name, action=argparse.BooleanOptionalAction, help=text, default=argparse.SUPPRESS
-        )
-    for name, text, words in (
-        ("--slot-function", "the hash that maps keys to slots", ("sha256", "blake3")),
-        ("--poison", "the treatment of a job that cannot be handled", POISONS),
-    ):
-        told = text + defaults.get(name, "")
-        command.add_argument(name, choices=words, help=told, default=argparse.SUPPRESS)
-    told = "leases of a job before it counts as poison" + defaults.get("--max-attempts", "")
-    option("--max-attempts", told, "N", counts())
-    option("--max-depth", "maximum number of jobs, or none", "N", _or_none(counts()))
-    option(
-        "--max-in-flight", "maximum number of concurrent leases, or none", "N", _or_none(counts())
-    )
-    option("--key-rate", "maximum job starts per second and key, or none", "RATE", _or_none(_rate))
-    option("--keep-done", "retention of handled jobs: 12h, 7d, none", "AGE", _or_none(age))
-    option("--keep-dead", "retention of dead letters: 90d, none", "AGE", _or_none(age))
+_KEY = _option("--key", metavar="KEY", help="only those of this key")
 
 
-def _lag(command: argparse.ArgumentParser, counts: Counts) -> None:
-    command.add_argument(
-        "--count-to",
-        type=counts(),
-        default=STATS_TO,
-        metavar="N",
-        help=f"count at most N of each (default: {STATS_TO})",
-    )
+def _limit(count: Parse, text: str, most: int | None = None) -> _Option:
+    told = text if most is None else f"{text} (default: {most})"
+    return _option("--limit", type=count, default=most, metavar="N", help=told)
 
 
-def _lanes(command: argparse.ArgumentParser, counts: Counts) -> None:
-    command.add_argument("--state", choices=STATES, help="only keys in this state")
-    _limit(command, counts, 100, "list at most N keys")
+def _place(count: Parse, text: str) -> _Option:
+    told = f"{text}; repeatable"
+    return _option("--place", dest="places", type=count, action="append", metavar="N", help=told)
 
 
-def _explain(command: argparse.ArgumentParser, counts: Counts) -> None:
-    command.add_argument("--key", metavar="KEY", help="only this key")
-    _limit(command, counts, 50, "explain at most N keys")
+def _retention(what: str, days: int, text: str) -> _Option:
+    told = f"{text} (default: {days}d)"
+    return _option(f"--keep-{what}", type=age, default=age(f"{days}d"), metavar="AGE", help=told)
 
 
-def _limit(command: argparse.ArgumentParser, counts: Counts, most: int, text: str) -> None:
-    told = f"{text} (default: {most})"
-    command.add_argument("--limit", type=counts(), default=most, metavar="N", help=told)
-
-
-def _unblock(command: argparse.ArgumentParser, counts: Counts) -> None:
-    command.add_argument(
-        "--skip",
-        action="store_true",
-        help="make its first job a dead letter, and continue with the next",
-    )
-    _places(command, counts, "a job without a key, instead of a key")
-
-
-def _places(command: argparse.ArgumentParser, counts: Counts, text: str) -> None:
-    command.add_argument(
-        "--place",
-        dest="places",
-        type=counts(),
-        action="append",
-        metavar="N",
-        help=f"{text}; repeatable",
-    )
-
-
-def _park(command: argparse.ArgumentParser, counts: Counts) -> None:
-    del counts
-    command.add_argument(
-        "--reason",
-        default="parked by an operator",
-        metavar="TEXT",
-        help="the reason, for the record",
-    )
-
-
-def _move(command: argparse.ArgumentParser, counts: Counts) -> None:
-    del counts
-    command.add_argument(
-        "slots", type=_slots, nargs="?", metavar="SLOTS", help="the slots: 0-32767, or one number"
-    )
-    command.add_argument(
-        "consumer", nargs="?", metavar="CONSUMER", help="the new owner of the slots"
-    )
-    command.add_argument(
-        "--automatic", action="store_true", help="let the ranges follow the live consumers again"
-    )
-
-
-def _redrive(command: argparse.ArgumentParser, counts: Counts) -> None:
-    command.add_argument("--key", metavar="KEY", help="only those of this key")
-    _places(command, counts, "only this job")
-    command.add_argument("--limit", type=counts(), metavar="N", help="at most N")
-
-
-def _purge(command: argparse.ArgumentParser, counts: Counts) -> None:
-    del counts
-    command.add_argument("what", choices=("waiting", "done", "dead"), help="which jobs")
-    command.add_argument("--key", metavar="KEY", help="only those of this key")
-    command.add_argument(
-        "--older-than",
-        type=when,
-        metavar="TIME",
-        help="only jobs enqueued, or finished, before TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
-    )
-
-
-def _retain(command: argparse.ArgumentParser, counts: Counts) -> None:
-    del counts
-    for what, days, told in (
-        ("ids", 7, "retention of the ids of enqueued jobs"),
-        ("clients", 90, "retention of clients and their last numbers"),
-    ):
-        command.add_argument(
-            f"--keep-{what}",
-            type=age,
-            default=age(f"{days}d"),
+def _settings(count: Parse, defaults: Mapping[str, str]) -> list[_Option]:
+    """Return the settings; only those given become attributes."""
+    flag = argparse.BooleanOptionalAction
+    most, kept = _or_none(count), _or_none(age)
+    found = (
+        _option("--sticky", action=flag, help="assign keys to the consumers that own their slots"),
+        _option(
+            "--ordering-required",
+            action=flag,
+            help="all jobs in strict order, with one consumer at a time",
+        ),
+        _option(
+            "--slot-function",
+            choices=("sha256", "blake3"),
+            help="the hash that maps keys to slots",
+        ),
+        _option("--poison", choices=POISONS, help="the treatment of a job that cannot be handled"),
+        _option(
+            "--max-attempts",
+            type=count,
+            metavar="N",
+            help="leases of a job before it counts as poison",
+        ),
+        _option("--max-depth", type=most, metavar="N", help="maximum number of jobs, or none"),
+        _option(
+            "--max-in-flight",
+            type=most,
+            metavar="N",
+            help="maximum number of concurrent leases, or none",
+        ),
+        _option(
+            "--key-rate",
+            type=_or_none(_rate),
+            metavar="RATE",
+            help="maximum job starts per second and key, or none",
+        ),
+        _option(
+            "--keep-done",
+            type=kept,
             metavar="AGE",
-            help=f"{told} (default: {days}d)",
-        )
-
-
-def _drop(command: argparse.ArgumentParser, counts: Counts) -> None:
-    del counts
-    command.add_argument(
-        "--force", action="store_true", help="drop it even if it has jobs or dead letters"
+            help="retention of handled jobs: 12h, 7d, none",
+        ),
+        _option(
+            "--keep-dead", type=kept, metavar="AGE", help="retention of dead letters: 90d, none"
+        ),
     )
-
-
-_OPTIONS: dict[str, Declare] = {
-    "create": _create,
-    "alter": _alter,
-    "lag": _lag,
-    "lanes": _lanes,
-    "explain": _explain,
-    "unblock": _unblock,
-    "park": _park,
-    "move": _move,
-    "redrive": _redrive,
-    "purge": _purge,
-    "retain": _retain,
-    "drop": _drop,
-}
+    return [
+        (
+            name,
+            {
+                **keywords,
+                "help": keywords["help"] + defaults.get(name, ""),
+                "default": argparse.SUPPRESS,
+            },
+        )
+        for name, keywords in found
+    ]
 
 
 def _or_none(kind: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -65,7 +65,7 @@ async def _lag(options: argparse.Namespace) -> int:
     async with _admin(options) as admin:
         found = await admin.lag(options.subscription, count_to=most)
         if options.slots:
-            slots = {name: await admin.slots(name, count_to=most) for name in found}
+            slots = {name: (await admin.explain(name, count_to=most)).slots for name in found}
             print_lag_of_slots(slots, most, in_json=in_json)
         elif found or in_json:
             print_lag(found, most, in_json=in_json)

@@ -70,7 +70,7 @@ class OpenQueue(Serving):
         self._book = LeaseBook(options.queue)
         self._member = Member(queue, options)
         self._claimer = Claimer(queue, self._book, options, clock)
-        self._look_at = math.inf
+        self._due_at = math.inf
         """The time at which a job that was put back here is due."""
         self._lost_at = -math.inf
         """The time of the next search for jobs that no claim finds."""
@@ -148,8 +148,8 @@ class OpenQueue(Serving):
                 return found
             if self._begin_claims():
                 return []
-            if self._look_at <= clock.now():
-                self._look_at = math.inf
+            if self._due_at <= clock.now():
+                self._due_at = math.inf
             if surplus := self._book.surplus:
                 worked = has_found = await self._attempt(
                     "giving jobs back", self._give_back(surplus)
@@ -175,7 +175,7 @@ class OpenQueue(Serving):
                     continue
             else:
                 delay = min(RETRY_TO, 2 * delay)
-            await wait_until(clock, min(clock.now() + delay, self._look_at), self.news)
+            await wait_until(clock, min(clock.now() + delay, self._due_at), self.news)
 
     def _begin_claims(self) -> bool:
         """Begin the claims of new leases; return whether there are any."""
@@ -202,12 +202,12 @@ class OpenQueue(Serving):
     async def _is_over(self) -> bool:
         ready: list[bool] = []
 
-        async def look() -> None:
+        async def check() -> None:
             ready.append(await self._queue.has_ready())
             if not ready[0]:
                 await self._note_lost()
 
-        return await self._attempt("checking the queue", look()) and ready == [False]
+        return await self._attempt("checking the queue", check()) and ready == [False]
 
     # -- settling ----------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class OpenQueue(Serving):
         given = {"delay": delay, "attempts": tries, "reason": reason}
         fate = await self._settle_one(claim, settled, record, action="nak", **given)
         if fate is not None:
-            self._look_at = min(self._look_at, self._clock.now() + delay)
+            self._due_at = min(self._due_at, self._clock.now() + delay)
             self.news.fire()
         return fate
 

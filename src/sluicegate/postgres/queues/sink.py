@@ -79,6 +79,7 @@ FULL_SECONDS = 1.0
 @known_arguments()
 class PostgresQueueSink(RecordSink):
     """Enqueues items as jobs of a queue in PostgreSQL. Each write is one transaction.
+    Consumers are notified of commits, at most once per 20 ms.
 
     An item that cannot become a job, or that the server refuses, fails alone with `PermanentError`;
     the other items are enqueued. The detail of an item's receipt is an `Enqueued`: the job's place
@@ -109,7 +110,6 @@ class PostgresQueueSink(RecordSink):
         queueing_lock: a string that at most one waiting job may have. While that job waits, another
             one is left out: its item is a `duplicate`, and the detail's state is `"locked"`.
             Default: none.
-        notify: whether consumers are notified of commits, at most once per 20 ms.
         pool: an asyncpg pool of the application, or a function, async or not, that returns one,
             instead of `dsn`. A pool cannot be pickled, a function can.
         close_pool: whether closing the sink closes that pool; default: only if a function returned
@@ -144,7 +144,6 @@ class PostgresQueueSink(RecordSink):
         priority: str | Callable[[Any], int | None] | None = None,
         id: str | Callable[[Any], object] | None = None,  # noqa: A002  # the name of the part
         queueing_lock: str | Callable[[Any], str | None] | None = None,
-        notify: bool = True,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,
@@ -155,7 +154,6 @@ class PostgresQueueSink(RecordSink):
         super().__init__(
             dsn,
             schema=schema,
-            notify=notify,
             pool=pool,
             close_pool=close_pool,
             pool_size=pool_size,

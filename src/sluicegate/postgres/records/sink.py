@@ -18,7 +18,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from uuid import UUID, uuid5
 
-from ..._core import checks
 from ..._core.batch import RowBatch
 from ..._core.errors import ConfigError, ErrorClass, MissingExtra, RefusedError
 from ..._core.order.keys import accepted
@@ -73,7 +72,6 @@ class RecordSink(SchemaObject):
         dsn: str | PostgresAccess | None,
         *,
         schema: str,
-        notify: bool,
         pool: Pool[Any] | PoolFactory | None,
         close_pool: bool | None,
         pool_size: int | None,
@@ -91,7 +89,6 @@ class RecordSink(SchemaObject):
             prepared_statements=prepared_statements,
             close_timeout=close_timeout,
         )
-        self._notify = checks.flag("notify", notify)
         self._notifier: Notifier | None = None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
@@ -158,9 +155,8 @@ class RecordSink(SchemaObject):
             raise
         except Exception as error:
             raise for_opening(error, self._access.place)  # noqa: B904  # the cause is set
-        if self._notify:
-            self._notifier = self._notifier_on(connections)
-            stack.push_async_callback(self._notifier.close)
+        self._notifier = self._notifier_on(connections)
+        stack.push_async_callback(self._notifier.close)
         self._connections = connections
 
     def _terminate(self) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ..client.access import PoolFactory, PostgresAccess, Prepared
     from .queries import StoredSubscription
-    from .stats import SlotStats, SubscriptionStats
+    from .stats import SubscriptionStats
 
 
 logger = logging.getLogger("sluicegate.postgres")
@@ -167,10 +167,6 @@ class SubscriptionAdmin(SchemaObject):
             )
             for name, stored in found.items()
         }
-
-    async def slots(self, subscription: str, *, count_to: int = COUNT_TO) -> list[SlotStats]:
-        """Return the state of each slot; counts at most `count_to` messages in each."""
-        return list((await self.explain(subscription, count_to=count_to)).slots)
 
     async def explain(self, subscription: str, *, count_to: int = COUNT_TO) -> SubscriptionReport:
         """Return the subscription's state in each slot, with reasons, and what holds back the horizon.

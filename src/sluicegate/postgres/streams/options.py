@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .selection import SelectedLog
 
 
-LOOK_EVERY = 1.0
+CHECK_EVERY = 1.0
 """Seconds between checks of the subscription while this process has slots."""
 
 
@@ -34,9 +34,9 @@ class StreamOptions:
     ends: bool
 
     @property
-    def look(self) -> float:
+    def check_every(self) -> float:
         """Seconds between checks of the subscription while this process has slots."""
-        return max(LOOK_EVERY, self.poll)
+        return max(CHECK_EVERY, self.poll)
 
     @classmethod
     def of(

@@ -17,9 +17,10 @@ from ..._core.errors import ConfigError
 from ..._core.logs import for_log
 from ..._core.runtime.cuts import end_if_cut
 from ..records.source import FAILED, RETRY_TO, Serving
+from .balancing import Balancer as Looker
+from .balancing import StandingHorizon
 from .holding import SlotHolder
 from .log_reader import StreamDelivery
-from .looking import Looker, StandingHorizon
 from .slots import SlotBook, StoredSlots
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class OpenStream(Serving):
         self._holder = SlotHolder(
             options, self._book, self._stored, locks=locks, host=host, clock=clock
         )
-        self._looker = Looker(
+        self._balancer = Looker(
             options,
             log,
             self._book,
@@ -81,7 +82,7 @@ class OpenStream(Serving):
         return self._run(), self._keep(), self._watch()
 
     async def _close(self) -> None:
-        await self._looker.close()
+        await self._balancer.close()
         await self._holder.close()
 
     # -- the tasks ---------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ class OpenStream(Serving):
             await state.initialize(options.subscription, start)
         positions = (await self._stored.read()).positions
         horizon = await self._log.horizon()
-        self._looker.check(positions, horizon.last)
+        self._balancer.check_positions(positions, horizon.last)
         if options.ends:
             self._over = horizon.position
         self._has_begun = True
@@ -107,7 +108,7 @@ class OpenStream(Serving):
             if not self._has_begun:
                 await self._attempt("opening", self._begin())
             heard = self.news.count
-            seconds = await self._look() if self._has_begun else None
+            seconds = await self._check() if self._has_begun else None
             if seconds is not None and not is_ready:
                 self._host.assigned({})  # without a slot the member waits, and is ready
                 is_ready = True
@@ -117,15 +118,15 @@ class OpenStream(Serving):
                 continue
             await wait_until(clock, clock.now() + (delay if seconds is None else seconds), *news)
 
-    async def _look(self) -> float | None:
+    async def _check(self) -> float | None:
         """Check the subscription; return the seconds until the next check, `None` after an error."""
         found: list[float] = []
 
-        async def look() -> None:
-            found.append(await self._looker.look())
-            await self._standing.look()
+        async def check() -> None:
+            found.append(await self._balancer.balance())
+            await self._standing.check()
 
-        return found[0] if await self._attempt("checking the subscription", look()) else None
+        return found[0] if await self._attempt("checking the subscription", check()) else None
 
     async def _keep(self) -> None:
         clock, every = self._clock, self._locks.keep_every
@@ -173,9 +174,9 @@ class OpenStream(Serving):
             await wait_until(clock, clock.now() + delay, self.news)
 
     async def _deliver(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        if self._looker.is_paused:
+        if self._balancer.is_paused:
             return []
-        paused, kept = self._looker.paused, self._holder.in_time(self._book.among(claims))
+        paused, kept = self._balancer.paused, self._holder.in_time(self._book.among(claims))
         wanted = [held for held in kept if held.slot not in paused]
         return await self._delivery.fetch(wanted, most, self._host.room_bytes)
 
@@ -217,5 +218,5 @@ class OpenStream(Serving):
         horizon = (await self._log.horizon()).position
         cursors = {each.slot: at for each, at in held.items()}
         most = COUNT_TO // len(held)
-        found = await self._log.unread(cursors, horizon, self._looker.earlier, most)
+        found = await self._log.unread(cursors, horizon, self._balancer.earlier, most)
         return {each.claim: found[each.slot] for each in held}

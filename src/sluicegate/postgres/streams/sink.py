@@ -64,6 +64,7 @@ _MORE = ", CAST($6 AS bigint[]), CAST($7 AS int[]), CAST($8 AS boolean)"
 @known_arguments()
 class PostgresStreamSink(RecordSink):
     """Appends items as messages to streams in PostgreSQL. Each write is one transaction.
+    Readers are notified of commits, at most once per 20 ms.
 
     An item that cannot become a message, or that the server refuses, fails alone with
     `PermanentError`; the other items are appended. The detail of an appended item's receipt is its
@@ -89,7 +90,6 @@ class PostgresStreamSink(RecordSink):
             function from an item to it (`NO_STREAM` if the stream must not exist, `None` for any
             version). If the actual version differs, the item fails with `VersionConflict`. Default:
             any.
-        notify: whether readers are notified of commits, at most once per 20 ms.
         pool: an asyncpg pool of the application, or a function, async or not, that returns one,
             instead of `dsn`. A pool cannot be pickled, a function can.
         close_pool: whether closing the sink closes that pool; default: only if a function returned
@@ -118,7 +118,6 @@ class PostgresStreamSink(RecordSink):
         metadata: str | Callable[[Any], Mapping[str, object] | None] | None = None,
         id: str | Callable[[Any], object] | None = None,  # noqa: A002  # the part's name
         expected: str | Callable[[Any], int | None] | None = None,
-        notify: bool = True,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,
@@ -129,7 +128,6 @@ class PostgresStreamSink(RecordSink):
         super().__init__(
             dsn,
             schema=schema,
-            notify=notify,
             pool=pool,
             close_pool=close_pool,
             pool_size=pool_size,

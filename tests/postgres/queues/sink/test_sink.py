@@ -343,7 +343,7 @@ async def test_statements_need_not_be_prepared(
 
 
 async def test_consumers_are_notified_of_new_jobs(log: Log, real_clock: LoopClock) -> None:
-    """Not of known ones, and not without `notify`."""
+    """Not of known ones."""
     await create_queue(log)
     told: asyncio.Queue[str] = asyncio.Queue()
     async with log.connected() as con:
@@ -352,8 +352,6 @@ async def test_consumers_are_notified_of_new_jobs(log: Log, real_clock: LoopCloc
             assert await send(it, RowBatch([item(None, 1, id=UUID(int=1))])) == {}
             assert await told.get() == queue_channel(log.schema)
             assert await send(it, RowBatch([item(None, 1, id=UUID(int=1))])) == {}
-        async with sink(log, notify=False) as it:
-            assert await send(it, RowBatch([item(None, 2)])) == {}
         await con.execute("SELECT 1")
         assert told.empty()
         assert queue_channel("x" * 60).startswith("sluicegate-queue:")
@@ -373,7 +371,6 @@ async def test_consumers_are_notified_of_new_jobs(log: Log, real_clock: LoopCloc
         ({"priority": 3}, "priority=3"),
         ({"id": 1}, "id=1"),
         ({"queueing_lock": 1}, "queueing_lock=1"),
-        ({"notify": 1}, "notify=1"),
         ({"schema": "a b"}, "schema="),
         ({"dsn": "mysql://u:secret@x"}, "dsn="),
     ],

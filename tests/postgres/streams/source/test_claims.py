@@ -37,7 +37,7 @@ STREAMS = ["a", "b", "c", "d"]
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make processes that share evenly look for changes at short intervals."""
-    monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(options, "CHECK_EVERY", 0.02)
 
 
 async def test_a_position_that_moved_before_the_lock_is_read_again(log: Log) -> None:

@@ -61,7 +61,7 @@ _BEYOND = (
 )
 
 
-class Looker:
+class Balancer:
     """Decides which slots this process holds."""
 
     def __init__(
@@ -93,13 +93,13 @@ class Looker:
         self.earlier: frozenset[int] = frozenset()
         """The positions that are not delivered."""
 
-    async def look(self) -> float:
+    async def balance(self) -> float:
         """Check once; return the seconds until the next check. Raises the errors of the client, the
         state and the locks, and `ConfigError` for errors that repetition cannot resolve.
         """
         subscribed = await self._stored.read()
         horizon = await self._log.horizon()
-        self.check(subscribed.positions, horizon.last)
+        self.check_positions(subscribed.positions, horizon.last)
         await self._holder.check(subscribed)
         self.earlier = subscribed.earlier
         self._take_pauses(subscribed)
@@ -108,13 +108,13 @@ class Looker:
         if (given := self._giving_up) is None or given.done():
             self._giving_up = None
             if given is not None:
-                given.result()  # its error is raised once; the next look continues
-            await self._balance(subscribed.positions, horizon.position)
+                given.result()  # its error is raised once; the next call continues
+            await self._share(subscribed.positions, horizon.position)
         options = self._options
         waits = isinstance(self._locks, CountsMembers) and len(self._book)
-        return options.look if waits else options.poll
+        return options.check_every if waits else options.poll
 
-    def check(self, positions: Mapping[int, Position], last: int) -> None:
+    def check_positions(self, positions: Mapping[int, Position], last: int) -> None:
         """Raise `ConfigError` for a position beyond the log."""
         name = self._options.subscription
         for slot, position in positions.items():
@@ -136,7 +136,7 @@ class Looker:
             log_safely(logger, logging.ERROR, _MISSED, name, missed - self._missed, missed)
         self._missed = missed
 
-    async def _balance(self, positions: Mapping[int, Position], horizon: int) -> None:
+    async def _share(self, positions: Mapping[int, Position], horizon: int) -> None:
         locks, options = self._locks, self._options
         if not isinstance(locks, CountsMembers):
             await self._take_turns(positions, horizon, options.slots_at_once)
@@ -252,7 +252,7 @@ class StandingHorizon:
         self._at = -1
         self._since = 0.0
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check once. Raises errors of the client."""
         position, last = await self._log.horizon()
         now = self._clock.now()
