@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 
-from sluicegate import ConfigError, NoSuchKey
+from sluicegate import ConfigError
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog, MemorySource, offset_map
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Nak, PoisonError
+from sluicegate.errors import NoSuchKey
 from sluicegate.testing import FakeSink
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Poisoned, finite, log_of, records
 
-from sluicegate import DeadLetterLimit
 from sluicegate._core.order.lanes import Lanes
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog
 from sluicegate.consumer.claim import Claim
 from sluicegate.consumer.letter_circuit import WINDOW, LetterCircuit
 from sluicegate.consumer.results import PoisonError
+from sluicegate.errors import DeadLetterLimit
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -24,10 +24,11 @@ from sluicegate.letters.parked import MemoryParkStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sluicegate import Batch, DeadLetterRecord
+    from sluicegate import Batch
     from sluicegate._core.park_store import ParkedRecord
     from sluicegate.consumer.explain import Explanation
     from sluicegate.consumer.message import Message
+    from sluicegate.sinks import DeadLetterRecord
     from sluicegate.testing import FakeClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "why-is-it-stuck.md"

@@ -9,11 +9,12 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from park_help import DurableParkStore, parking
 
-from sluicegate import ConfigError, NoSuchKey, SluicegateWarning
+from sluicegate import ConfigError
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog, MemorySource, Unparked
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Nak, Terminate
+from sluicegate.errors import NoSuchKey, SluicegateWarning
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.testing import FakeClock
 

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from park_help import DurableParkStore, parking
 
-from sluicegate import ConfigError, NoSuchKey
+from sluicegate import ConfigError
 from sluicegate._core.source import Position, TopicPartition
 from sluicegate.consumer import MemoryLog, MemorySource, Unparked
 from sluicegate.consumer.consumer import Consumer
 from sluicegate.consumer.results import Nak, PoisonError, Terminate, ToDeadLetter
+from sluicegate.errors import NoSuchKey
 from sluicegate.testing import FakeClock, FakeSink
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from sluicegate import (
     PermanentError,
     Retry,
     RetryPolicy,
-    StoredRowDiffers,
     UnavailableError,
     UnknownOutcomeError,
     WriteResult,
@@ -35,6 +34,7 @@ from sluicegate import (
 from sluicegate._core.outcome import Outcome
 from sluicegate.consumer import MemoryLog, MemorySource, Skip
 from sluicegate.consumer.poison import STRATEGIES
+from sluicegate.errors import StoredRowDiffers
 from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import FakeClock

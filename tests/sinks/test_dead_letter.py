@@ -11,11 +11,8 @@ import tenacity
 
 from sluicegate import (
     Batcher,
-    BatcherBroken,
     ConfigError,
     DeadLetter,
-    DeadLetterLimit,
-    DeadLetterRecord,
     Limits,
     Outcome,
     PermanentError,
@@ -25,7 +22,8 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.errors import ErrorClass
-from sluicegate.sinks import MemorySink
+from sluicegate.errors import BatcherBroken, DeadLetterLimit
+from sluicegate.sinks import DeadLetterRecord, MemorySink
 from sluicegate.testing import DedupSink, ScriptedSink, fail, ok, partial
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from tests.telemetry.scenes import every_state
 from tests.telemetry.test_prometheus import NAMES
 from tests.telemetry.test_tenants import TENANT_NAMES
 
-from sluicegate import Batcher, ConfigError, Limits, Observed, Outcome, stack
-from sluicegate.telemetry import OpenTelemetryObserver, PrometheusObserver
+from sluicegate import Batcher, ConfigError, Limits, Outcome, stack
+from sluicegate.telemetry import Observed, OpenTelemetryObserver, PrometheusObserver
 from sluicegate.telemetry._tenants import OTHER
 from sluicegate.telemetry.definitions import (
     COUNTERS,
@@ -35,7 +35,7 @@ from sluicegate.testing import BlockingSink, FakeSink
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import FakeClock
 
 Series = tuple[str, frozenset[tuple[str, str]]]

@@ -118,4 +118,4 @@ class DeadLetterRecord(MakesForm, Generic[T]):
         return tuple(row[name] for name in self.COLUMNS)
 
 
-publish("sluicegate", DeadLetterRecord)
+publish("sluicegate.sinks", DeadLetterRecord)

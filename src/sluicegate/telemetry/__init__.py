@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .._core.public import later, publish, publish_all
+from .._core.public import later, publish_all
 from .consumer_metrics import PrometheusConsumerObserver
 from .observed import Metrics, Observed
 from .prometheus import PrometheusObserver
@@ -37,5 +37,4 @@ __all__ = [
     "traced",
 ]
 
-publish("sluicegate", Metrics, Observed, Tracing)
 publish_all(__name__)

@@ -13,7 +13,7 @@ from sluicegate.files.source.places import End
 from sluicegate.files.source.reading import FileReading
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 class Rows:

@@ -16,11 +16,11 @@ from tests.kafka.source.kafka_help import fill, new_topic, produce, stored
 from tests.kafka.source.proxy_help import Api, proxied
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
-from sluicegate import PositionLost
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.source import Record
 from sluicegate.consumer import Consumer, MemoryLog, MemorySource
 from sluicegate.consumer.jobs import state_keeping
+from sluicegate.errors import PositionLost
 from sluicegate.kafka import KafkaRecord, KafkaSink
 from sluicegate.postgres import PostgresStreamSource
 

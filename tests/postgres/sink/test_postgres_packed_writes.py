@@ -15,7 +15,7 @@ from sluicegate import Outcome, PermanentError, UnavailableError, UnknownOutcome
 from sluicegate.postgres.sink.writing.packing import PAUSE
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 COLUMNS = ("id", "word", "moment")

@@ -21,7 +21,7 @@ from tests.postgres.sink.postgres_help import batch_of, database, outcomes, writ
 from tests.postgres.streams.log_help import Log, fresh_name, role
 from tests.postgres.versions.servers import VERSIONS, programs
 
-from sluicegate import DeadLetterRecord, Outcome, Unit, send, transaction
+from sluicegate import Outcome, send, transaction
 from sluicegate._core.staging import Epoch
 from sluicegate._core.transaction import Counts
 from sluicegate.cli import main
@@ -33,6 +33,7 @@ from sluicegate.postgres import (
     install_streams,
 )
 from sluicegate.postgres.server import embedded_postgres
+from sluicegate.sinks import DeadLetterRecord, Unit
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:

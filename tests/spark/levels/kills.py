@@ -35,7 +35,8 @@ from sluicegate.spark import foreach_batch, write_dataframe
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
-    from sluicegate import Committed, PositionUnit, Transaction, Unit
+    from sluicegate._core.positions import PositionUnit
+    from sluicegate.sinks import Committed, Transaction, Unit
     from sluicegate.testing import EmbeddedPostgres
 
 Row = tuple[int, int, int]

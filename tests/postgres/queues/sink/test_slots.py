@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import ConfigError, MissingExtra
+from sluicegate import ConfigError
+from sluicegate.errors import MissingExtra
 from sluicegate.postgres.queues.jobs.slots import SLOT_FUNCTIONS, SLOTS, need_slots, ring_slot
 
 if TYPE_CHECKING:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from sluicegate import ConfigError, Counts, RowBatch, StagesLost, Unit, send
+from sluicegate import ConfigError, RowBatch, send
 from sluicegate._core.staging import Begun, Epoch, Stage, staged
+from sluicegate.errors import StagesLost
 from sluicegate.postgres import PostgresAccess, PostgresSink
+from sluicegate.sinks import Counts, Unit
 from sluicegate.testing import embedded_postgres as server_of_its_own
 from sluicegate.testing.servers.require import there_or_skip
 
