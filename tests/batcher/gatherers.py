@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluicegate import Batcher, Reason
+from sluicegate import Batcher
 from sluicegate._core.clock import Clock
+from sluicegate.batcher import Reason
 from sluicegate.batcher.gathering.gatherer import Gathering, Shape
 from sluicegate.batcher.gathering.holds import Parking
 from sluicegate.batcher.gathering.keyed import KeyedGatherer

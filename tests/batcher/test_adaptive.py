@@ -12,18 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate import (
-    Adaptive,
-    CircuitOpenError,
     ConfigError,
     ErrorClass,
     Limits,
     PermanentError,
     ThrottledError,
-    TimedOutError,
-    TooLargeError,
     TransientError,
     UnavailableError,
 )
+from sluicegate.batcher import Adaptive
 from sluicegate.batcher.adaptive import (
     HOLD,
     TRIES,
@@ -36,6 +33,7 @@ from sluicegate.batcher.adaptive import (
     WorkersControl,
 )
 from sluicegate.batcher.governor import Governor, load_of
+from sluicegate.errors import CircuitOpenError, TimedOutError, TooLargeError
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -12,26 +12,24 @@ from keyed_help import Destination, Item, key_of
 
 from helpers import Recording
 from sluicegate import (
-    Adaptive,
     Backoff,
     Batch,
     Batcher,
     CircuitBreaker,
-    Isolate,
     Limits,
     Observer,
     PermanentError,
-    RateLimit,
     Retry,
-    Tenants,
     ThrottledError,
     Timeout,
-    TooLargeError,
     TransientError,
     UnavailableError,
     WriteResult,
     stack,
 )
+from sluicegate.batcher import Adaptive, Tenants
+from sluicegate.errors import TooLargeError
+from sluicegate.sinks import Isolate, RateLimit
 from sluicegate.testing import FakeClock
 
 LIMITS = Limits(max_items=100, max_delay=0.05, workers=16, max_pending_items=4000)

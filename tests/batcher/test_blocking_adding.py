@@ -23,7 +23,6 @@ from sluicegate import (
     BlockingBatcher,
     ClosedError,
     ConfigError,
-    DeliverTimeout,
     ItemFailed,
     Limits,
     Outcome,
@@ -31,6 +30,7 @@ from sluicegate import (
 )
 from sluicegate.batcher.inbox import Inbox, InboxBatcher, InboxEntry
 from sluicegate.batcher.setup import Setup, checked_setup
+from sluicegate.errors import DeliverTimeout
 from sluicegate.testing import FakeClock
 
 

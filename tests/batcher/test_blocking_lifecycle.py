@@ -13,9 +13,7 @@ from blocking_help import PATIENCE, Plain, full, waits
 
 from sluicegate import (
     Batch,
-    BatcherBroken,
     BlockingBatcher,
-    Clock,
     ClosedError,
     ConfigError,
     DrainTimeout,
@@ -23,7 +21,8 @@ from sluicegate import (
     Limits,
     PermanentError,
 )
-from sluicegate.batcher import blocking
+from sluicegate.batcher import Clock, blocking
+from sluicegate.errors import BatcherBroken
 
 # fuse
 

@@ -28,7 +28,7 @@ from sluicegate import (
 from sluicegate._core.delivery.pacing import SHARE, SHORTEST, latest_try, next_try
 
 if TYPE_CHECKING:
-    from sluicegate import ShutdownReport
+    from sluicegate.batcher import ShutdownReport
     from sluicegate.testing import FakeClock
 
 FAULTS: dict[str, Exception] = {

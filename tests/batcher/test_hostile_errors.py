@@ -14,9 +14,7 @@ import pytest
 from sluicegate import (
     Batch,
     Batcher,
-    BatcherBroken,
     ItemFailed,
-    ItemFunctionError,
     Limits,
     Observer,
     Outcome,
@@ -26,6 +24,7 @@ from sluicegate import (
 )
 from sluicegate._core.stacking import as_sink
 from sluicegate.batcher import log
+from sluicegate.errors import BatcherBroken, ItemFunctionError
 from sluicegate.retry import Backoff, Retry
 from sluicegate.sinks import Combine, Split
 from sluicegate.testing import FakeClock, ScriptedSink, fail

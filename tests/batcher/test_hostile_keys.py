@@ -15,7 +15,6 @@ from sluicegate import (
     Limits,
     Outcome,
     PermanentError,
-    Tenants,
     WriteResult,
     gather,
 )
@@ -23,6 +22,7 @@ from sluicegate._core.batch import RowBatch
 from sluicegate._core.delivery.delivery import Delivery
 from sluicegate._core.order.keys import identity, shown
 from sluicegate._core.order.left_out import leaders
+from sluicegate.batcher import Tenants
 from sluicegate.testing import BlockingSink, FakeClock, FakeSink
 
 

@@ -20,7 +20,6 @@ import sluicegate
 from sluicegate import (
     Batch,
     Batcher,
-    BatcherBroken,
     BlockingBatcher,
     Limits,
     Observer,
@@ -34,6 +33,7 @@ from sluicegate import (
 from sluicegate.batcher.inbox import InboxBatcher
 from sluicegate.batcher.ledger import Ledger
 from sluicegate.batcher.setup import checked_setup
+from sluicegate.errors import BatcherBroken
 from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock
 

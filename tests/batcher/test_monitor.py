@@ -14,7 +14,6 @@ from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
-    DestinationStats,
     Limits,
     Observer,
     PermanentError,
@@ -26,6 +25,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.delivery.host import Condition, DestinationState
+from sluicegate.batcher import DestinationStats
 from sluicegate.batcher.monitor import EVERY, Conditions
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.testing import ScriptedSink, fail, ok

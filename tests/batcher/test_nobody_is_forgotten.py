@@ -9,17 +9,8 @@ import asyncio
 import pytest
 
 from helpers import Deaf, Gated, Recording
-from sluicegate import (
-    Batch,
-    Batcher,
-    BatcherBroken,
-    Limits,
-    Outcome,
-    PermanentError,
-    Retry,
-    TransientError,
-    stack,
-)
+from sluicegate import Batch, Batcher, Limits, Outcome, PermanentError, Retry, TransientError, stack
+from sluicegate.errors import BatcherBroken
 from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock, ScriptedSink, fail, hang
 

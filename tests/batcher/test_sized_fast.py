@@ -9,9 +9,10 @@ import pytest
 from sized_programs import SizedProgram
 from tests.seeds import run_by
 
-from sluicegate import Batcher, ItemFunctionError, ItemTooLarge, Limits, Outcome
+from sluicegate import Batcher, Limits, Outcome
 from sluicegate.batcher.gathering import window
 from sluicegate.batcher.gathering.window import NOTHING, NeedsSlowPath, Scale
+from sluicegate.errors import ItemFunctionError, ItemTooLarge
 from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:

@@ -15,11 +15,13 @@ import pytest
 from tenant_programs import log_of
 from tests.seeds import run_by
 
-from sluicegate import Batch, Batcher, ConfigError, ItemFunctionError, Limits, Outcome, Tenants
+from sluicegate import Batch, Batcher, ConfigError, Limits, Outcome
+from sluicegate.batcher import Tenants
 from sluicegate.batcher.gathering import window
 from sluicegate.batcher.gathering.tenant_queue import TenantQueue
 from sluicegate.batcher.gathering.tenants import TenantGatherer, TenantRouter
 from sluicegate.batcher.gathering.window import AddWindow
+from sluicegate.errors import ItemFunctionError
 from sluicegate.testing import BlockingSink, FakeClock, FakeSink, WouldHang
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from sluicegate import (
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from sluicegate import ShutdownReport
+    from sluicegate.batcher import ShutdownReport
 
 WEATHER = ("calm", "calm", "outage", "refusal", "throttle", "kill", "standby")
 CUT = 1.0

@@ -19,7 +19,7 @@ from sluicegate.letters.items import item_of_record
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluicegate import DeadLetterRecord
+    from sluicegate.sinks import DeadLetterRecord
     from sluicegate.testing import FakeClock
 
 _NAMES = (f"handlers_{number}" for number in itertools.count())

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of, records, running
 
-from sluicegate import DeadLetterLimit, TransientError
+from sluicegate import TransientError
 from sluicegate._core.source import Position
 from sluicegate.consumer import MemoryLog, MemorySource, Nak, Terminate, ToDeadLetter
 from sluicegate.consumer.consumer import Consumer
+from sluicegate.errors import DeadLetterLimit
 from sluicegate.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, SlowSink
 
 if TYPE_CHECKING:

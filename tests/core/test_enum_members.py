@@ -8,8 +8,10 @@ import pickle
 
 import pytest
 
-from sluicegate import CircuitState, ErrorClass, Outcome, Reason
+from sluicegate import ErrorClass, Outcome
 from sluicegate._core.delivery.host import DestinationState
+from sluicegate.batcher import Reason
+from sluicegate.retry import CircuitState
 
 HOT: list[type[enum.Enum]] = [Outcome, Reason, ErrorClass, DestinationState]
 

@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from sluicegate import (
     Batch,
     Batcher,
-    CircuitOpenError,
     ErrorClass,
     Limits,
     Outcome,
     PermanentError,
     Retry,
     RowBatch,
-    StoppedError,
     TransientError,
     UnknownOutcomeError,
     send,
@@ -31,6 +29,7 @@ from sluicegate import (
 from sluicegate._core.classify import distinct
 from sluicegate._core.delivery.delivery import Delivery
 from sluicegate._core.delivery.states import Tries
+from sluicegate.errors import CircuitOpenError, StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.surface import PUBLIC, signature
 
-from sluicegate import Backoff, ConfigError, Metrics, Retry, Tracing
+from sluicegate import Backoff, ConfigError, Retry
 from sluicegate.clickhouse import ClickHouseSink
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
@@ -37,9 +37,11 @@ from sluicegate.postgres import (
 from sluicegate.redis import RedisSink
 from sluicegate.telemetry import (
     ConsumerTracing,
+    Metrics,
     OpenTelemetryConsumerObserver,
     PrometheusConsumerObserver,
     PrometheusObserver,
+    Tracing,
 )
 
 if TYPE_CHECKING:

@@ -11,16 +11,8 @@ from typing import Any
 
 import pytest
 
-from sluicegate import (
-    Batch,
-    Outcome,
-    PermanentError,
-    ResultMismatch,
-    RowBatch,
-    TransientError,
-    WriteResult,
-    send,
-)
+from sluicegate import Batch, Outcome, PermanentError, RowBatch, TransientError, WriteResult, send
+from sluicegate.errors import ResultMismatch
 from sluicegate.retry import Backoff, Retry
 from sluicegate.testing import FakeClock
 

@@ -14,21 +14,11 @@ import cloudpickle
 import pytest
 from tests.conformance.table import sources
 
-from sluicegate import (
-    Batch,
-    Batcher,
-    ConfigError,
-    Consumer,
-    NotPicklableError,
-    Retry,
-    RowBatch,
-    Timeout,
-    send,
-    stack,
-)
+from sluicegate import Batch, Batcher, ConfigError, Consumer, Retry, RowBatch, Timeout, send, stack
 from sluicegate._core.decorator import WrappingSink
 from sluicegate._core.opening import Openable, only_user, opened
 from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
+from sluicegate.errors import NotPicklableError
 from sluicegate.files import FileSource
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 from sluicegate.nats import JetStreamSource

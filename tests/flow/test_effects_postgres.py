@@ -13,16 +13,7 @@ from piping import P0, records
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.sink.postgres_help import proxied
 
-from sluicegate import (
-    Backoff,
-    ClosedError,
-    ConfigError,
-    RetryPolicy,
-    RowBatch,
-    Unit,
-    flow,
-    transaction,
-)
+from sluicegate import Backoff, ClosedError, ConfigError, RetryPolicy, RowBatch, flow, transaction
 from sluicegate.consumer import (
     MemoryLog,
     MemorySource,
@@ -34,7 +25,7 @@ from sluicegate.consumer import (
     ToDeadLetter,
 )
 from sluicegate.postgres import PostgresEffects
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import MemorySink, Unit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

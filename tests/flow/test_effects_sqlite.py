@@ -18,16 +18,13 @@ from sluicegate import (
     Backoff,
     ClosedError,
     ConfigError,
-    PositionLost,
-    PositionUnit,
     RetryPolicy,
     RowBatch,
-    TransactionLost,
     UnavailableError,
-    Unit,
     flow,
     transaction,
 )
+from sluicegate._core.positions import PositionUnit
 from sluicegate.consumer import (
     MemoryLog,
     MemorySource,
@@ -38,9 +35,10 @@ from sluicegate.consumer import (
     Terminate,
     ToDeadLetter,
 )
+from sluicegate.errors import PositionLost, TransactionLost
 from sluicegate.postgres import PostgresQueueSource
 from sluicegate.retry import ErrorClass
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import MemorySink, Unit
 from sluicegate.sql import SQLiteEffects
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from queue_flows import FlowQueue, flow_queue
 
-from sluicegate import PositionLost
 from sluicegate.consumer import Position
+from sluicegate.errors import PositionLost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

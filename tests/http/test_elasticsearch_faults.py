@@ -15,7 +15,7 @@ from sluicegate import Outcome, PermanentError, RefusedError, send
 from sluicegate._core.logs import for_log
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedOpenSearch
 
 

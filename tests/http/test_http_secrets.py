@@ -20,7 +20,8 @@ from sluicegate.http.secrets import Secrets
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
 
 PASSWORD = 'pa"ss/w ö:rd%1'
 PAIR = f"app:{PASSWORD}"

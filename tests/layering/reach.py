@@ -133,7 +133,7 @@ PROBES = {
         ("sluicegate._core.arrow", "values"),
         ("sluicegate._core.classify", "status"),
         ("sluicegate._core.classify", "status_code"),
-        ("sluicegate._core.retry_policy", "retry_after"),
+        ("sluicegate._core.delivery.pacing", "retry_after"),
         ("sluicegate.http.errors", "status_code"),
         ("sluicegate.http.secrets", "auth"),
     },

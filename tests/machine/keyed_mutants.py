@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.machine.destination import Act
 
-from sluicegate import Adaptive, Batcher
+from sluicegate import Batcher
 from sluicegate._core.order.lanes import Lane, Lanes
+from sluicegate.batcher import Adaptive
 from sluicegate.batcher.books import Bookkeeper
 from sluicegate.batcher.dispatch import Dispatcher
 from sluicegate.batcher.flight import FifoSlots, Flight

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import Batch, Outcome, Reason
+from sluicegate import Batch, Outcome
 from sluicegate._core.clock import Signal
 from sluicegate._core.delivery import states
 from sluicegate._core.delivery.delivery import Delivery
+from sluicegate.batcher import Reason
 from sluicegate.batcher.books import Bookkeeper, Fences
 from sluicegate.batcher.dispatch import Dispatcher
 from sluicegate.batcher.drain import Drain

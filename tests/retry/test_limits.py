@@ -23,7 +23,6 @@ from sluicegate import (
     Outcome,
     PermanentError,
     Retry,
-    RetryBudget,
     RowBatch,
     ThrottledError,
     TransientError,
@@ -34,7 +33,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.classify import classified
-from sluicegate.retry import classify_network, first_of
+from sluicegate.retry import RetryBudget, classify_network, first_of
 from sluicegate.testing import FlakySink, ScriptedSink, fail, ok, partial, slow
 
 if TYPE_CHECKING:

@@ -15,13 +15,11 @@ from sluicegate import (
     Batcher,
     ConfigError,
     DeadLetter,
-    DeadLetterRecord,
     ErrorClass,
     Limits,
     Outcome,
     RefusedError,
     Retry,
-    Router,
     RowBatch,
     UnavailableError,
     WriteResult,
@@ -29,6 +27,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.classify import classified
+from sluicegate.sinks import DeadLetterRecord, Router
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,10 +18,8 @@ from sluicegate import (
     Limits,
     Outcome,
     PermanentError,
-    ResultMismatch,
     Retry,
     RowBatch,
-    StoppedError,
     ThrottledError,
     Timeout,
     TransientError,
@@ -32,6 +30,7 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate.errors import ResultMismatch, StoppedError
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:

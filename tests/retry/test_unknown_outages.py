@@ -24,11 +24,11 @@ from sluicegate import (
     RowBatch,
     UnavailableError,
     UnknownOutcomeError,
-    UnverifiableError,
     send,
     stack,
 )
 from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.errors import UnverifiableError
 from sluicegate.testing import ScriptedSink, fail
 
 if TYPE_CHECKING:

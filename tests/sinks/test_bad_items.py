@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.sink.postgres_help import database
 
-from sluicegate import Batcher, ItemFunctionError, Limits, Outcome, PermanentError, Retry, stack
+from sluicegate import Batcher, Limits, Outcome, PermanentError, Retry, stack
+from sluicegate.errors import ItemFunctionError
 from sluicegate.files import FileSink
 from sluicegate.objects import ObjectSink, ParquetSink
 from sluicegate.sql import SqlSink

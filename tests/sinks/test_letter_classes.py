@@ -15,32 +15,33 @@ from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
-    Combine,
     ConfigError,
     DeadLetter,
-    DeadLetterRecord,
     FanOut,
-    Isolate,
     Limits,
     PermanentError,
-    RateLimit,
     RefusedError,
     Retry,
-    Router,
-    SluicegateWarning,
-    Split,
-    StoppedError,
     ThrottledError,
     Timeout,
-    Tracing,
     TransientError,
     UnavailableError,
     UnknownOutcomeError,
     stack,
 )
+from sluicegate.errors import SluicegateWarning, StoppedError
 from sluicegate.postgres import PostgresSink
 from sluicegate.retry import ErrorClass
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import (
+    Combine,
+    DeadLetterRecord,
+    Isolate,
+    MemorySink,
+    RateLimit,
+    Router,
+    Split,
+)
+from sluicegate.telemetry import Tracing
 from sluicegate.testing import FakeClock, ScriptedSink, fail, ok
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import Retry, RowBatch, TimedOutError, Timeout, TransientError, send, stack
+from sluicegate import Retry, RowBatch, Timeout, TransientError, send, stack
 from sluicegate._core.errors import UnavailableError
+from sluicegate.errors import TimedOutError
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:

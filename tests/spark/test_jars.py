@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluicegate import ConfigError, MissingJars
+from sluicegate import ConfigError
+from sluicegate.errors import MissingJars
 from sluicegate.spark import connector_jars
 from sluicegate.testing import skip_or_fail
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluicegate import MissingJars
 from sluicegate._core.cache import fetch
+from sluicegate.errors import MissingJars
 
 if TYPE_CHECKING:
     from pathlib import Path

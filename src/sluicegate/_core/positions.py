@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from . import checks
 from .checks import bad
 from .errors import PermanentError, TransientError
-from .public import publish
 from .sink import Sink, inner_of
 
 if TYPE_CHECKING:
@@ -193,9 +192,6 @@ def check_keeps_positions(destination: object) -> None:
         rule = "keeps no positions of a source, so rows and position cannot commit together"
         instead = "use PostgresSink or KafkaSink, or flow.pipe (at least once)"
         raise bad("sink", destination, f"{rule}; {instead}")
-
-
-publish("sluicegate", PositionUnit, KeepsPositions, UnitMove)
 
 
 class Effect(Protocol):

@@ -318,17 +318,6 @@ def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:
     )
 
 
-publish(
-    "sluicegate",
-    Committed,
-    Counts,
-    Transaction,
-    TransactionalSink,
-    Unit,
-    check_transactional,
-)
-
-
 class _Enlisted(Generic[T]):
     """A transaction wrapped in the sinks around its destination."""
 
@@ -470,3 +459,12 @@ def transaction(
 
 
 publish("sluicegate", transaction)
+publish(
+    "sluicegate.sinks",
+    Committed,
+    Counts,
+    Transaction,
+    TransactionalSink,
+    Unit,
+    check_transactional,
+)

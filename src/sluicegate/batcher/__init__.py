@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from .._core.batch import Reason
+from .._core.clock import Clock, LoopClock, TimerHandle
+from .._core.outcome import Tally
 from .._core.public import later, publish, publish_all
 from .._core.runtime.run import run
 from .adaptive import Adaptive
@@ -32,24 +35,29 @@ __all__ = [
     "BatcherOptions",
     "BlockingBatcher",
     "BlockingReceipt",
+    "Clock",
     "DestinationStats",
     "ErrorStats",
     "FailureHandler",
     "Feed",
     "FlushReport",
     "Limits",
+    "LoopClock",
     "NoFeedback",
+    "Reason",
     "Receipt",
     "Resolvable",
     "ShutdownReport",
     "Stats",
     "Submission",
+    "Tally",
     "TenantStats",
     "Tenants",
     "TimeSpent",
+    "TimerHandle",
     "gather",
     "run",
 ]
 
-publish(__name__, BatcherOptions, Feed, Resolvable, Submission)
-publish_all(__name__, "sluicegate")
+publish("sluicegate", Batcher, Limits, Receipt, gather, run)
+publish_all(__name__)

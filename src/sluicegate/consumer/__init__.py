@@ -187,5 +187,5 @@ __all__ = [
     "with_steps",
 ]
 
-publish("sluicegate", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
+publish("sluicegate", Ack, Consumer, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
 publish_all(__name__)

@@ -1,6 +1,6 @@
 """Retries: decorator, backoff, budget, circuit breaker."""
 
-from .._core.classify import classify_network, first_of
+from .._core.classify import Classifier, classify_network, first_of
 from .._core.errors import ErrorClass
 from .._core.public import publish, publish_all
 from .._core.retry_policy import Backoff
@@ -14,6 +14,7 @@ __all__ = [
     "BreakerSink",
     "CircuitBreaker",
     "CircuitState",
+    "Classifier",
     "ErrorClass",
     "Retry",
     "RetryBudget",
@@ -23,5 +24,5 @@ __all__ = [
     "first_of",
 ]
 
-publish("sluicegate", Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget)
+publish("sluicegate", Backoff, CircuitBreaker, Retry)
 publish_all(__name__)

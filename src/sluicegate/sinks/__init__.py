@@ -5,11 +5,21 @@ The sinks of a technology are the same objects as in its own package.
 
 from typing import TYPE_CHECKING
 
+from .._core.opening import Openable
 from .._core.public import later, publish_all
+from .._core.sink import Decorator, SinkFunction, SinkLike
 from .._core.stacking import FunctionSink
 from .memory import MemorySink
 
 if TYPE_CHECKING:
+    from .._core.transaction import (
+        Committed,
+        Counts,
+        Transaction,
+        TransactionalSink,
+        Unit,
+        check_transactional,
+    )
     from ..clickhouse import ClickHouseSink
     from ..files import FileSink
     from ..http import ElasticsearchSink, HttpSink
@@ -33,6 +43,14 @@ else:
     __getattr__, __dir__ = later(
         __name__,
         {
+            "._core.transaction": [
+                "Committed",
+                "Counts",
+                "Transaction",
+                "TransactionalSink",
+                "Unit",
+                "check_transactional",
+            ],
             ".clickhouse": ["ClickHouseSink"],
             ".files": ["FileSink"],
             ".http": ["ElasticsearchSink", "HttpSink"],
@@ -58,8 +76,11 @@ else:
 __all__ = [
     "ClickHouseSink",
     "Combine",
+    "Committed",
+    "Counts",
     "DeadLetter",
     "DeadLetterRecord",
+    "Decorator",
     "ElasticsearchSink",
     "FanOut",
     "FileSink",
@@ -70,6 +91,7 @@ __all__ = [
     "MemorySink",
     "NatsSink",
     "ObjectSink",
+    "Openable",
     "ParquetSink",
     "PostgresQueueSink",
     "PostgresSink",
@@ -78,10 +100,16 @@ __all__ = [
     "RateLimit",
     "RedisSink",
     "Router",
+    "SinkFunction",
+    "SinkLike",
     "Split",
     "SqlSink",
     "Timeout",
+    "Transaction",
+    "TransactionalSink",
     "UdpSink",
+    "Unit",
+    "check_transactional",
 ]
 
 publish_all(__name__)

@@ -41,7 +41,8 @@ class Combine(WrappingSink[T], Generic[T]):
 
     Examples:
         >>> import asyncio
-        >>> from sluicegate import Combine, RowBatch, send
+        >>> from sluicegate import RowBatch, send
+        >>> from sluicegate.sinks import Combine
         >>> from sluicegate.sinks import MemorySink
         >>> sums = MemorySink()
         >>> sink = Combine(sums, key=lambda hit: hit[0], merge=lambda one, two: (one[0], one[1] + two[1]))
@@ -98,4 +99,4 @@ def _refused(name: str, error: Exception) -> PermanentError:
     return caused(made, error, summary=f"{name} raised {for_log(error)}")
 
 
-publish("sluicegate", Combine)
+publish("sluicegate.sinks", Combine)

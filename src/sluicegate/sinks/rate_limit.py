@@ -327,4 +327,4 @@ def _no_target(error: Exception) -> PermanentError:
     return caused(PermanentError(f"key= raised for this item: {error!r}"), error)
 
 
-publish("sluicegate", RateLimit)
+publish("sluicegate.sinks", RateLimit)

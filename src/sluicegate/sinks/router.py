@@ -49,7 +49,8 @@ class Router(Openable, Generic[T]):
 
     Examples:
         >>> import asyncio
-        >>> from sluicegate import Router, RowBatch, send
+        >>> from sluicegate import RowBatch, send
+        >>> from sluicegate.sinks import Router
         >>> from sluicegate.sinks import MemorySink
         >>> clicks, others = MemorySink(), MemorySink()
         >>> sink = Router(lambda event: event["kind"], {"click": clicks}, default=others)
@@ -171,4 +172,4 @@ def _as_it_is(outcome: Outcome) -> Outcome:
     return outcome
 
 
-publish("sluicegate", Router)
+publish("sluicegate.sinks", Router)

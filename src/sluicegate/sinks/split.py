@@ -55,7 +55,8 @@ class Split(SinkDecorator):
 
     Examples:
         >>> import asyncio
-        >>> from sluicegate import RowBatch, Split, send, stack
+        >>> from sluicegate import RowBatch, send, stack
+        >>> from sluicegate.sinks import Split
         >>> async def write(batch):
         ...     print("wrote", *batch)
         >>> asyncio.run(send(stack(write, Split(2)), RowBatch("abc")))
@@ -172,7 +173,8 @@ class Isolate(SinkDecorator):
 
     Examples:
         >>> import asyncio
-        >>> from sluicegate import Isolate, PermanentError, RowBatch, send, stack
+        >>> from sluicegate import PermanentError, RowBatch, send, stack
+        >>> from sluicegate.sinks import Isolate
         >>> async def insert(batch):
         ...     if "bad" in batch:
         ...         raise PermanentError("violates a constraint")
@@ -337,4 +339,4 @@ def _not_measured(item: object, error: Exception) -> PermanentError:
     return caused(PermanentError(message), error)
 
 
-publish("sluicegate", Isolate, Split)
+publish("sluicegate.sinks", Isolate, Split)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate import LoopClock, Message
+    from sluicegate import Message
+    from sluicegate.batcher import LoopClock
 
 COUNT = 3_000
 

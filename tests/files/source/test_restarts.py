@@ -18,8 +18,9 @@ from tests.children import child
 from tests.files.source.files_help import GZIP, ZSTD, Handled, handled, lines, path_of, reading
 from tests.files.source.test_rows import parquet
 
-from sluicegate import ClosedError, ConfigError, Consumer, LoopClock
+from sluicegate import ClosedError, ConfigError, Consumer
 from sluicegate._core.subscriptions import Move, SubscriptionStart
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import MemorySubscriptions, Position
 from sluicegate.files import FileSource, SQLiteSubscriptions
 from sluicegate.files.source.catalog import FileCatalog, consumer_position, stored_position

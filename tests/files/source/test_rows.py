@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate import LoopClock, Message
+    from sluicegate import Message
+    from sluicegate.batcher import LoopClock
 
 
 def plain(content: bytes) -> bytes:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.kafka.source import kafka_help
 
-from sluicegate import ClosedError, ConfigError, LoopClock
+from sluicegate import ClosedError, ConfigError
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.client.options import MemberOptions

@@ -25,7 +25,7 @@ import pytest
 import zstandard
 from tests.kafka.source import kafka_help
 
-from sluicegate import LoopClock
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Consumer, Position, SourceRecord, TopicPartition
 from sluicegate.consumer.progress.offset_map import decode, encode
 from sluicegate.kafka import KafkaSource

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedNats
 
 SECRET = "s3cret"

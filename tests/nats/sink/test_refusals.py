@@ -34,7 +34,7 @@ from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedNats
 
 USERS = """

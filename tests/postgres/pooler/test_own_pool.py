@@ -21,7 +21,8 @@ from tests.postgres.sink.postgres_help import (
     written,
 )
 
-from sluicegate import Batcher, ConfigError, Limits, NotPicklableError, RefusedError, send
+from sluicegate import Batcher, ConfigError, Limits, RefusedError, send
+from sluicegate.errors import NotPicklableError
 from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.postgres.streams.drivers_help import DRIVERS, Alchemy, Psycopg
 
-from sluicegate import ConfigError, MessageIdConflict, RefusedError, SinkError, VersionConflict
+from sluicegate import ConfigError, RefusedError, SinkError
+from sluicegate.errors import MessageIdConflict, VersionConflict
 from sluicegate.postgres import NO_STREAM, NewMessage, StreamLog
 from sluicegate.postgres.streams.log import append_call, append_error
 

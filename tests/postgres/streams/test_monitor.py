@@ -12,7 +12,8 @@ import pytest
 from tests.postgres.streams.log_help import Log, role
 from tests.postgres.streams.served_help import consumed, subscribe
 
-from sluicegate import ConfigError, LoopClock
+from sluicegate import ConfigError
+from sluicegate.batcher import LoopClock
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
     StreamMonitor,

@@ -24,7 +24,7 @@ from sluicegate.testing.conformance.source.subject import News
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import Message, ParkStore, TopicPartition
     from sluicegate.testing import EmbeddedPostgres
 

@@ -13,22 +13,14 @@ import pytest
 from tests.cli.dlq_help import NOON, record
 from tests.postgres.streams.silent_proxy import silent_proxy
 
-from sluicegate import (
-    DeadLetterRecord,
-    RowBatch,
-    Timeout,
-    TransactionLost,
-    UnavailableError,
-    UnknownOutcomeError,
-    send,
-    stack,
-)
+from sluicegate import RowBatch, Timeout, UnavailableError, UnknownOutcomeError, send, stack
 from sluicegate._core.park_store import ParkedRecord
 from sluicegate._core.positions import PositionUnit
 from sluicegate._core.runtime.threads import close_within
 from sluicegate._core.source import Position, TopicPartition
 from sluicegate._core.subscriptions import Move, SubscriptionStart, slot_lock
 from sluicegate.cli import main
+from sluicegate.errors import TransactionLost
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
     PostgresEffects,
@@ -49,6 +41,7 @@ from sluicegate.postgres.client import access, answers, connections
 from sluicegate.postgres.commands import messages
 from sluicegate.postgres.letters import store as connection
 from sluicegate.postgres.schema import administration
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -56,7 +49,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 SOON = 0.3
 """The limit of every wait in these tests, in seconds."""

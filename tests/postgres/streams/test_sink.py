@@ -17,19 +17,16 @@ from sluicegate import (
     Batcher,
     ConfigError,
     ErrorClass,
-    KeyStopped,
     Limits,
-    MessageIdConflict,
-    NotPicklableError,
     Outcome,
     PermanentError,
     RefusedError,
     RowBatch,
     UnavailableError,
     UnknownOutcomeError,
-    VersionConflict,
     send,
 )
+from sluicegate.errors import KeyStopped, MessageIdConflict, NotPicklableError, VersionConflict
 from sluicegate.postgres import (
     NO_STREAM,
     Appended,

@@ -418,7 +418,7 @@ import sluicegate
 from sluicegate.spark import write_dataframe
 try:
     write_dataframe(None, None)
-except sluicegate.MissingExtra as error:
+except sluicegate.errors.MissingExtra as error:
     print(error)
 """
     done = subprocess.run(

@@ -18,14 +18,13 @@ from sluicegate import (
     Batcher,
     ConfigError,
     ErrorClass,
-    KeyStopped,
     Limits,
-    NotPicklableError,
     Outcome,
     PermanentError,
     RowBatch,
     send,
 )
+from sluicegate.errors import KeyStopped, NotPicklableError
 from sluicegate.postgres import Enqueued, PostgresAccess, PostgresQueueSink
 from sluicegate.postgres.queues.enqueue import queue_channel
 from sluicegate.postgres.queues.ring import ring_slot

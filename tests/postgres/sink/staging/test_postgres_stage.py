@@ -12,24 +12,13 @@ import asyncpg
 import pytest
 from tests.postgres.sink.postgres_help import Database, role
 
-from sluicegate import (
-    Batch,
-    ConfigError,
-    Counts,
-    DeadLetter,
-    Observed,
-    Observer,
-    Timeout,
-    Unit,
-    send,
-    stack,
-    transaction,
-)
+from sluicegate import Batch, ConfigError, DeadLetter, Observer, Timeout, send, stack, transaction
 from sluicegate._core.batch import RowBatch
 from sluicegate._core.opening import opened
 from sluicegate._core.staging import Begun, Epoch, Stage, check_staging, staged, stages_of
 from sluicegate.postgres import PostgresSink
-from sluicegate.sinks import FanOut, MemorySink
+from sluicegate.sinks import Counts, FanOut, MemorySink, Unit
+from sluicegate.telemetry import Observed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -17,13 +17,13 @@ from sluicegate import (
     RefusedError,
     Retry,
     Timeout,
-    TransactionLost,
     send,
     stack,
     transaction,
 )
 from sluicegate._core.logs import for_log
 from sluicegate._core.opening import opened
+from sluicegate.errors import TransactionLost
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from sluicegate.testing.conformance.source.subject import RecordingHost
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 LONG = 60.0
 """Seconds that no test waits for."""

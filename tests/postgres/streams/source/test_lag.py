@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import Message, SourceClaim
 
 

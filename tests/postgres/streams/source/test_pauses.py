@@ -18,7 +18,7 @@ from sluicegate.testing.conformance.source.subject import RecordingHost
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import Message
 
 
