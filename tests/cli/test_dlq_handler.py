@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, process, record
 
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, Terminate
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, Record, Terminate
 from sluicegate.files import FileSink
 from sluicegate.letters.items import item_of_record
 

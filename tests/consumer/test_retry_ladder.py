@@ -18,13 +18,12 @@ from sluicegate import (
     TransientError,
     UnavailableError,
 )
-from sluicegate._core.source import Position
-from sluicegate.consumer import Nak, RetryPolicy
+from sluicegate.consumer import Nak, Position, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 

@@ -14,23 +14,19 @@ import pytest
 from consuming import PROMPT, consume, records
 from watch_help import running
 
-from sluicegate import Batcher, RetryPolicy, flow
-from sluicegate._core.errors import StoppedError
-from sluicegate._core.retry_policy import Backoff
-from sluicegate._core.source import SourceTraits
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Ack, HandlerTimeout
+from sluicegate import Ack, Backoff, Batcher, Consumer, RetryPolicy, flow
+from sluicegate.consumer import HandlerTimeout, MemoryLog, MemorySource, SourceTraits
 from sluicegate.consumer.handling.timeouts import HandlerClock
 from sluicegate.consumer.handling.workers import Slot
 from sluicegate.consumer.operating.report import WaitReason
+from sluicegate.errors import StoppedError
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate._core.clock import TimerHandle
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
+    from sluicegate.batcher import TimerHandle
     from sluicegate.testing import FakeClock
 
 AT_ONCE = RetryPolicy(

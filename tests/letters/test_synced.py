@@ -11,7 +11,7 @@ from sluicegate.objects.store import ObjectFolder, StoreGiven
 if TYPE_CHECKING:
     import pytest
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_every_change_in_a_folder_is_on_the_disk(

@@ -16,8 +16,9 @@ from nats.js import errors as js
 from nats import errors as nats
 from redis import exceptions as redis
 from redis import sentinel
+from sluicegate import ErrorClass, UnknownOutcomeError
 from sluicegate._core.classify import classified
-from sluicegate._core.errors import ErrorClass, UnknownOutcomeError, classify
+from sluicegate._core.errors import classify
 from sluicegate.kafka import KafkaSink, classify_kafka
 from sluicegate.kafka.client.answers import Failed, result_of
 from sluicegate.kafka.errors import class_of_code

@@ -14,15 +14,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from sluicegate import Backoff, ConfigError, Consumer, Nak, Terminate
-from sluicegate._core.source import Record
-from sluicegate.consumer import ConsumerObserver, MemoryLog, MemorySource, RetryPolicy
+from sluicegate.consumer import ConsumerObserver, MemoryLog, MemorySource, Record, RetryPolicy
 from sluicegate.telemetry import ConsumerTracing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate import Message
-    from sluicegate._core.observer import HandlerWatch
+    from sluicegate.consumer import HandlerWatch
     from sluicegate.testing import FakeClock
 
 EXPORTED = InMemorySpanExporter()

@@ -15,8 +15,8 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 
 from sluicegate import Batcher, ConfigError, Limits, Outcome, RowBatch
-from sluicegate._core.batch import Lineage, Reason
-from sluicegate.batcher import Tenants, TenantStats
+from sluicegate._core.batch import Lineage
+from sluicegate.batcher import Reason, Tenants, TenantStats
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.telemetry.batcher_metrics import BATCHER
 from sluicegate.telemetry.prometheus import PrometheusInstruments

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
+from .._core.logs import log_safely
 from .._core.opening import only_user
 from .._core.order.keys import shown
 from .._core.runtime.cuts import noticing_cuts
 from .._core.runtime.threads import GRACE, Closing
-from .._core.logs import log_safely
 from .engine import Engine
 from .failures.dead_letters import LetterWriter
 from .failures.poison import UNBLOCKING

@@ -28,11 +28,10 @@ from typing import TYPE_CHECKING, Protocol
 from .._core.classify import caused
 from .._core.clock import Signal, wait_until
 from .._core.errors import PositionLost, UnavailableError
-from .._core.logs import for_log
+from .._core.logs import for_log, log_safely
 from .._core.positions import PositionUnit
 from .._core.source import Position
 from .._core.text import text_of
-from .._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Mapping

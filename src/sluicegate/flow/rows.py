@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from .._core.source import SourceRecord
     from ..batcher.feed import Feed
     from ..consumer.engine import Engine
-    from ..consumer.run import Run
     from ..consumer.progress.claim import Claim
+    from ..consumer.run import Run
 
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT)
 """The outcomes after which later rows of a key wait."""

@@ -24,10 +24,9 @@ from .._core.checks import in_seconds
 from .._core.classify import classified
 from .._core.delivery.pacing import asked_wait
 from .._core.errors import ErrorClass
-from .._core.logs import for_log
+from .._core.logs import for_log, log_safely
 from .._core.runtime.cuts import is_cut
 from .._core.runtime.loops import Exit
-from .._core.logs import log_safely
 from ..consumer.handling.results import (
     Ack,
     Manual,

@@ -17,8 +17,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from .._core.errors import ClosedError
-from .._core.say import say
 from .._core.source import Position
+from ..cli.console import say
 from .arguments import StartPoint, Topics
 
 if TYPE_CHECKING:

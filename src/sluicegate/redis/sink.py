@@ -9,10 +9,10 @@ from .._core import checks
 from .._core.batch import RowBatch
 from .._core.errors import ClosedError
 from .._core.keywords import known_arguments
+from .._core.logs import log_safely
 from .._core.opening import Openable
 from .._core.sink import Capabilities
 from .._core.values.encoding import getter
-from .._core.logs import log_safely
 from .commands import ListForm, StreamForm, element_of, fields_of
 from .connections import RedisConnections, RedisOptions
 from .refusals import classify_redis

@@ -28,12 +28,12 @@ from .._core.errors import (
     UnknownOutcomeError,
     UnverifiableError,
 )
+from .._core.logs import log_safely
 from .._core.order.keys import accepted
 from .._core.order.left_out import stopped_behind
 from .._core.outcome import Outcome
 from .._core.sink import WriteResult
 from .._core.values.rows import KeyConflicts
-from .._core.logs import log_safely
 from .commands import is_same_entry, lookup
 from .refusals import code_of, ends_connection, is_low_id, not_executed, refusal
 

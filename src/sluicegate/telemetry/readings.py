@@ -27,8 +27,8 @@ from inspect import ismethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod
 
-from .._core.text import text_of
 from .._core.logs import log_safely
+from .._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

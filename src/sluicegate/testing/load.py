@@ -28,7 +28,7 @@ from .._core.errors import ThrottledError, TooLargeError
 from .._core.extras import need
 from .._core.stacking import stack
 from ..batcher import Batcher
-from ..retry import Retry
+from ..retry import Backoff, Retry
 from ..sinks import Timeout
 from .clock import FakeClock
 

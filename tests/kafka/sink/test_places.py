@@ -11,8 +11,8 @@ from aiokafka.partitioner import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate._core.errors import PermanentError, RefusedError
-from sluicegate._core.source import TopicPartition
+from sluicegate import PermanentError, RefusedError
+from sluicegate.consumer import TopicPartition
 from sluicegate.kafka.sink.places import Placing, key_hash
 from sluicegate.kafka.sink.records import Columns
 

@@ -22,8 +22,7 @@ from tests.kafka.state.state_topics import settled_state
 
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate._core.source import Position, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.kafka import KafkaState
 
 if TYPE_CHECKING:

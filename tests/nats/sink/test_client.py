@@ -14,12 +14,14 @@ import trustme
 from nats.js import errors as js
 
 from nats import errors as nats
-from sluicegate import ConfigError, RefusedError, UnavailableError
-from sluicegate._core.errors import (
+from sluicegate import (
+    ConfigError,
     ErrorClass,
     PermanentError,
+    RefusedError,
     ThrottledError,
     TransientError,
+    UnavailableError,
 )
 from sluicegate.nats import classify_nats, connection
 from sluicegate.nats.connection import (

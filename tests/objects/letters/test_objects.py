@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.s3_server import S3Server
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.sinks import DeadLetterRecord
 
 _numbers = itertools.count(1)

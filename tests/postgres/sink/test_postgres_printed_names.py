@@ -23,7 +23,7 @@ from sluicegate.sql import SqlSink  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 AT = dt.datetime(2026, 1, 2, 3)

@@ -12,8 +12,7 @@ import pytest
 from state_help import state_tables
 
 from sluicegate import ClosedError, ConfigError
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemoryParkStore, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemoryParkStore, MemorySource, Record
 from sluicegate.errors import SluicegateWarning
 from sluicegate.postgres import PostgresQueueSource, PostgresState
 

@@ -10,11 +10,9 @@ import pytest
 from state_counting import Counting, expected, key_of
 from state_help import state_tables
 
-from sluicegate import ConfigError
+from sluicegate import ConfigError, RetryPolicy
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate._core.retry_policy import RetryPolicy
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Nak
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Nak, Record
 from sluicegate.consumer.jobs import Incomplete, Interjector
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from sluicegate import Message
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

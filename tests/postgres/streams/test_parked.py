@@ -13,8 +13,7 @@ import pytest
 from tests.postgres.streams.log_help import Log, installed, role
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
-from sluicegate import ConfigError
-from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate import ConfigError, RetryPolicy
 from sluicegate.consumer import Consumer, ConsumerObserver, ParkedRecord
 from sluicegate.postgres import PostgresParkStore, install_streams
 from sluicegate.postgres.streams.selection import slot_of

@@ -39,7 +39,7 @@ from sluicegate.postgres import (
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def sink(log: Log, **options: Any) -> PostgresStreamSink:

@@ -39,12 +39,11 @@ from ..._core.errors import (
     UnverifiableError,
 )
 from ..._core.letter_limit import LetterLimit
-from ..._core.logs import for_log, storable
+from ..._core.logs import for_log, log_safely, storable
 from ..._core.opening import opened
 from ..._core.send import send
 from ..._core.sink import classifier_of
 from ..._core.text import text_of
-from ..._core.logs import log_safely
 from ...letters.items import item_of_record
 from ...letters.letter import DeadLetterRecord
 from ..lanes.keys import SingleRecord

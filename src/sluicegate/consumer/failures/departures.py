@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..._core.delivery.pacing import LONGEST_ASKED, asked_wait
 from ..._core.errors import ClosedError
-from ..._core.logs import for_log
-from ..._core.logs import log_safely
+from ..._core.logs import for_log, log_safely
 from ..operating.report import WaitReason
 
 if TYPE_CHECKING:

@@ -30,12 +30,11 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..._core.clock import wait_until
-from ..._core.logs import for_log, storable
+from ..._core.logs import for_log, log_safely, storable
 from ..._core.order.keys import PLAIN, key_of, shown
 from ..._core.park_store import ParkedRecord
 from ..._core.source import TopicPartition
 from ..._core.text import text_of
-from ..._core.logs import log_safely
 from ..handling.steps import error_of_decoding
 from ..lanes.keys import is_same, none_of
 from ..operating.report import WaitReason
@@ -105,7 +104,9 @@ class Parker:
         """Park a poison message and later ones of its key; its turn continues until it is
         parked.
         """
-        log_safely(logger, logging.ERROR, _PARKED, self._run.name, message.coordinates, for_log(error))
+        log_safely(
+            logger, logging.ERROR, _PARKED, self._run.name, message.coordinates, for_log(error)
+        )
         claim, key = message.claim, message.lane_key
         name = self._keys.name_of(claim.partition, key)
         self._schedule.begin_parking(message)
@@ -393,7 +394,9 @@ class Replays:
 
     def fail(self, message: Message, error: BaseException) -> None:
         """Keep a message that is poison again in the store."""
-        log_safely(logger, logging.ERROR, _FAILED, self._run.name, message.coordinates, for_log(error))
+        log_safely(
+            logger, logging.ERROR, _FAILED, self._run.name, message.coordinates, for_log(error)
+        )
         self._departures.free(message)
         self._end(message, ReplayEnd(is_handled=False, error=error))
 

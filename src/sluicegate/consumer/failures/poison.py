@@ -28,8 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ..._core.errors import StoredRowDiffers
-from ..._core.logs import for_log
-from ..._core.logs import log_safely
+from ..._core.logs import for_log, log_safely
 from ..lanes.keys import is_same, none_of
 from ..operating.report import BlockedMessage
 
@@ -210,7 +209,9 @@ class Poison:
             self._buried.add(message)
 
     def _exit(self, message: Message, error: BaseException) -> None:
-        log_safely(logger, logging.ERROR, _EXITS, self._run.name, message.coordinates, for_log(error))
+        log_safely(
+            logger, logging.ERROR, _EXITS, self._run.name, message.coordinates, for_log(error)
+        )
         self._keep(message, error)
         self._run.end(error)
 

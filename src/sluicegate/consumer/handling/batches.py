@@ -37,8 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass, TransientError
-from ..._core.logs import for_log
-from ..._core.logs import log_safely
+from ..._core.logs import for_log, log_safely
 from ..lanes.batches import LaneId, lane_of
 from .results import ACK, Ack, BatchResultCountError, Nak, Terminate, of_raised
 from .steps import Sifted, sift
@@ -259,7 +258,9 @@ class BatchSettler:
         wait = self._policy.backoff(1, error)
         self._run.count("split_batches")
         first, told = shown[0].coordinates, for_log(error)
-        log_safely(logger, logging.WARNING, _SPLIT, self._run.name, len(shown), first, told, most, wait)
+        log_safely(
+            logger, logging.WARNING, _SPLIT, self._run.name, len(shown), first, told, most, wait
+        )
         for message in shown:
             message.claim.limit_batch(message.index, most)
         return _Return(wait)

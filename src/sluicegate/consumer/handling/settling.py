@@ -19,8 +19,7 @@ from ..._core.checks import in_seconds
 from ..._core.classify import classified
 from ..._core.delivery.pacing import asked_wait
 from ..._core.errors import ErrorClass, TransientError
-from ..._core.logs import for_log
-from ..._core.logs import log_safely
+from ..._core.logs import for_log, log_safely
 from .results import (
     Ack,
     Incomplete,

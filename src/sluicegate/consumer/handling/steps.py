@@ -31,10 +31,9 @@ from ..._core import checks
 from ..._core.checks import accepts, bad
 from ..._core.classify import caused, classified
 from ..._core.errors import ErrorClass
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.park_store import ParkedRecord
 from ..._core.source import UndecodableRecord
-from ..._core.logs import log_safely
 from ..lanes.batches import LaneId, lane_of
 from .handlers import OfOneMessage, as_handler, why_no_function
 from .results import (

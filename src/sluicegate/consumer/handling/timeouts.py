@@ -22,9 +22,8 @@ import logging
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.source import ExtendsRecords
-from ..._core.logs import log_safely
 from ..progress.draining import GRACE, report_deaf
 from .results import HandlerTimeout
 

@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 from ..._core.classify import caused
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError, PositionLost
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.retry_policy import RetryPolicy
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.source import ReplacesClaims
-from ..._core.logs import log_safely
 from ..failures.departures import insist
 from ..handling.handlers import as_function
 from .context import Forwarding

@@ -17,8 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from ..._core.errors import ConfigError, StoppedError
-from ..._core.logs import for_log
-from ..._core.logs import log_safely
+from ..._core.logs import for_log, log_safely
 from ..handling.handlers import with_reports
 from ..handling.results import Ack, Incomplete, Nak, PoisonError, Terminate
 from ..handling.steps import with_steps

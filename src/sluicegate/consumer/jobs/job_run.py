@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.order.lanes import Entry, Lanes
 from ..._core.retry_policy import RetryState
 from ..._core.runtime.loops import Exit
-from ..._core.logs import log_safely
 from ..handling.handlers import check_returned_nothing
 from ..handling.results import Nak
 

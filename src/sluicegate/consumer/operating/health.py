@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import LoopClock, wait_until
 from ..._core.errors import ClosedError
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.source import CountsLag
-from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     import asyncio

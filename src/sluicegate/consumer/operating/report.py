@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ..._core.logs import for_log
-from ..._core.logs import log_safely
+from ..._core.logs import for_log, log_safely
 
 if TYPE_CHECKING:
     from ..._core.source import TopicPartition

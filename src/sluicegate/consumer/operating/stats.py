@@ -17,8 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..._core.logs import for_log
-from ..._core.logs import log_safely
+from ..._core.logs import for_log, log_safely
 from .explain import Explainer, Samples
 from .health import Health, Heartbeat, lags_of, why_not_alive, why_not_ready
 

@@ -22,8 +22,7 @@ from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from ..._core.clock import wait_until
-from ..._core.logs import for_log, named
-from ..._core.logs import log_safely
+from ..._core.logs import for_log, log_safely, named
 from .claim import Claim
 
 if TYPE_CHECKING:

@@ -149,7 +149,9 @@ class Drainer:
         for message in self._departures.writing:
             if message.claim in claims:
                 self._run.count("deaf")
-                log_safely(logger, logging.ERROR, _DEAF, self._run.name, "write", message.coordinates)
+                log_safely(
+                    logger, logging.ERROR, _DEAF, self._run.name, "write", message.coordinates
+                )
 
     async def _ended(self, claims: Collection[Claim], until: float) -> bool:
         while self.running(claims) or self._formed(claims):

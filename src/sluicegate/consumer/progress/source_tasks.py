@@ -37,10 +37,9 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from ..._core.clock import wait_until
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.source import KeepsAlive
-from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

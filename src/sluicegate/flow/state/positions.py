@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Protocol
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, PositionLost
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.opening import Openable
 from ..._core.source import Source, TransactionalSource
-from ..._core.logs import log_safely
 from .changes import COPY, is_of_a_state
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from aiokafka import TopicPartition as ClientPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from ..._core.errors import ConfigError
+from ..._core.logs import log_safely
 from ..._core.runtime.threads import close_within
 from ..._core.source import TopicPartition, UndecodableRecord
-from ..._core.logs import log_safely
 from .internals import (
     MemberConsumer,
     MemberInternals,

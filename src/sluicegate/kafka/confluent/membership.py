@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.logs import for_log, named
+from ..._core.logs import for_log, log_safely, named
 from ..._core.source import Fetched, Position
-from ..._core.logs import log_safely
 from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
 from .errors import is_rebalanced, librdkafka_error, reason_of
 

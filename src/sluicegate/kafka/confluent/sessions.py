@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.runtime.threads import AbandonableThreads, close_within
 from ..._core.source import TopicPartition, Troubles
-from ..._core.logs import log_safely
 from .. import groups
 from ..groups import LOOK_EVERY, RECONNECT, SESSION_FAILED, History
 from .errors import is_about_topics, is_denied, is_refused_login, is_unreachable, reason_of
@@ -84,7 +83,9 @@ class GroupSessions:
                 end_if_cut(error)
                 self._troubles.note("session", reason_of(error, self._options))
                 level = logging.DEBUG if isinstance(error, KafkaException) else logging.ERROR
-                log_safely(logger, level, SESSION_FAILED, self._options.group, for_log(error), error=error)
+                log_safely(
+                    logger, level, SESSION_FAILED, self._options.group, for_log(error), error=error
+                )
             await self.close()
             await LOOP_CLOCK.sleep(RECONNECT)
             self._troubles.note("session", None)

@@ -13,13 +13,12 @@ from ..._core.batch import RowBatch
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError, PositionLost, RefusedError
 from ..._core.keywords import known_arguments
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.opening import Openable
 from ..._core.positions import PositionUnit
 from ..._core.runtime.threads import close_within
 from ..._core.sink import Capabilities
 from ..._core.values.encoding import getter
-from ..._core.logs import log_safely
 from ..arguments import TOPIC
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka

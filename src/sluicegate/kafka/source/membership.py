@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError
-from ..._core.logs import for_log, named
+from ..._core.logs import for_log, log_safely, named
 from ..._core.source import Position
 from ..._core.text import text_of
-from ..._core.logs import log_safely
 from ..client.errors import is_rebalanced, reason_of
 from ..client.session import KafkaError, Session
 from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings

@@ -12,10 +12,9 @@ import math
 from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.source import Troubles
-from ..._core.logs import log_safely
 from .. import groups
 from ..client.errors import reason_of
 from ..client.session import KafkaError, Listener, Session
@@ -79,7 +78,9 @@ class Sessions:
                 end_if_cut(error)
                 self._troubles.note("broker", reason_of(error, self._options))
                 level = logging.DEBUG if isinstance(error, (KafkaError, OSError)) else logging.ERROR
-                log_safely(logger, level, SESSION_FAILED, self._options.group, for_log(error), error=error)
+                log_safely(
+                    logger, level, SESSION_FAILED, self._options.group, for_log(error), error=error
+                )
             await self._clock.sleep(RECONNECT)
             session = Session(self._options)
 

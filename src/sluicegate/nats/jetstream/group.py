@@ -18,9 +18,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.logs import log_safely
 from .moves import logger
 
 if TYPE_CHECKING:

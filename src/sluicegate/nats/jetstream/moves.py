@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError
-from ..._core.logs import for_log
-from ..._core.logs import log_safely
+from ..._core.logs import for_log, log_safely
 from .channel import GONE, RequestRefused
 from .partition import CHECK_EVERY, StreamPartition
 
@@ -171,7 +170,9 @@ class Moves:
             await partition.drain(within)
             await partition.give_back()
         except Exception as error:  # held messages are redelivered after the wait
-            log_safely(logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error))
+            log_safely(
+                logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error)
+            )
         finally:
             partition.end()
             self._partitions.pop(partition.number, None)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
-from ..._core.source import Unread
 from ..._core.logs import log_safely
+from ..._core.source import Unread
 from .channel import GONE, RequestRefused
 from .group import MemberGroup
 from .moves import LEAST_SHARE, RETRY, Moves, logger
@@ -207,7 +207,9 @@ class Serving:
         self._channel.begin_again()
         lost = [each for each in self.moves if each.claim is not None]
         if any(each.intake.held for each in lost):
-            log_safely(logger, logging.WARNING, _LAPSED, self._options.stream, self._channel.ack_wait)
+            log_safely(
+                logger, logging.WARNING, _LAPSED, self._options.stream, self._channel.ack_wait
+            )
         self._acks.forget()
         for partition in lost:
             self.moves.lose(partition)

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.runtime.threads import close_within
 from ..._core.source import Troubles
 from ..._core.text import text_of
-from ..._core.logs import log_safely
 from .channel import Channel, StreamApi, StreamSession
 from .intake import StreamRecord
 from .moves import RETRY, logger

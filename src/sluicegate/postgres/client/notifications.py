@@ -21,10 +21,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.runtime.threads import close_within
-from ..._core.logs import log_safely
 from .errors import is_gone
 from .statements import is_pooled
 

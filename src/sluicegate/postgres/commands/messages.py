@@ -12,9 +12,17 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from ..._core.logs import for_log
-from ...cli.console import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination, confirmed
-from ...cli.console import say
-from ...cli.console import UseError, named
+from ...cli.console import (
+    BAD_USE,
+    INCOMPLETE,
+    OK,
+    TERMINATED,
+    Termination,
+    UseError,
+    confirmed,
+    say,
+)
+from ...cli.named import named
 from ...consumer.handling.handlers import as_handler
 from ...consumer.lanes.message import handle_again
 from ...letters.text import printable

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.errors import SluicegateError
 from ..._core.text import text_of
-from ...cli.console import BAD_USE, encodable
-from ...cli.console import say
-from ...cli.console import UseError
+from ...cli.console import BAD_USE, UseError, encodable, say
 from ...letters.text import as_json, printable, without_secrets
 from ..schema.contents import LOST_JOBS
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ...cli.console import FAILED, OK, encodable
-from ...cli.console import say
+from ...cli.console import FAILED, OK, encodable, say
 from ...cli.parser import DSN, Group
 from ...letters.text import printable
 from ..schema.administration import check_streams, install_streams, upgrade_streams

@@ -11,9 +11,7 @@ import asyncio
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...cli.console import BAD_USE, OK, confirmed
-from ...cli.console import say
-from ...cli.console import UseError
+from ...cli.console import BAD_USE, OK, UseError, confirmed, say
 from ...cli.parser import DSN, Group
 from ...letters.text import printable
 from ..queues.admin import QueueAdmin

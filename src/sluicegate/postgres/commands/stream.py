@@ -11,9 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.subscriptions import SLOTS
-from ...cli.console import BAD_USE, OK, confirmed
-from ...cli.console import say
-from ...cli.console import UseError
+from ...cli.console import BAD_USE, OK, UseError, confirmed, say
 from ...cli.parser import DSN, Group, when
 from ...letters.text import printable
 from ..schema.opened import DEFAULT_SCHEMA

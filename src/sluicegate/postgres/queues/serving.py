@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import PositionLost, UnavailableError
-from ..._core.logs import for_log, storable
+from ..._core.logs import for_log, log_safely, storable
 from ..._core.runtime.threads import close_within
 from ..._core.text import text_of
-from ..._core.logs import log_safely
 from ..records.source import RETRY_TO, Serving, logger
 from ..schema.contents import LOST_JOBS
 from .leases import RETURNED, LeaseBook, LeaseMove
@@ -394,7 +393,9 @@ class OpenQueue(Serving):
     def _lose(self, leases: Collection[Lease], reason: str) -> None:
         if leases:
             first = next(iter(leases)).lane
-            log_safely(logger, logging.WARNING, _LOST, self._options.queue, len(leases), reason, first)
+            log_safely(
+                logger, logging.WARNING, _LOST, self._options.queue, len(leases), reason, first
+            )
             self._end(leases)
 
     async def _give_back(self, leases: Collection[Lease]) -> None:

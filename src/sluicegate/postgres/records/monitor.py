@@ -18,9 +18,8 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK, LoopClock
 from ..._core.errors import ClosedError
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.observer import Watchers
-from ..._core.logs import log_safely
 from ..client.connections import Connections
 from ..schema.opened import opened_schema
 from .access import SchemaObject

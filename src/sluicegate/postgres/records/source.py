@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..._core import checks
 from ..._core.clock import CountedSignal
 from ..._core.errors import ClosedError, ConfigError
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.opening import only_user
 from ..._core.runtime.cuts import end_if_cut
 from ..._core.source import Troubles
 from ..._core.text import text_of
-from ..._core.logs import log_safely
 from ..client.access import Access, need_asyncpg
 from ..client.connections import Connections
 from ..client.notifications import Waker

@@ -18,8 +18,8 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import RefusedError, SluicegateError
 from ..._core.keywords import known_arguments
-from ..._core.subscriptions import SLOTS
 from ..._core.logs import log_safely
+from ..._core.subscriptions import SLOTS
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.names import quoted
 from ..records.access import SchemaAccess, SchemaObject, appender_of, oldest_appender

@@ -25,9 +25,8 @@ import math
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
-from ..._core.logs import named
+from ..._core.logs import log_safely, named
 from ..._core.subscriptions import CountsMembers
-from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

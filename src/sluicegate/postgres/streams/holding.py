@@ -20,11 +20,10 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ..._core.logs import for_log, named
+from ..._core.logs import for_log, log_safely, named
 from ..._core.runtime.threads import close_within
 from ..._core.source import TopicPartition
 from ..._core.subscriptions import SkipsLocked, slot_lock
-from ..._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -136,7 +135,9 @@ class SlotHolder:
             left = [each for each in self._book.among(positions) if each.claim not in stored]
             if left:
                 told = _names(left)
-                log_safely(logger, logging.WARNING, _NOT_STORED, self._name, told, "they are locked")
+                log_safely(
+                    logger, logging.WARNING, _NOT_STORED, self._name, told, "they are locked"
+                )
         except Exception as error:
             told = _names(slots)
             log_safely(logger, logging.WARNING, _NOT_STORED, self._name, told, for_log(error))

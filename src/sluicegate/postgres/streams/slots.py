@@ -17,10 +17,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.errors import ConfigError
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.source import TopicPartition
 from ..._core.subscriptions import Move, SkipsLocked
-from ..._core.logs import log_safely
 from .selection import StreamSelection
 
 if TYPE_CHECKING:

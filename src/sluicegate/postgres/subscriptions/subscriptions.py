@@ -25,11 +25,10 @@ from uuid import uuid4
 from ..._core import checks
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.threads import close_within, uncut
 from ..._core.source import Position
 from ..._core.subscriptions import Subscribed, locked_slot, slot_lock
-from ..._core.logs import log_safely
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.names import quoted
 from ..records.access import SchemaObject

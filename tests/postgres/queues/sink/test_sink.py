@@ -32,7 +32,7 @@ from sluicegate.postgres.queues.ring import ring_slot
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_the_jobs_of_a_key_are_in_the_order_of_their_items(

@@ -15,7 +15,7 @@ from sluicegate.postgres.queues.leasing import QueueLeases
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate.consumer.handling.results import Result
+    from sluicegate.consumer import Result
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -12,8 +12,17 @@ import asyncpg
 import pytest
 from tests.postgres.sink.postgres_help import Database, role
 
-from sluicegate import Batch, ConfigError, DeadLetter, Observer, Timeout, send, stack, transaction
-from sluicegate._core.batch import RowBatch
+from sluicegate import (
+    Batch,
+    ConfigError,
+    DeadLetter,
+    Observer,
+    RowBatch,
+    Timeout,
+    send,
+    stack,
+    transaction,
+)
 from sluicegate._core.opening import opened
 from sluicegate._core.staging import Begun, Epoch, Stage, check_staging, staged, stages_of
 from sluicegate.postgres import PostgresSink
@@ -23,7 +32,7 @@ from sluicegate.telemetry import Observed
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 STAGES = (
