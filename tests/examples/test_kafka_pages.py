@@ -27,7 +27,7 @@ from sluicegate.testing.servers.program import free_port
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 PAGE = "how-to/consume-from-kafka.md"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluicegate import ConfigError
-from sluicegate._core.source import TopicPartition
+from sluicegate.consumer import TopicPartition
+from sluicegate.flow import JsonState
 from sluicegate.flow.state.changes import ChangeLog
-from sluicegate.flow.state.store import JsonState, KeptStore
+from sluicegate.flow.state.store import KeptStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,11 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate._core.source import TopicPartition
+from sluicegate.consumer import TopicPartition
+from sluicegate.flow import JsonState
 from sluicegate.flow.state.changes import ChangeLog
-from sluicegate.flow.state.store import JsonState, KeptStore
-from sluicegate.kafka.state.content import StateContent
+from sluicegate.flow.state.store import KeptStore
+from sluicegate.kafka.state.topic import StateContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -43,10 +43,6 @@ DEFERRED = {
         "sluicegate.testing.plugin",
         "sluicegate.testing",
     ): "only tests that ask for a server pay for it",
-    (
-        "sluicegate.spark.commands",
-        "sluicegate.spark.commands.commands",
-    ): "what it loads needs the extra",
 }
 
 
@@ -238,7 +234,7 @@ PLANTED: list[Case] = [
     (forbidden_edges, {"sluicegate.sinks": "from ..kafka import x", "sluicegate.kafka": ""}),
     (
         forbidden_edges,
-        {"sluicegate.kafka.sink": "from ..cli.exits import OK", "sluicegate.cli.exits": ""},
+        {"sluicegate.kafka.sink": "from ..cli.console import OK", "sluicegate.cli.console": ""},
     ),
     (
         forbidden_edges,

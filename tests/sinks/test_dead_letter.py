@@ -11,11 +11,9 @@ import tenacity
 
 from sluicegate import (
     Batcher,
-    BatcherBroken,
     ConfigError,
     DeadLetter,
-    DeadLetterLimit,
-    DeadLetterRecord,
+    ErrorClass,
     Limits,
     Outcome,
     PermanentError,
@@ -24,8 +22,8 @@ from sluicegate import (
     UnknownOutcomeError,
     stack,
 )
-from sluicegate._core.errors import ErrorClass
-from sluicegate.sinks import MemorySink
+from sluicegate.errors import BatcherBroken, DeadLetterLimit
+from sluicegate.sinks import DeadLetterRecord, MemorySink
 from sluicegate.testing import ScriptedSink, fail, ok, partial
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from prometheus_client import CollectorRegistry
 
 from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
-from sluicegate._core.source import Record, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Record, TopicPartition
 from sluicegate.sinks import MemorySink
 from sluicegate.telemetry import (
     OpenTelemetryConsumerObserver,

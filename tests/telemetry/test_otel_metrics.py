@@ -17,8 +17,8 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from prometheus_client import CollectorRegistry
 from tests.telemetry.scenes import every_state
 
-from sluicegate import Batcher, ConfigError, Limits, Observed, Outcome, stack
-from sluicegate.telemetry import OpenTelemetryObserver, PrometheusObserver
+from sluicegate import Batcher, ConfigError, Limits, Outcome, stack
+from sluicegate.telemetry import Observed, OpenTelemetryObserver, PrometheusObserver
 from sluicegate.telemetry.batcher_metrics import BATCHER
 from sluicegate.telemetry.readings import OTHER
 from sluicegate.testing import BlockingSink, FakeSink
@@ -26,7 +26,7 @@ from sluicegate.testing import BlockingSink, FakeSink
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import FakeClock
 
 Series = tuple[str, frozenset[tuple[str, str]]]

@@ -19,8 +19,6 @@ from sluicegate import (
     Batcher,
     ConfigError,
     Limits,
-    Metrics,
-    Observed,
     Outcome,
     PermanentError,
     Retry,
@@ -29,12 +27,12 @@ from sluicegate import (
     TransientError,
     stack,
 )
-from sluicegate.telemetry import PrometheusObserver
+from sluicegate.telemetry import Metrics, Observed, PrometheusObserver
 from sluicegate.telemetry.batcher_metrics import BATCHER
 from sluicegate.testing import BlockingSink, FakeSink, ScriptedSink, fail, hang, partial, slow
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import FakeClock
 
 
@@ -440,7 +438,7 @@ async def test_exemplars_name_a_trace(fake_clock: FakeClock) -> None:
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace import TracerProvider
 
-    from sluicegate import Tracing
+    from sluicegate.telemetry import Tracing
 
     registry = CollectorRegistry()
     sink = stack(

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 
-from sluicegate import Batcher, ConfigError, Limits, Outcome, RowBatch, Tenants, TenantStats
-from sluicegate._core.lineage import Lineage, Reason
+from sluicegate import Batcher, ConfigError, Limits, Outcome, RowBatch
+from sluicegate._core.batch import Lineage
+from sluicegate.batcher import Reason, Tenants, TenantStats
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.telemetry.batcher_metrics import BATCHER
 from sluicegate.telemetry.prometheus import PrometheusInstruments

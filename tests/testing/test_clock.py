@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sluicegate.testing import FakeClock, WouldHang
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def test_time_jumps_to_the_exact_moment_of_the_next_timer() -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluicegate import ConfigError, LoopClock
+from sluicegate import ConfigError
+from sluicegate.batcher import LoopClock
 from sluicegate.testing import FakeClock, WouldHang
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from sluicegate import Clock
+    from sluicegate.batcher import Clock
 
 
 def recorder(clock: Clock, into: list[tuple[str, float]], name: str) -> Callable[[], None]:

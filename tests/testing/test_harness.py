@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import ConfigError
+from sluicegate import ConfigError, Nak, Terminate
 from sluicegate.consumer import TopicPartition
-from sluicegate.consumer.results import Nak, Terminate
 from sluicegate.testing import ConsumerHarness
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 P0 = TopicPartition("messages", 0)

@@ -12,12 +12,12 @@ from sluicegate import (
     Limits,
     Outcome,
     PermanentError,
-    ResultMismatch,
     RowBatch,
     TransientError,
     UnknownOutcomeError,
     send,
 )
+from sluicegate.errors import ResultMismatch
 from sluicegate.testing import (
     BlockingSink,
     FakeSink,

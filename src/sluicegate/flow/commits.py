@@ -27,11 +27,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.batch import RowBatch
-from .._core.causes import caused
-from .._core.classify import classified
+from .._core.classify import caused, classified
 from .._core.clock import LOOP_CLOCK
-from .._core.effects import CauseUnclear, aborted_by_handler
-from .._core.enlisted import transaction
 from .._core.errors import (
     ErrorClass,
     PermanentError,
@@ -42,10 +39,13 @@ from .._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from .._core.logs import for_log
+from .._core.positions import CauseUnclear, aborted_by_handler
 from .._core.send import send
 from .._core.sink import classifier_of
-from .._core.told import for_log, text_of
-from ..consumer.results import ACK, Ack, Nak, Terminate, ToDeadLetter, no_result, of_raised
+from .._core.text import text_of
+from .._core.transaction import transaction
+from ..consumer.handling.results import ACK, Ack, Nak, Terminate, ToDeadLetter, no_result, of_raised
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from .._core.errors import SinkError
     from .._core.sink import Sink
     from .._core.transaction import Transaction
-    from ..consumer.message import Message
-    from ..consumer.results import Result
+    from ..consumer.handling.results import Result
+    from ..consumer.lanes.message import Message
     from .positions import HeldPosition, KeepsMoves
     from .transform import Transformed, Transformer
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Unpack
 
-    from .._core.consumer_observer import ConsumerObserver
+    from .._core.observer import ConsumerObserver
     from .._core.park_store import ParkStore
     from .._core.retry_policy import RetryPolicy
     from .._core.sink import SinkLike
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from ..batcher.report import ShutdownReport, Stats
     from ..batcher.setup import Setup
     from ..consumer.engine import Engine
-    from ..consumer.poison import PoisonStrategy
-    from ..consumer.report import DrainReport
+    from ..consumer.failures.poison import PoisonStrategy
+    from ..consumer.operating.report import DrainReport
+    from ..consumer.operating.stats import ConsumerStats
     from ..consumer.settings import ConsumerSettings
-    from ..consumer.stats import ConsumerStats
     from .transform import Transform
 
 

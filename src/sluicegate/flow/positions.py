@@ -25,13 +25,13 @@ import logging
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.clock import Signal, wait_until
 from .._core.errors import PositionLost, UnavailableError
+from .._core.logs import for_log, log_safely
 from .._core.positions import PositionUnit
-from .._core.say import say
 from .._core.source import Position
-from .._core.told import for_log, text_of
+from .._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Mapping
@@ -245,12 +245,12 @@ class PositionKeeper:
         if not held.regain(known.get(partition)):
             return False
         at = "its beginning" if held.position is None else held.position.offset
-        say(logger, logging.WARNING, _REGAINED, self._name, partition, at)
+        log_safely(logger, logging.WARNING, _REGAINED, self._name, partition, at)
         return True
 
     def _lose(self, partition: TopicPartition, held: HeldPosition, reason: str) -> None:
         if held.lose(reason, self._clock.now()):
-            say(logger, logging.ERROR, _LOST, self._name, partition, reason)
+            log_safely(logger, logging.ERROR, _LOST, self._name, partition, reason)
 
 
 @contextmanager

@@ -37,10 +37,10 @@ from .._core.errors import (
     WithdrawnError,
 )
 from .._core.outcome import Outcome
-from ..consumer.arrivals import ArrivalSchedule
-from ..consumer.message import NOT_DECODED, Message
-from ..consumer.results import Nak, Terminate
-from ..consumer.wait_reason import WaitReason
+from ..consumer.handling.results import Nak, Terminate
+from ..consumer.lanes.arrivals import ArrivalSchedule
+from ..consumer.lanes.message import NOT_DECODED, Message
+from ..consumer.operating.report import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from .._core.retry_policy import RetryPolicy
     from .._core.source import SourceRecord
     from ..batcher.feed import Feed
-    from ..consumer.claim import Claim
     from ..consumer.engine import Engine
+    from ..consumer.progress.claim import Claim
+    from ..consumer.run import Run
 
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT)
 """The outcomes after which later rows of a key wait."""
@@ -210,10 +211,10 @@ class RowEnds:
     ) -> None:
         self._schedule = cast("PipedSchedule", engine.schedule)
         self._settler = engine.settler
-        self._poison = engine.failures.poison
-        self._stop = engine.ending.begin
-        self._signals = engine.commons.signals
-        self._clock = engine.commons.clock
+        self._poison = engine.poison
+        self._stop = engine.end
+        self._run: Run = engine
+        self._clock = engine.clock
         self._feed = feed
         self._policy = policy
         self._insists = insists
@@ -272,9 +273,9 @@ class RowEnds:
     def _look(self) -> None:
         """Handle the effects of rows that ended in one or more steps, once for all of them."""
         self._is_looking = False
-        self._signals.settled.fire()
+        self._run.settled.fire()
         if self._schedule.window.has_resumed:
-            self._signals.room.fire()
+            self._run.room.fire()
         try:
             self._note_failed()
             for message in self._held.take_heads():

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 from .._core import checks
 from .._core.checks import bad
 from .._core.clock import Signal, wait_until
-from .._core.effects import RunsEffects
-from .._core.function_sink import as_sink
 from .._core.keywords import takes
 from .._core.opening import Openable, opened
 from .._core.positions import (
+    RunsEffects,
     SettlesInTransaction,
     TakesMoves,
     check_keeps_positions,
@@ -24,11 +23,16 @@ from .._core.positions import (
 )
 from .._core.sink import capabilities_of
 from .._core.source import Source, TransactionalSource
+from .._core.stacking import as_sink
 from .._core.transaction import check_transactional
-from ..consumer.batching.batch_options import checked_limits
-from ..consumer.handlers import as_handler
+from ..consumer.handling.handlers import as_handler
 from ..consumer.operated import Operated
-from ..consumer.settings import check_left_to_source, checked_settings, checked_strategy
+from ..consumer.settings import (
+    check_left_to_source,
+    checked_limits,
+    checked_settings,
+    checked_strategy,
+)
 from .commits import PartitionEffects, PartitionTransactions
 from .positions import LeasedPositions, PositionKeeper
 from .transform import Transformer, checked_transform
@@ -39,17 +43,17 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from .._core.clock import Clock
-    from .._core.consumer_observer import ConsumerObserver
+    from .._core.observer import ConsumerObserver
     from .._core.positions import KeepsPositions
     from .._core.retry_policy import RetryPolicy
     from .._core.sink import Sink, SinkLike
     from .._core.source import SourceRecord
-    from ..consumer.batching.batch_limits import BatchLimits
     from ..consumer.engine import Engine
-    from ..consumer.poison import PoisonStrategy
-    from ..consumer.report import DrainReport
+    from ..consumer.failures.poison import PoisonStrategy
+    from ..consumer.lanes.batches import BatchLimits
+    from ..consumer.operating.report import DrainReport
+    from ..consumer.operating.stats import ConsumerStats
     from ..consumer.settings import ConsumerSettings
-    from ..consumer.stats import ConsumerStats
     from .commits import PartitionCommits
     from .positions import KeepsMoves
     from .transform import Transform

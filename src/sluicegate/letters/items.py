@@ -25,10 +25,10 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from .._core.logs import storable
 from .._core.source import Record, UndecodableRecord
 from .._core.text import repr_of
-from .._core.told import storable
-from .._core.values.forms import Form, form_for
+from .._core.values.encoding import Form, form_for
 
 if TYPE_CHECKING:
     from .._core.source import SourceRecord

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from .._core.errors import PermanentError
+from .._core.logs import storable
 from .._core.public import publish
-from .._core.told import storable
-from .._core.values.encoding import to_json
-from .._core.values.forms import MakesForm
+from .._core.values.encoding import MakesForm, to_json
 from .items import MARKED, PLAIN, restored, stored
 
 if TYPE_CHECKING:

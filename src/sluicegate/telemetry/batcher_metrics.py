@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._core.condition import DestinationState
+from .._core.delivery.host import DestinationState
 from .._core.errors import ErrorClass
 from .._core.outcome import Outcome
 from .metric import EVENT, TIMES, Alert, Catalogue, Metric, Values

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
-from .._core.consumer_observer import ConsumerObserver
+from .._core.logs import for_log
+from .._core.observer import ConsumerObserver
 from .._core.public import publish
-from .._core.told import for_log
 from .tracing import LINKS_PER_SPAN, otel_trace_api
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
-    from .._core.consumer_observer import HandlerEnd, HandlerOutcome, HandlerWatch
+    from .._core.observer import HandlerEnd, HandlerOutcome, HandlerWatch
 
 _FAILED: frozenset[HandlerOutcome] = frozenset(
     {"nak", "dead_letter", "terminate", "mixed", "invalid", "error"}

@@ -16,11 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .._core import checks
-from .._core.consumer_observer import ConsumerObserver
 from .._core.decorator import WrappingSink
-from .._core.observer import Observer, Observers
-from .._core.result import WriteResult
+from .._core.observer import ConsumerObserver, Observer, Observers
 from .._core.send import send
+from .._core.sink import WriteResult
 from .batcher_metrics import (
     DROPPED,
     ERRORS,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.batch import Batch
-    from .._core.consumer_observer import ClaimChange, HandlerEnd, HandlerWatch
+    from .._core.observer import ClaimChange, HandlerEnd, HandlerWatch
     from .._core.outcome import Outcome
     from .._core.sink import Sink
     from .._core.source import TopicPartition

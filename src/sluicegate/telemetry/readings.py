@@ -27,7 +27,7 @@ from inspect import ismethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod
 
-from .._core.say import say
+from .._core.logs import log_safely
 from .._core.text import text_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class StateReadings:
             message = (
                 "%s %r is open twice: the metrics of both add up; give each a name= of its own"
             )
-            say(logger, logging.WARNING, message, self._kind, name)
+            log_safely(logger, logging.WARNING, message, self._kind, name)
 
     def forget(self, name: str) -> None:
         """Stop reading the closed batchers of this name; their counts stay."""

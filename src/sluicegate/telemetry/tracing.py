@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from .._core import checks
 from .._core.decorator import WrappingSink
 from .._core.extras import need
-from .._core.result import WriteResult
-from .._core.say import say
+from .._core.logs import for_log, log_safely
+from .._core.observer import ITEM_TRACES
 from .._core.send import send
-from .._core.told import for_log
-from .._core.tracing import ITEM_TRACES
+from .._core.sink import WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -170,7 +169,7 @@ class _TracingSink(WrappingSink[T]):
                     "Tracing(context_of=...) raised %s; the span has no link to that "
                     "item, and its further errors are not logged"
                 )
-                say(logger, logging.ERROR, message, for_log(error), error=error)
+                log_safely(logger, logging.ERROR, message, for_log(error), error=error)
             return None
 
     def _span(

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._core import checks
 from .._core.clock import LOOP_CLOCK
-from .._core.retry_policy import RetryPolicy
+from .._core.retry_policy import Backoff, RetryPolicy
 from .._core.source import TopicPartition
-from ..consumer import MemoryLog, MemorySource, offset_map
+from ..consumer import MemoryLog, MemorySource
 from ..consumer.consumer import Consumer
-from ..consumer.handlers import as_batch_handler, as_handler
-from ..consumer.settings import FullJitter
+from ..consumer.handling.handlers import as_batch_handler, as_handler
+from ..consumer.progress import offset_map
 from ..letters.items import record_of_item
 from .scripted import FakeSink
 
@@ -34,14 +34,13 @@ if TYPE_CHECKING:
 
     from .._core.clock import Clock
     from .._core.source import Record, SourceRecord
-    from ..consumer.batching.batch_options import BatchOptions
-    from ..consumer.counts import MessageCounts
-    from ..consumer.handlers import BatchHandler, MessageHandler
+    from ..consumer.handling.handlers import BatchHandler, MessageHandler
     from ..consumer.jobs import EventContext, Interjector, ItemBatcher, JobScheduler, StateBackend
-    from ..consumer.jobs.forwarded import TakesForwarded
-    from ..consumer.message import Message
-    from ..consumer.report import DrainReport
-    from ..consumer.settings import ConsumerOptions
+    from ..consumer.jobs.context import TakesForwarded
+    from ..consumer.lanes.message import Message
+    from ..consumer.operating.report import DrainReport
+    from ..consumer.run import MessageCounts
+    from ..consumer.settings import BatchOptions, ConsumerOptions
     from ..letters.letter import DeadLetterRecord
 
 
@@ -202,7 +201,7 @@ class ConsumerHarness:
     def _consumer_options(self, letters: FakeSink[Any]) -> ConsumerOptions:
         options: ConsumerOptions = {"dead_letters": letters, **self._options}
         if options.get("retry") is None:
-            options["retry"] = RetryPolicy(backoff=FullJitter(random=Random(0)))
+            options["retry"] = RetryPolicy(backoff=Backoff(rng=Random(0)))
         return options
 
     def _ran(

@@ -28,7 +28,7 @@ from .._core.errors import ThrottledError, TooLargeError
 from .._core.extras import need
 from .._core.stacking import stack
 from ..batcher import Batcher
-from ..retry import Retry
+from ..retry import Backoff, Retry
 from ..sinks import Timeout
 from .clock import FakeClock
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .._core.batch import Batch
+    from .._core.outcome import Tally
     from .._core.sink import Decorator
-    from .._core.tally import Tally
     from ..batcher import Adaptive, Limits
 
 
@@ -121,7 +121,7 @@ async def _run(scenario: Scenario, clock: FakeClock) -> Simulated:
         sink,
         Timeout(scenario.timeout),
         *scenario.decorators,
-        Retry(rng=random.Random(scenario.seed)),
+        Retry(backoff=Backoff(rng=random.Random(scenario.seed))),
     )
     batcher: Batcher[int] = Batcher(
         whole, limits=scenario.limits, adaptive=scenario.adaptive, name=NAME

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.order.lanes import Lanes
 from .._core.source import Position, Record, TopicPartition
-from ..consumer.claim import Claim
 from ..consumer.jobs.context import EventContext
 from ..consumer.jobs.state import MemoryStore
-from ..consumer.message import Message
+from ..consumer.lanes.message import Message
+from ..consumer.progress.claim import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..consumer.handling.results import Result
     from ..consumer.jobs.context import Finalise
     from ..consumer.jobs.state import StateStore
-    from ..consumer.results import Result
 
 
 class MockContext(EventContext):
@@ -65,7 +65,7 @@ class MockContext(EventContext):
         """The finalisers passed to `job_complete` that have not run."""
         self.sent_on: list[Any] = []
         """The items passed to `forward`, in order."""
-        claim = Claim(partition, 1, Position(offset), Lanes(), _NoDesk())
+        claim = Claim(partition, 1, Position(offset), Lanes(), _NoOwner())
         claim.tracker.admit(offset, offset, 1)
         record = Record(*partition, offset, key, value, headers)
         super().__init__(Message(key, 0, record, claim, 0), self)  # type: ignore[arg-type]
@@ -90,8 +90,8 @@ class MockContext(EventContext):
         return await self.finalisers.pop(0)(self)
 
 
-class _NoDesk:
-    """A desk without effect: only the handler's result settles a message of a test."""
+class _NoOwner:
+    """An owner without effect: only the handler's result settles a message of a test."""
 
     def settle(self, message: Message, result: Result) -> bool:
         """Do nothing."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import TransientError
-from .._core.result import WriteResult
+from .._core.sink import WriteResult
 
 if TYPE_CHECKING:
     from types import TracebackType

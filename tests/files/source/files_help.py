@@ -57,7 +57,7 @@ async def handled(source: FileSource, into: Handled | None = None, **options: An
         found.append(message)
 
     settings: dict[str, Any] = {"commit_every": 0.02, **options}
-    await Consumer(source, **settings).receive(handle)
+    await Consumer(source, **settings).run(handle)
     return found
 
 

@@ -22,13 +22,12 @@ from sluicegate import (
     ConfigError,
     DeadLetter,
     Limits,
-    NotPicklableError,
     RefusedError,
     Retry,
-    TooLargeError,
     UnavailableError,
     stack,
 )
+from sluicegate.errors import NotPicklableError, TooLargeError
 from sluicegate.kafka import KafkaSink
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import LoopClock

@@ -29,7 +29,7 @@ async def test_two_members_of_one_name_are_told_that_they_evict_each_other(
     news = News()
     hosts = [RecordingHost(news), RecordingHost(news)]
     async with one.open(hosts[0]), other.open(hosts[1]):
-        await news.wait_for(lambda: any("instance='a'" in str(each.troubles) for each in hosts))
+        await news.wait_for(lambda: any("instance='a'" in str(each.reports) for each in hosts))
 
 
 @pytest.mark.usefixtures("real_clock")

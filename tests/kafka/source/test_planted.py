@@ -17,7 +17,7 @@ from aiokafka.errors import RequestTimedOutError
 from aiokafka.structs import OffsetAndMetadata
 from tests.kafka.source import kafka_help
 
-from sluicegate import LoopClock
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.client.session import Session

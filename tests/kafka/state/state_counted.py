@@ -10,8 +10,7 @@ from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 from tests.kafka.state.state_topics import settled_state
 
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate._core.source import TopicPartition
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, TopicPartition
 from sluicegate.kafka import KafkaSource, KafkaState
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as ClientPartition
 from tests.kafka.source.kafka_help import end_of, stored
 
-from sluicegate._core.source import Position
+from sluicegate.consumer import Position
 
 if TYPE_CHECKING:
-    from sluicegate._core.source import TopicPartition
+    from sluicegate.consumer import TopicPartition
     from sluicegate.testing import EmbeddedKafka
 
 

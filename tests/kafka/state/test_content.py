@@ -20,7 +20,7 @@ from tests.kafka.state.state_counted import Counted, counted
 from tests.kafka.state.state_topics import settled_state
 
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer.jobs import state_keeping
+from sluicegate.consumer.jobs import event_run as state_keeping
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext

@@ -22,8 +22,7 @@ from tests.kafka.state.state_topics import settled_state
 
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate._core.source import Position, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.kafka import KafkaState
 
 if TYPE_CHECKING:
@@ -167,7 +166,6 @@ async def test_a_value_that_the_topic_does_not_take(broker: EmbeddedKafka) -> No
         {"topic": "a b"},
         {"topic": ""},
         {"max_pending": 0},
-        {"replication_factor": 0},
         {"topic_config": {"cleanup.policy": "delete"}},
         {"topic_config": {"segment.ms": 1}},
         {"topic_config": "segment.ms=1"},

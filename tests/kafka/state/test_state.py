@@ -20,8 +20,7 @@ from tests.sinks.test_silent_connections import black_hole
 
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate._core.source import TopicPartition
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, TopicPartition
 from sluicegate.kafka import KafkaRecord, KafkaSource, KafkaState
 
 if TYPE_CHECKING:

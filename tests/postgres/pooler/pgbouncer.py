@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from sluicegate.testing import EmbeddedUnavailable
 from sluicegate.testing.servers import guard as processes
 from sluicegate.testing.servers.program import GuardedFolder, free_port
-from sluicegate.testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -9,8 +9,7 @@ import pytest
 from state_help import state_tables
 
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from state_help import state_tables
 
-from sluicegate._core.errors import PositionLost
-from sluicegate._core.source import Record, TopicPartition
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate.errors import PositionLost
 from sluicegate.flow.state.changes import ChangeLog
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from state_help import StateTables, state_tables
 from tests.postgres.sink.postgres_help import proxied
 
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record
 from sluicegate.testing import embedded_postgres as started
 from sluicegate.testing.servers.require import there_or_skip
 

@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 from state_help import state_tables
 
-from sluicegate import ClosedError, ConfigError, SluicegateWarning
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemoryParkStore, MemorySource
+from sluicegate import ClosedError, ConfigError
+from sluicegate.consumer import Consumer, MemoryLog, MemoryParkStore, MemorySource, Record
+from sluicegate.errors import SluicegateWarning
 from sluicegate.postgres import PostgresQueueSource, PostgresState
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ import pytest
 from state_counting import Counting, expected, key_of
 from state_help import state_tables
 
-from sluicegate import ConfigError
+from sluicegate import ConfigError, RetryPolicy
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate._core.retry_policy import RetryPolicy
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Nak, WaitReason
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Nak, Record
 from sluicegate.consumer.jobs import Incomplete, Interjector
 
 if TYPE_CHECKING:
@@ -402,7 +400,7 @@ async def test_a_consumer_that_reads_its_state(embedded_postgres: EmbeddedPostgr
             while consumer.health().not_ready != READING:
                 await LOOP_CLOCK.sleep(0.001)
             (part,) = consumer.explain().partitions
-            assert [cause.reason for cause in part.causes] == [WaitReason.READING_STATE]
+            assert [cause.reason for cause in part.causes] == ["reading its state"]
             await tables.con.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
                 "WHERE wait_event_type = 'Lock'"

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Protocol
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, PositionLost
+from ..._core.logs import for_log, log_safely
 from ..._core.opening import Openable
-from ..._core.say import say
 from ..._core.source import Source, TransactionalSource
-from ..._core.told import for_log
 from .changes import COPY, is_of_a_state
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ class HeldState:
     def free(self) -> KeptStore | None:
         """The state, if it can still be stored with a position; otherwise `None`."""
         store = self.store
-        return None if self.is_ended or store is None or store.lost is not None else store
+        return None if self.is_ended or store is None or store.loss is not None else store
 
 
 class Restoring:
@@ -319,7 +318,7 @@ class StatePositions:
         held.end()
         if held.store is not None:
             held.store.lose(error)
-        say(logger, logging.ERROR, _LOST, partition, for_log(error))
+        log_safely(logger, logging.ERROR, _LOST, partition, for_log(error))
 
     # -- the state ---------------------------------------------------------------------------------
 
@@ -344,14 +343,14 @@ class StatePositions:
                     reading.add(page)
                     if clock.now() - told >= TELL_EVERY:
                         told = clock.now()
-                        say(logger, logging.INFO, _RESTORING, partition, reading)
+                        log_safely(logger, logging.INFO, _RESTORING, partition, reading)
         finally:
             del self._restoring[partition]
         if self._held.get(partition) is not held:
             raise PositionLost(f"{partition} was released while its state was read")
         if not reading.entries:
             held.check_begins(partition)
-        say(logger, logging.INFO, _RESTORED, partition, reading)
+        log_safely(logger, logging.INFO, _RESTORED, partition, reading)
         store = made(reading.entries, held.offset or 0)
         held.keep(store)
         if held.start is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkabl
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
-from ..._core.told import text_of
+from ..._core.text import text_of
 from ...consumer.jobs.state import MemoryStore
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class KeptStore:
         """The previous values of the keys changed in this turn; `None` for a new key."""
         self._changes: dict[str, Stored | None] = {}
         self._forwarded: list[ForwardedRecord] = []
-        self.lost: Exception | None = None
+        self.loss: Exception | None = None
         """The reason why nothing more can be stored."""
 
     # -- the state ---------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class KeptStore:
 
     def lose(self, error: Exception) -> None:
         """Record that nothing more can be stored."""
-        self.lost = error
+        self.loss = error
 
     def __repr__(self) -> str:
         return f"KeptStore({self._partition}, {len(self._entries)} keys)"

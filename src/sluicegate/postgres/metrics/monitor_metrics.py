@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
-from ..monitoring.monitor_observer import MonitorObserver
+from ..records.monitor import MonitorObserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

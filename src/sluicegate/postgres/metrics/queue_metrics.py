@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...telemetry.prometheus import PrometheusInstruments, require_prometheus
-from ..monitoring.queue_observer import QueueObserver
+from ..records.monitor import QueueObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .queue_definitions import QUEUES
 

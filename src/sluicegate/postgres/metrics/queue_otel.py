@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.public import publish
 from ...telemetry.otel import OtelInstruments, otel_metrics_api
-from ..monitoring.queue_observer import QueueObserver
+from ..records.monitor import QueueObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .queue_definitions import QUEUES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...telemetry.prometheus import PrometheusInstruments, require_prometheus
-from ..monitoring.stream_observer import StreamObserver
+from ..records.monitor import StreamObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .stream_definitions import STREAM
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.public import publish
 from ...telemetry.otel import OtelInstruments, otel_metrics_api
-from ..monitoring.stream_observer import StreamObserver
+from ..records.monitor import StreamObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .stream_definitions import STREAM
 

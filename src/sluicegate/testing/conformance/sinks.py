@@ -33,9 +33,8 @@ from ..._core.arrow import ArrowBatch
 from ..._core.batch import RowBatch
 from ..._core.errors import ConfigError, ErrorClass, UnknownOutcomeError
 from ..._core.opening import opened
-from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import Capabilities, capabilities_of
+from ..._core.sink import Capabilities, WriteResult, capabilities_of
 from ..._core.stacking import stack
 from ..._core.transaction import check_transactional
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._core import maven as _maven
+from ..._core import cache as _cache
 from ..._core.cache import made_once
 from ..._core.errors import MissingJars
 from .program import START_SECONDS, ServerProgram
@@ -72,7 +72,7 @@ def _java() -> str:
 
 def _jars(pom: str) -> Path:
     try:
-        return _maven.fetch(PROGRAMS / pom)
+        return _cache.fetch(PROGRAMS / pom)
     except MissingJars as error:
         raise EmbeddedUnavailable(str(error)) from error
 

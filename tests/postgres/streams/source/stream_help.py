@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresStreamSource
-from sluicegate.postgres.streams.source.selection import slot_of
+from sluicegate.postgres.streams.selection import slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

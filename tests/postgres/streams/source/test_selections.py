@@ -10,7 +10,7 @@ from tests.postgres.streams.source.test_failures import WITHIN, source
 
 from sluicegate import ConfigError
 from sluicegate.consumer import TopicPartition
-from sluicegate.postgres.streams.source.selection import slot_of
+from sluicegate.postgres.streams.selection import slot_of
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:

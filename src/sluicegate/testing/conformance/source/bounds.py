@@ -11,7 +11,7 @@ from .consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
 OFTEN = 5.0
 """Seconds. The test does not wait for a source with a longer keep-alive interval."""

@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...._core.source import ExtendsRecords, KeepsAlive
-from ....consumer import Ack, Consumer, offset_map
+from ....consumer import Ack, Consumer
+from ....consumer.progress import offset_map
 from .subject import News, SourceUnderTest
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
         TopicPartition,
     )
     from ....consumer import DrainReport
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
     from ....consumer.settings import ConsumerOptions
 
 

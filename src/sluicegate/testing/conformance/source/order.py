@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from ...._core.retry_policy import RetryPolicy
 from ...._core.source import Position, TopicPartition
-from ....consumer.results import Nak
+from ....consumer.handling.results import Nak
 from .consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
 
 class OrderTests(ConsumingSource):
