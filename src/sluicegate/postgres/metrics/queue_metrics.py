@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...telemetry.prometheus import PrometheusInstruments, require_prometheus
@@ -28,4 +29,4 @@ class PrometheusQueueObserver(MonitorMetricsObserver, QueueObserver):
         self, registry: CollectorRegistry | None = None, *, name: str | None = None
     ) -> None:
         require_prometheus("PrometheusQueueObserver")
-        super().__init__(lambda: PrometheusInstruments.of(registry, QUEUES), name=name)
+        super().__init__(partial(PrometheusInstruments.of, registry, QUEUES), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._core.public import publish
@@ -28,7 +29,7 @@ class OpenTelemetryStreamObserver(MonitorMetricsObserver, StreamObserver):
         self, meter_provider: MeterProvider | None = None, *, name: str | None = None
     ) -> None:
         otel_metrics_api("OpenTelemetryStreamObserver")
-        super().__init__(lambda: OtelInstruments.of(meter_provider, STREAM), name=name)
+        super().__init__(partial(OtelInstruments.of, meter_provider, STREAM), name)
 
 
 publish("sluicegate.postgres", OpenTelemetryStreamObserver)
