@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.clickhouse.clickhouse_help import Words, bad, told, written
 
-from sluicegate import ArrowBatch, RefusedError, RowBatch, UnknownOutcomeError, send
-from sluicegate._core.errors import ConfigError
+from sluicegate import ArrowBatch, ConfigError, RefusedError, RowBatch, UnknownOutcomeError, send
 from sluicegate.clickhouse import ClickHouseSink
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import Any
 from sluicegate import sinks
 from sluicegate.http.config import TIMEOUT
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource, KafkaState
-from sluicegate.kafka.client.log_reader import PATIENCE
+from sluicegate.kafka.state.topic import PATIENCE
 from sluicegate.nats import JetStreamSource
-from sluicegate.nats.client.connection import CLOSE_SECONDS
-from sluicegate.nats.client.options import PING_INTERVAL, PINGS
+from sluicegate.nats.connection import CLOSE_SECONDS
 from sluicegate.nats.jetstream.channel import REQUEST_WITHIN
+from sluicegate.nats.options import PING_INTERVAL, PINGS
 from sluicegate.objects import letters as objects
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
@@ -72,7 +72,7 @@ TESTED = {
     "JetStreamSource": ("tests/nats/jetstream/test_silent_connection.py", "JetStreamSource"),
     "KafkaSource": (READERS, "aiokafka"),
     "ConfluentKafkaSource": (READERS, "librdkafka"),
-    "KafkaState": ("tests/flow/state/test_kafka_state.py", "test_silent_connections"),
+    "KafkaState": ("tests/kafka/state/test_state.py", "test_silent_connections"),
     "PostgresAdvisoryLocks": (CLIENTS, "PostgresAdvisoryLocks"),
     "PostgresEffects": (CLIENTS, "PostgresEffects"),
     "PostgresParkStore": (CLIENTS, "PostgresParkStore"),

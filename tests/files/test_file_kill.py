@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def delivered(path: Path) -> list[int]:

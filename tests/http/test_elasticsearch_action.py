@@ -13,16 +13,15 @@ from tests.http.http_help import Request, Server, batch_of, reply
 
 from sluicegate import (
     ConfigError,
-    LoopClock,
     Outcome,
     PermanentError,
     RefusedError,
-    ResultMismatch,
     ThrottledError,
     TransientError,
-    UnverifiableError,
     send,
 )
+from sluicegate.batcher import LoopClock
+from sluicegate.errors import ResultMismatch, UnverifiableError
 from sluicegate.http import ElasticsearchSink
 from sluicegate.http.elasticsearch.answer import FILTER
 

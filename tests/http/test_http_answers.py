@@ -19,7 +19,6 @@ from sluicegate import (
     Batcher,
     Outcome,
     PermanentError,
-    ResultMismatch,
     Retry,
     ThrottledError,
     TransientError,
@@ -28,6 +27,7 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate.errors import ResultMismatch
 from sluicegate.http import ElasticsearchSink, HttpResponse, HttpSink
 from sluicegate.http.client import Inflater
 from sluicegate.retry import Backoff
@@ -35,7 +35,8 @@ from sluicegate.retry import Backoff
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
 
 ITEMS = [{"id": number} for number in range(4)]
 STRANGE = [

@@ -16,13 +16,12 @@ from sluicegate import (
     PermanentError,
     RefusedError,
     ThrottledError,
-    TimedOutError,
-    TooLargeError,
     TransientError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
+from sluicegate.errors import TimedOutError, TooLargeError
 from sluicegate.http import HttpStatusError, classify_http
 from sluicegate.http.errors import for_item, for_status, for_transport, seconds_of
 

@@ -11,7 +11,7 @@ from sluicegate.objects.store import ObjectFolder, StoreGiven
 if TYPE_CHECKING:
     import pytest
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_every_change_in_a_folder_is_on_the_disk(
@@ -42,6 +42,6 @@ async def test_every_change_in_a_folder_is_on_the_disk(
     await folder.replace("a/x", b"later")
     assert latest() == ["a/x.new", "a", ".", "a/x", "a", "."]
     assert await folder.read("a/x") == b"later"
-    assert [each.path for each in await folder.listed()] == ["a/x"]
+    assert [each.path for each in await folder.list()] == ["a/x"]
     await folder.remove("a/x", "a/missing")
     assert latest() == ["a", "."]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.objects.object_help import Bucket
     from tests.s3_server import S3Server
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 NOBODY = 65534
 

@@ -31,7 +31,7 @@ from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.opening import opened
 from sluicegate.redis import RedisSink
 from sluicegate.retry import Backoff, Retry
-from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import free_port
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from tests.sql.sql_help import SqlTable, names, written
 
-from sluicegate import ConfigError, ErrorClass, TooLargeError
+from sluicegate import ConfigError, ErrorClass
 from sluicegate._core.classify import classified
+from sluicegate.errors import TooLargeError
 from sluicegate.sql import SqlSink
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.errors import (
     ErrorClass,
     RefusedError,

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from .._core import checks
 from .._core.batch import RowBatch
-from .._core.causes import causes, distinct
+from .._core.classify import causes, distinct
 from .._core.errors import (
     ClosedError,
     ConfigError,
@@ -19,9 +19,8 @@ from .._core.errors import (
 )
 from .._core.extras import need
 from .._core.keywords import takes
-from .._core.result import WriteResult
-from .._core.sink import Capabilities
-from .._core.values.column_names import check_name, optional_names
+from .._core.sink import Capabilities, WriteResult
+from .._core.values.rows import check_name, optional_names
 from ..http.client import HttpBase
 from ..http.config import HttpOptions, endpoint
 from ..http.write import RequestFormat

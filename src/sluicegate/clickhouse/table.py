@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._core.arrow import ArrowBatch
 from .._core.batch import RowBatch
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import ConfigError, PermanentError, RefusedError, SinkError, UnknownOutcomeError
-from .._core.told import text_of
+from .._core.text import text_of
 from .._core.values.encoding import all_to_json, encoded, ndjson, to_json
-from .._core.values.row_maker import RowMaker
+from .._core.values.rows import RowMaker
 from ..http.write import json_array
 from .server import check_server, insert_url, known_only, read_columns, read_table, types_of
 from .values import UnfitValue, rule_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.values.encoding import Records
-    from .._core.values.row_maker import RowFunction
+    from .._core.values.rows import RowFunction
     from ..http.write import JoinBodies
     from .arrow import ArrowRows
     from .server import Ask, TableFacts, TableName, ToldColumns

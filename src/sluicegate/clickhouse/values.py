@@ -30,7 +30,7 @@ from math import isfinite
 from operator import index
 from typing import Any, cast
 
-from .._core.values.forms import form_for
+from .._core.values.encoding import form_for
 
 _NONE = type(None)
 

@@ -34,10 +34,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import SluicegateError
-from .._core.values.compression import compressed
+from .._core.values.encoding import compressed
 from ..letters.letter import NoLetterError, key_in, letter_in
-from ..letters.noted import NotedStore
-from ..letters.store import StoreError
+from ..letters.store import NotedStore, StoreError
 from ..letters.text import without_secrets
 from .append import AppendFile, FileSettings, archives
 from .repair import is_zstd, whole_frames, whole_lines

@@ -25,10 +25,9 @@ from .._core.extras import need
 from .._core.keywords import known_arguments
 from .._core.opening import Openable
 from .._core.public import publish
-from .._core.result import WriteResult
-from .._core.threads import in_thread
-from .._core.values.compression import compressed
-from .._core.values.encoding import encoded_items, ndjson
+from .._core.runtime.threads import in_thread
+from .._core.sink import WriteResult
+from .._core.values.encoding import compressed, encoded_items, ndjson
 from .append import AppendFile, FileSettings
 
 if TYPE_CHECKING:

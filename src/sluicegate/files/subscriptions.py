@@ -24,9 +24,9 @@ from .._core import checks
 from .._core.checks import bad
 from .._core.errors import ClosedError
 from .._core.opening import Openable
+from .._core.runtime.threads import in_thread
 from .._core.source import Position
 from .._core.subscriptions import Subscribed, slot_lock
-from .._core.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping

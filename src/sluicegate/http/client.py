@@ -29,8 +29,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from .._core.causes import caused
 from .._core.checks import bad
+from .._core.classify import caused
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import (
     ClosedError,
@@ -42,8 +42,8 @@ from .._core.errors import (
     UnknownOutcomeError,
 )
 from .._core.opening import Openable
-from .._core.runtime.closing import close_within
-from .._core.values.compression import compressed
+from .._core.runtime.threads import close_within
+from .._core.values.encoding import compressed
 from .config import header_value
 from .errors import (
     REFUSALS,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
     from .._core.batch import Batch
-    from .._core.result import WriteResult
+    from .._core.sink import WriteResult
     from .._core.values.encoding import Records
     from .config import ClientResponse, Endpoint, HttpClient
     from .write import RequestFormat

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from .._core import addresses, checks
+from .._core.addresses import Options
 from .._core.checks import bad
 from .._core.extras import need
-from .._core.options import Options
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

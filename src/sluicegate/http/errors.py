@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from .._core import addresses
-from .._core.causes import caused
-from .._core.classify import classified_by_cause
+from .._core.classify import caused, classified_by_cause
 from .._core.errors import (
     ConfigError,
     ErrorClass,
@@ -50,7 +49,7 @@ from .._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from .._core.told import text_of
+from .._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .._core.batch import Batch
-    from .._core.result import WriteResult
+    from .._core.sink import WriteResult
     from .._core.values.encoding import Encode
     from .write import JoinBodies, ParseResponse
 

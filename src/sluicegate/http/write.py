@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.errors import (
     PermanentError,
     RefusedError,
@@ -35,8 +35,8 @@ from .._core.errors import (
     UnavailableError,
 )
 from .._core.outcome import Outcome
-from .._core.result import WriteResult
-from .._core.told import text_of
+from .._core.sink import WriteResult
+from .._core.text import text_of
 from .._core.values.encoding import item_error
 from .errors import RecordRefused, shorten
 

@@ -15,7 +15,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from .._core.causes import summarized
+from .._core.classify import summarized
 from .._core.errors import (
     RefusedError,
     SinkError,

@@ -36,12 +36,10 @@ from datetime import UTC
 from typing import TYPE_CHECKING
 
 from .._core.errors import SinkError
-from .._core.told import for_log
-from .._core.values.compression import compressed
-from .._core.values.encoding import to_json
+from .._core.logs import for_log
+from .._core.values.encoding import compressed, to_json
 from ..letters.letter import NoLetterError, key_in, letter_in
-from ..letters.noted import NotedStore
-from ..letters.store import StoreError
+from ..letters.store import NotedStore, StoreError
 from .store import ObjectFolder, StoreGiven
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from .._core.extras import need
 from .._core.keywords import takes
 from .._core.public import publish
 from .._core.sink import Capabilities
-from .._core.values.row_maker import RowMaker
+from .._core.values.rows import RowMaker
 from .sink import BatchObjects, ObjectBase, ObjectBody, ObjectOptions, object_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .._core.batch import Batch
-    from .._core.result import WriteResult
+    from .._core.sink import WriteResult
     from .tables import MadeTable, ParquetEncoder
 
 COMPRESSIONS = ("snappy", "gzip", "zstd", "brotli", "lz4", "none")

@@ -8,16 +8,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-from .._core.arrow_rows import UnreadableRows, rows_of
+from .._core.arrow import UnreadableRows, rows_of
 from .._core.checks import bad, function
 from .._core.errors import PermanentError
-from .._core.values.column_names import check_name, column_names
-from .._core.values.encoding import item_error
-from .._core.values.fields import getter
+from .._core.values.encoding import getter, item_error
+from .._core.values.rows import check_name, column_names
 
 if TYPE_CHECKING:
     from .._core.arrow import ArrowBatch
-    from .._core.values.fields import Getter
+    from .._core.values.encoding import Getter
 
 NONE = "__HIVE_DEFAULT_PARTITION__"
 """Hive's partition name for rows without a value."""

@@ -25,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypedDict, Unpack
 
 from .._core import checks
+from .._core.answer import same_detail
 from .._core.batch import RowBatch
 from .._core.checks import bad
 from .._core.errors import ClosedError, RefusedError, SinkError, TimedOutError, UnavailableError
@@ -33,12 +34,9 @@ from .._core.keywords import takes
 from .._core.opening import Openable
 from .._core.outcome import Outcome
 from .._core.public import publish
-from .._core.result import WriteResult
-from .._core.same_detail import same_detail
-from .._core.sink import Capabilities
-from .._core.threads import in_thread
-from .._core.values.compression import compressed
-from .._core.values.encoding import encoded_items, ndjson
+from .._core.runtime.threads import in_thread
+from .._core.sink import Capabilities, WriteResult
+from .._core.values.encoding import compressed, encoded_items, ndjson
 from .partitions import Partitions
 from .store import StoreGiven, Uploads
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from .._core import addresses
+from .._core.addresses import Options
 from .._core.checks import bad
 from .._core.errors import ConfigError, SluicegateError
 from .._core.extras import need
-from .._core.options import Options
-from .._core.threads import in_thread, uncut
+from .._core.runtime.threads import in_thread, uncut
 from .errors import is_of_bucket, missing_folder, translate, unreadable_folder
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyarrow import compute, parquet, types
 
-from .._core.causes import caused, summarized
 from .._core.checks import bad
+from .._core.classify import caused, summarized
 from .._core.errors import PermanentError
-from .._core.told import text_of
+from .._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,16 +21,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from .._core import checks
 from .._core.errors import PermanentError, RefusedError, TooLargeError
 from .._core.text import repr_of
-from .._core.values.encoding import item_error, to_json
-from .._core.values.fields import getter
-from .._core.values.forms import form_for
+from .._core.values.encoding import form_for, getter, item_error, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .._core.errors import SinkError
-    from .._core.values.encoding import Encode
-    from .._core.values.fields import Getter
+    from .._core.values.encoding import Encode, Getter
 
 LONGEST = 512 << 20
 """Maximum size of a value in bytes: the default of the server's `proto-max-bulk-len`."""

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core import addresses, checks
-from .._core.causes import caused
+from .._core.addresses import Options
+from .._core.classify import caused
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import ConfigError, TimedOutError, UnavailableError, UnknownOutcomeError
 from .._core.extras import need
-from .._core.options import Options
-from .._core.runtime.closing import close_within
+from .._core.runtime.threads import close_within
 from .._core.text import text_of
 from .commands import LONGEST
 from .refusals import DROPS, code_of, connecting_error, ends_connection, refusal

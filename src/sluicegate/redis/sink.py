@@ -9,10 +9,10 @@ from .._core import checks
 from .._core.batch import RowBatch
 from .._core.errors import ClosedError
 from .._core.keywords import known_arguments
+from .._core.logs import log_safely
 from .._core.opening import Openable
-from .._core.say import say
 from .._core.sink import Capabilities
-from .._core.values.fields import getter
+from .._core.values.encoding import getter
 from .commands import ListForm, StreamForm, element_of, fields_of
 from .connections import RedisConnections, RedisOptions
 from .refusals import classify_redis
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.errors import ErrorClass
-    from .._core.result import WriteResult
+    from .._core.sink import WriteResult
     from .._core.values.encoding import Encode
 
 logger = logging.getLogger("sluicegate.redis")
@@ -199,7 +199,7 @@ class RedisSink(Openable):
         stack.push_async_callback(connections.close)
         await connections.check()
         if (policy := await connections.eviction_policy()) is not None:
-            say(logger, logging.WARNING, _EVICTS, self, policy)
+            log_safely(logger, logging.WARNING, _EVICTS, self, policy)
         self._connections = connections
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:

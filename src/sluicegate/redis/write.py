@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .._core.causes import caused, of_item
+from .._core.classify import caused, of_item
 from .._core.errors import (
     PermanentError,
     RefusedError,
@@ -28,12 +28,12 @@ from .._core.errors import (
     UnknownOutcomeError,
     UnverifiableError,
 )
+from .._core.logs import log_safely
 from .._core.order.keys import accepted
-from .._core.order.stopped import stopped_behind
+from .._core.order.left_out import stopped_behind
 from .._core.outcome import Outcome
-from .._core.result import WriteResult
-from .._core.say import say
-from .._core.values.key_conflicts import KeyConflicts
+from .._core.sink import WriteResult
+from .._core.values.rows import KeyConflicts
 from .commands import is_same_entry, lookup
 from .refusals import code_of, ends_connection, is_low_id, not_executed, refusal
 
@@ -157,7 +157,7 @@ class RedisWrite:
             return  # nothing was pushed, or it is already logged
         connections.untrimmed.add(name)
         why = refusal(answer, "LTRIM")
-        say(logger, logging.WARNING, _GROWS, connections.place, _text(name), why)
+        log_safely(logger, logging.WARNING, _GROWS, connections.place, _text(name), why)
 
     # -- entries of an earlier attempt --------------------------------------------------------------
 

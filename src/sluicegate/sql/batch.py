@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import KeyStopped, PermanentError, TooLargeError, UnverifiableError
-from .._core.values.key_conflicts import NULL_KEY
+from .._core.values.rows import NULL_KEY
 from .rows import SqlAnswer, all_values, are_below, divide
 
 if TYPE_CHECKING:

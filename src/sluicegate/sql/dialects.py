@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .._core.checks import bad
 from .._core.errors import ConfigError
 from ..postgres.client.names import qualified
-from ..postgres.client.types import TYPES, types_of
-from ..postgres.client.value_checks import check_of
+from ..postgres.client.types import TYPES, check_of, types_of
 from .pooled import check_pooler, set_up_driver
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from .._core.values.changed_values import Check
-    from .._core.values.row_target import RowTarget
+    from .._core.values.rows import RowTarget
 
 
 TEMPORARY = "sluicegate_compared"

@@ -24,11 +24,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._core import checks
-from .._core.causes import caused
 from .._core.checks import bad
-from .._core.classify import classified_by_cause
+from .._core.classify import caused, classified_by_cause
 from .._core.clock import LOOP_CLOCK
-from .._core.effects import not_in_transaction, not_its_to_end
 from .._core.errors import (
     ClosedError,
     ErrorClass,
@@ -41,12 +39,11 @@ from .._core.errors import (
 )
 from .._core.keywords import known_arguments
 from .._core.opening import Openable
-from .._core.positions import PositionUnit
+from .._core.positions import PositionUnit, not_in_transaction, not_its_to_end
 from .._core.public import publish
-from .._core.result import WriteResult
-from .._core.sink import Capabilities
+from .._core.runtime.threads import in_thread
+from .._core.sink import Capabilities, WriteResult
 from .._core.source import Position, TopicPartition
-from .._core.threads import in_thread
 from .._core.transaction import Attempt, has_ended
 from .errors import class_of_sqlite
 
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.batch import Batch
-    from .._core.effects import Effect
+    from .._core.positions import Effect
     from .._core.transaction import Unit
 
 _COLUMNS = (

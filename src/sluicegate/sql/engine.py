@@ -25,13 +25,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from .._core.addresses import UNSET, split, unreadable
+from .._core.addresses import UNSET, Options, split, unreadable
 from .._core.checks import bad
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import ConfigError, MissingExtra
 from .._core.extras import need
-from .._core.options import Options
-from .._core.runtime.closing import close_within
+from .._core.runtime.threads import close_within
 from .dialects import dialect_of
 from .errors import for_connecting, is_moved
 

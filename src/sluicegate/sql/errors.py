@@ -15,17 +15,18 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from .._core.causes import caused, causes
-from .._core.classify import classified, classified_by_cause
+from .._core.classify import caused, causes, classified, classified_by_cause
 from .._core.errors import ErrorClass, RefusedError, SluicegateError, UnavailableError
-from .._core.told import text_of
+from .._core.text import text_of
 from ..postgres.client.errors import (
     NO_PRIVILEGE,
+    POOLER,
     SESSION_TIMEOUTS,
     checks_privileges,
+    class_of_pooler,
     classify_postgres,
+    was_not_sent,
 )
-from ..postgres.client.pooler import POOLER, class_of_pooler, was_not_sent
 
 _P, _T, _U, _R, _H = (
     ErrorClass.PERMANENT,

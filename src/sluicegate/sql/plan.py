@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
     from sqlalchemy.types import TypeEngine
 
-    from .._core.values.row_target import RowTarget
+    from .._core.values.rows import RowTarget
     from .dialects import SqlDialect, SqlLimits
     from .values import Processor, SqlValueRule
 

@@ -20,14 +20,11 @@ from .._core.errors import (
 )
 from .._core.keywords import known_arguments
 from .._core.opening import Openable
-from .._core.order.stopped import stopped_behind
-from .._core.result import WriteResult
-from .._core.sink import Capabilities
-from .._core.told import text_of
-from .._core.values.column_names import column_names, optional_names
+from .._core.order.left_out import stopped_behind
+from .._core.sink import Capabilities, WriteResult
+from .._core.text import text_of
 from .._core.values.encoding import item_error
-from .._core.values.row_maker import RowMaker
-from .._core.values.row_target import RowTarget
+from .._core.values.rows import RowMaker, RowTarget, column_names, optional_names
 from .batch import SqlBatch
 from .dialects import dialect_of
 from .engine import EngineGiven

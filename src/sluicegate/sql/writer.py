@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._core.causes import caused
-from .._core.classify import classified
+from .._core.classify import caused, classified
 from .._core.errors import (
     ErrorClass,
     PermanentError,
@@ -31,7 +30,7 @@ from .._core.errors import (
     UnverifiableError,
 )
 from .._core.outcome import Outcome
-from .._core.values.key_conflicts import NULL_KEY, KeyConflicts
+from .._core.values.rows import NULL_KEY, KeyConflicts
 from .errors import classify_sql, for_connecting, is_lost, is_timeout, is_twice
 from .rows import all_values
 

@@ -22,10 +22,10 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import RefusedError, UnavailableError
-from .._core.say import say
+from .._core.logs import log_safely
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,7 @@ class UdpChannel:
         now = LOOP_CLOCK.now()
         if error.errno in _OF_EARLIER and now >= self._log_at:
             self._log_at = now + LOOK_EVERY
-            say(logger, logging.WARNING, _LOST, self.place, error.strerror)
+            log_safely(logger, logging.WARNING, _LOST, self.place, error.strerror)
 
     async def _probe(self, data: bytes) -> None:
         """Send a datagram to each address, until none of them reports that it is refused."""
@@ -144,7 +144,7 @@ class UdpChannel:
             self._look_at = LOOP_CLOCK.now() + LOOK_EVERY
             return
         if self._address not in [found[4] for found in addresses]:
-            say(logger, logging.INFO, _MOVED, self.place, self._address[0])
+            log_safely(logger, logging.INFO, _MOVED, self.place, self._address[0])
             self.close()
 
     async def _addresses(self) -> Sequence[Any]:

@@ -10,10 +10,9 @@ from .._core.batch import RowBatch
 from .._core.errors import ClosedError, PermanentError, SinkError, TooLargeError
 from .._core.keywords import known_arguments
 from .._core.opening import Openable
-from .._core.order.stopped import stopped_behind
+from .._core.order.left_out import stopped_behind
 from .._core.outcome import Outcome
-from .._core.result import WriteResult
-from .._core.sink import Capabilities
+from .._core.sink import Capabilities, WriteResult
 from .._core.values.encoding import encoded_items
 from .channel import UdpChannel
 from .records import line, statsd

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate import LoopClock, Message
+    from sluicegate import Message
+    from sluicegate.batcher import LoopClock
 
 COUNT = 3_000
 
@@ -97,8 +98,8 @@ async def test_a_file_that_can_be_read_again_is_read_in_the_same_run(
     async with reading(FileSource(path, state=state, ends=False, poll=0.01)) as reader:
         (claim, *_) = reader.host.claims
         fetch = asyncio.get_running_loop().create_task(reader.source.fetch([claim], 10))
-        await reader.host.news.wait_for(lambda: reader.host.troubles)
-        assert "a.ndjson (it has 5 bytes now" in str(reader.host.troubles)
+        await reader.host.news.wait_for(lambda: reader.host.reports)
+        assert "a.ndjson (it has 5 bytes now" in str(reader.host.reports)
         fetch.cancel()
         path.write_bytes(content)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -189,7 +190,7 @@ async def test_a_file_that_grows_while_it_is_read_is_told(
                 file.write(b"more\n")
 
     with pytest.raises(UnreadFiles, match="it was written to while it was read"):
-        await Consumer(FileSource(path), max_in_flight=100).receive(handle)
+        await Consumer(FileSource(path), max_in_flight=100).run(handle)
     assert done.values[:5_000] == lines(5_000).splitlines()
 
 
@@ -209,7 +210,7 @@ async def test_a_row_whose_key_function_raises_is_poison_alone(
     async def handle(message: Message) -> None:
         found.append(message.value)
 
-    report = await Consumer(source, poison="skip").receive(handle)
+    report = await Consumer(source, poison="skip").run(handle)
     assert sorted(found, key=repr) == [b"1", b"3"]
     assert report.counts.terminated == 1
 

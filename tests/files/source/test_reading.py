@@ -12,7 +12,7 @@ from sluicegate.files.source.holding import FileReading
 from sluicegate.files.source.readers import RowChunk
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 class Rows:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate import LoopClock, Message
+    from sluicegate import Message
+    from sluicegate.batcher import LoopClock
 
 
 def plain(content: bytes) -> bytes:
@@ -271,7 +272,7 @@ async def test_a_row_that_cannot_be_decoded_is_poison_alone(
         found.setdefault(path_of(message), []).append(message.offset)
 
     consumer = Consumer(source, poison="skip", dead_letters=letters, clock=real_clock)
-    await consumer.receive(handle)
+    await consumer.run(handle)
     assert {path: sorted(rows) for path, rows in found.items()} == {
         "a.csv": [0, 2, 4],
         "c.parquet": [0, 2, 3],

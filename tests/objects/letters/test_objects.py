@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from tests.s3_server import S3Server
 
-    from sluicegate import DeadLetterRecord
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
+    from sluicegate.sinks import DeadLetterRecord
 
 _numbers = itertools.count(1)
 EVERY = Selection()

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from ...objects.letters import ObjectStore
     from ...objects.store import SCHEMES
     from ...postgres.client.names import table_name
-    from ...postgres.letters.preparation import Prepared, prepare
-    from ...postgres.letters.store import PostgresStore
+    from ...postgres.letters.store import PostgresStore, Prepared, prepare
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -22,8 +21,7 @@ else:
             "..objects.store": ["SCHEMES"],
             "..objects.letters": ["ObjectStore"],
             "..postgres.client.names": ["table_name"],
-            "..postgres.letters.preparation": ["Prepared", "prepare"],
-            "..postgres.letters.store": ["PostgresStore"],
+            "..postgres.letters.store": ["Prepared", "prepare", "PostgresStore"],
         },
     )
 

@@ -34,11 +34,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._core.clock import CountedSignal, Signal
-from ..._core.say import say
+from ..._core.logs import for_log
+from ..._core.runtime.threads import in_thread
 from ..._core.source import Position, Record, TopicPartition, UndecodableRecord
 from ..._core.subscriptions import Move
-from ..._core.threads import in_thread
-from ..._core.told import for_log
+from ...cli.console import say
 from .catalog import stored_position
 from .readers import BrokenFile, UndecodableRow
 

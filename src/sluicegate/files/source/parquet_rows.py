@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from ..._core.arrow_rows import rows_of
+from ..._core.arrow import rows_of
 from .readers import BrokenFile, RowChunk, UndecodableRow
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user, opened
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities, SourceTraits, Troubles
 from ..._core.subscriptions import KeptWithLog, SubscriptionState
-from ..._core.troubles import Troubles
 from ..subscriptions import SQLiteSubscriptions
 from .finding import FileSet, need_pyarrow
 from .holding import logger

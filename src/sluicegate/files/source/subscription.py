@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, MissingExtra
-from ..._core.say import say
+from ..._core.logs import for_log
+from ..._core.runtime.threads import in_thread
 from ..._core.source import Fetched
 from ..._core.subscriptions import CountsMembers, SubscriptionLocks
-from ..._core.threads import in_thread
-from ..._core.told import for_log, text_of
+from ..._core.text import text_of
+from ...cli.console import say
 from .catalog import FileCatalog
 from .finding import Recorded, difference, form_of, record
 from .holding import FileHolder, logger
@@ -44,9 +45,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..._core.clock import Clock
-    from ..._core.source import ClaimHost, Position, SourceClaim
+    from ..._core.source import ClaimHost, Position, SourceClaim, Troubles
     from ..._core.subscriptions import SubscriptionState
-    from ..._core.troubles import Troubles
     from .catalog import FileEntry
     from .holding import HeldFile
     from .options import FileOptions

@@ -40,7 +40,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..._core.causes import caused, summarized
+from ..._core.classify import caused, summarized
 from ..._core.errors import (
     PermanentError,
     RefusedError,
@@ -50,8 +50,8 @@ from ..._core.errors import (
     UnverifiableError,
 )
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
-from ..._core.values.key_conflicts import KeyConflicts
+from ..._core.sink import WriteResult
+from ..._core.values.rows import KeyConflicts
 from ..errors import for_item
 
 if TYPE_CHECKING:

@@ -11,15 +11,13 @@ from urllib.parse import urlencode, urlsplit
 
 from ..._core import checks
 from ..._core.batch import RowBatch
-from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.classify import caused
 from ..._core.errors import PermanentError, RefusedError, SinkError
 from ..._core.keywords import takes
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
-from ..._core.sink import Capabilities
-from ..._core.values.encoding import encoded, json_texts, to_json
-from ..._core.values.fields import getter
+from ..._core.sink import Capabilities, WriteResult
+from ..._core.values.encoding import encoded, getter, json_texts, to_json
 from ..client import HttpBase
 from ..config import HttpOptions, endpoint, split_url
 from ..errors import RecordRefused, for_status
@@ -40,8 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..._core.batch import Batch
-    from ..._core.values.encoding import Records
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter, Records
     from ..write import HttpResponse
 
 
