@@ -125,7 +125,9 @@ def test_a_bare_import_loads_no_heavy_part_of_the_standard_library(bare: set[str
 
 def test_the_deferred_parts_are_seen_once_they_are_loaded() -> None:
     """The assertions above would also pass with names that do not exist."""
-    loaded = loaded_by("from sluicegate import *\nfrom sluicegate.sinks import *\nfrom sluicegate.telemetry import *")
+    loaded = loaded_by(
+        "from sluicegate import *\nfrom sluicegate.sinks import *\nfrom sluicegate.telemetry import *"
+    )
     assert loaded >= DEFERRED_PARTS
     assert loaded & HEAVY > {"json", "pathlib"}
 
