@@ -48,7 +48,7 @@ async def main(servers: str) -> None:
             consumer.stop()
         return Ack()
 
-    print(await consumer.receive(bill))
+    print(await consumer.run(bill))
     for letter in letters.items:
         print("dead letter:", letter.item["value"], letter.message)
 

@@ -13,7 +13,9 @@ OURS = {
     r"sluicegate\.batcher\.Submission\.turn_away": "called by the feed",
     r"sluicegate\.postgres\.\w+Admin\.__init__": "parts of a `QueueAdmin`",
     r"sluicegate\.postgres\.StreamNotifier\.__init__": "made by `StreamLog`",
-    r"sluicegate\.consumer\.Operated\.__init__": "the base of consumers and pipes",
+    r"sluicegate\.consumer\.(Probes|probes|serve_probes)\b": "they take consumers and pipes",
+    r"sluicegate\.consumer\.(Partition)?Explanation\b": "its causes are read by their attributes",
+    r"sluicegate\.(consumer\.|testing\.)?Consumer(Harness)?\.(__init__|run_batch)\(options\)": "keywords that are shown one by one",
     r"sluicegate\.\w*Batch\.__init__\(delivery\)": "given by the batcher, and left out otherwise",
     r"sluicegate\.(\w*Batch\.(__init__\()?|WriteResult\.)lineage": "the origin of a batch is the batcher's own",
     r"sluicegate\.\w*Batch\.(child|fork)": "used as a context manager, by combinators",
@@ -25,7 +27,6 @@ OURS = {
     r"sluicegate\.consumer\.jobs\.(ItemBatcher|JobScheduler)\.begin": "called by the consumer",
     r"sluicegate\.consumer\.Probes\.__call__": "the interface of ASGI",
     r"sluicegate\.(postgres\.Postgres|sql\.SQLite)Effects\.(transaction|write)": "called by `flow.transaction`",
-    r"sluicegate\.(postgres|sinks)\.PostgresSink\.(begin|discard|publish|stage)": "called by the Spark writers",
     r"sluicegate\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
     r"pyspark_sluicegate\.DefaultSource\.\w+": "called by Spark",
 }

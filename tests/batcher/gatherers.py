@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluicegate import Batcher
-from sluicegate._core.clock import Clock
-from sluicegate.batcher import Reason
+from sluicegate.batcher import Clock, Reason
 from sluicegate.batcher.gathering.gatherer import Gathering, Shape
 from sluicegate.batcher.gathering.holds import Parking
 from sluicegate.batcher.gathering.keyed import KeyedGatherer
@@ -23,8 +22,8 @@ from sluicegate.testing import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from sluicegate.batcher import Resolvable
     from sluicegate.batcher.gathering.pack import Leftover
-    from sluicegate.batcher.receipt import Resolvable
 
 T = TypeVar("T")
 

@@ -25,8 +25,7 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate._core.batch import Reason
-from sluicegate.batcher import Adaptive
+from sluicegate.batcher import Adaptive, Reason
 from sluicegate.errors import TooLargeError
 from sluicegate.sinks import Isolate, MemorySink, RateLimit
 

@@ -15,10 +15,10 @@ from sluicegate import (
     Limits,
     Outcome,
     PermanentError,
+    RowBatch,
     WriteResult,
     gather,
 )
-from sluicegate._core.batch import RowBatch
 from sluicegate._core.delivery.delivery import Delivery
 from sluicegate._core.order.keys import identity, shown
 from sluicegate._core.order.left_out import leaders

@@ -46,7 +46,8 @@ STEPS = (
     str(HOME / "batcher"),
     str(HOME / "batcher/ledger.py"),
     str(HOME / "_core/delivery"),
-    str(HOME / "testing/clock"),  # the clock's and the loop's calls, as they begin
+    str(HOME / "testing/clock.py"),
+    str(HOME / "testing/virtual_loop.py"),  # the clock's and the loop's calls, as they begin
     asyncio.base_events.__file__,
 )
 CALLERS = str(HOME / "batcher")

@@ -9,10 +9,9 @@ import pytest
 from gatherers import Keyed
 from tests.seeds import run_by
 
-from sluicegate import Batcher, DeadLetter, Limits, PermanentError, stack
+from sluicegate import Batcher, DeadLetter, Limits, PermanentError, Receipt, stack
 from sluicegate.batcher import Reason
 from sluicegate.batcher.gathering.pack import AddGroup
-from sluicegate.batcher.receipt import Receipt
 from sluicegate.errors import ItemFunctionError, KeyFailedError
 from sluicegate.testing import FakeSink, fail
 

@@ -12,9 +12,8 @@ from gatherers import OfTenants, gathering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate._core.batch import Reason
 from sluicegate._core.order.keys import identity
-from sluicegate.batcher import Limits
+from sluicegate.batcher import Limits, Reason
 from sluicegate.batcher.gathering.gatherer import Gathering, Holding, Shape
 from sluicegate.batcher.gathering.pack import AddGroup, Pack, Sealed
 from sluicegate.batcher.gathering.tenant_queue import TenantKey, TenantQueue

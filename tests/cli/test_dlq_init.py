@@ -13,7 +13,7 @@ from tests.cli.dlq_help import Cli, keep, record
 
 from sluicegate.letters.store import StoreError
 from sluicegate.postgres import PostgresSink
-from sluicegate.postgres.letters.preparation import prepare
+from sluicegate.postgres.letters.store import prepare
 from sluicegate.postgres.letters.table import COLUMNS, creation
 from sluicegate.sinks import DeadLetterRecord
 

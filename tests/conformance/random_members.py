@@ -21,8 +21,7 @@ from sluicegate.consumer import (
     RetryPolicy,
     TopicPartition,
 )
-from sluicegate.testing.conformance.source.journal import Journal
-from sluicegate.testing.conformance.source.watched import WatchedSource
+from sluicegate.testing.conformance.source.consumers import Journal, WatchedSource
 
 if TYPE_CHECKING:
     from sluicegate.consumer import DrainReport, Message

@@ -22,7 +22,7 @@ from sluicegate.files import FileSource
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 from sluicegate.nats import JetStreamSource
 from sluicegate.postgres import PostgresQueueSource, PostgresStreamSource
-from sluicegate.testing.conformance.source.declaration import contradictions
+from sluicegate.testing.conformance.source.delivery import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

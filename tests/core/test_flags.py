@@ -23,9 +23,7 @@ from sluicegate.objects import ObjectSink, ParquetSink
 from sluicegate.postgres import (
     JobAdmin,
     LaneAdmin,
-    PostgresQueueSink,
     PostgresQueueSource,
-    PostgresStreamSink,
     PostgresStreamSource,
     QueueAdmin,
     QueueSettings,
@@ -45,7 +43,6 @@ from sluicegate.telemetry import (
     PrometheusObserver,
     Tracing,
 )
-from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,10 +62,8 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     ),
     "ClickHouseSink.deduplicate": lambda on: ClickHouseSink("http://h", table="t", deduplicate=on),
     "ConsumerTracing.as_child": lambda on: ConsumerTracing(as_child=on),
-    "FakeClock.autojump": lambda on: FakeClock(autojump=on),
     "FileSink.per_process": lambda on: FileSink("events.ndjson", per_process=on),
     "FileSource.ends": lambda on: FileSource("events.ndjson", ends=on),
-    "FileSource.follow": lambda on: FileSource("events.ndjson", follow=on),
     "HttpSink.idempotent": lambda on: HttpSink("http://h", idempotent=on),
     "ItemBatcher.debug": lambda on: ItemBatcher(write, max_batch_size=5, debug=on),
     "JetStreamSource.create": lambda on: JetStreamSource("O", servers="n", durable="d", create=on),
@@ -88,11 +83,7 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     "ParquetSink.manifest": lambda on: ParquetSink(
         "file:///tmp/objects", schema={"id": "int64"}, manifest=on
     ),
-    "PostgresQueueSink.notify": lambda on: PostgresQueueSink(DSN, queue="q", notify=on),
     "PostgresQueueSource.ends": lambda on: PostgresQueueSource(DSN, queue="q", ends=on),
-    "PostgresStreamSink.notify": lambda on: PostgresStreamSink(
-        DSN, stream="s", type="t", data="d", notify=on
-    ),
     "PostgresStreamSource.ends": lambda on: PostgresStreamSource(DSN, subscription="s", ends=on),
     "PrometheusConsumerObserver.durations": lambda on: PrometheusConsumerObserver(durations=on),
     "PrometheusConsumerObserver.exemplars": lambda on: PrometheusConsumerObserver(exemplars=on),

@@ -22,7 +22,7 @@ from tests.examples.example import DOCS, EXAMPLES, load, printed_on
 
 from sluicegate import ConfigError, Consumer
 from sluicegate.kafka import KafkaSource
-from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

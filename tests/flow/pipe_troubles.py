@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipe_truth import Truth
 
     from sluicegate import Batch
-    from sluicegate._core.clock import Clock
+    from sluicegate.batcher import Clock
 
 Fate = Literal[
     "ok", "transient", "lost before", "lost midway", "lost after", "hang", "deaf", "refusal", "outage"

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from sluicegate._core.positions import UnitMove
-    from sluicegate._core.source import SourceClaim, TopicPartition
-    from sluicegate.consumer import Settled
+    from sluicegate.consumer import Settled, SourceClaim, TopicPartition
     from sluicegate.postgres import PostgresQueueSource
     from sluicegate.testing import EmbeddedPostgres
 

@@ -11,7 +11,7 @@ from piping import P0, P1, records
 
 from sluicegate import ConfigError, UnavailableError, UnknownOutcomeError, flow, stack
 from sluicegate.consumer import MemoryLog, MemorySource, Position
-from sluicegate.consumer.offset_map import encode
+from sluicegate.consumer.progress.offset_map import encode
 from sluicegate.sinks import DeadLetter, FanOut, MemorySink, Router
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from sluicegate import (
 )
 from sluicegate._core.positions import PositionUnit
 from sluicegate.consumer import Position
-from sluicegate.consumer.offset_map import encode
+from sluicegate.consumer.progress.offset_map import encode
 from sluicegate.errors import PositionLost, TransactionLost
 from sluicegate.sinks import Unit
 

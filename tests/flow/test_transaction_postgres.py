@@ -16,7 +16,7 @@ from tests.postgres.sink.postgres_help import Database, proxied, role
 from sluicegate import ConfigError, RetryPolicy, RowBatch, Timeout, flow, send, stack, transaction
 from sluicegate._core.positions import PositionUnit
 from sluicegate.consumer import MemoryLog, MemorySource, Position
-from sluicegate.consumer.offset_map import encode
+from sluicegate.consumer.progress.offset_map import encode
 from sluicegate.errors import PositionLost
 from sluicegate.sinks import Counts, MemorySink, Unit
 

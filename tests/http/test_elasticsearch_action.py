@@ -60,8 +60,11 @@ ITEM = {"id": 'a"b', "word": "wörd"}
             [{"update": {"_index": "e", "retry_on_conflict": 3, "_id": 'a"b'}}, {"doc": ITEM}],
         ),
         (
-            {"id": "id", "operation": "upsert", "retry_on_conflict": 0},
-            [{"update": {"_index": "e", "_id": 'a"b'}}, {"doc": ITEM, "doc_as_upsert": True}],
+            {"id": "id", "operation": "upsert"},
+            [
+                {"update": {"_index": "e", "retry_on_conflict": 3, "_id": 'a"b'}},
+                {"doc": ITEM, "doc_as_upsert": True},
+            ],
         ),
         (
             {"id": "id", "operation": "delete", "pipeline": "p"},
@@ -80,14 +83,14 @@ ITEM = {"id": 'a"b', "word": "wörd"}
             [{"index": {"_index": "e", "_id": "key"}}, ITEM],
         ),
         (
-            {"version": lambda _: 5, "version_type": "external_gte"},
+            {"version": lambda _: 5},
             [
                 {
                     "index": {
                         "_index": "e",
                         "_id": "key",
                         "version": 5,
-                        "version_type": "external_gte",
+                        "version_type": "external",
                     }
                 },
                 ITEM,
@@ -345,9 +348,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"id": 5}, "id=5"),
     ({"routing": ""}, "routing=''"),
     ({"pipeline": ""}, "pipeline=''"),
-    ({"version_type": "internal"}, "version_type='internal'"),
     ({"on_stale": "retry"}, "on_stale='retry'"),
-    ({"retry_on_conflict": -1}, "retry_on_conflict=-1"),
     ({"document": "doc"}, "document='doc'"),
     ({"compression": "zstd"}, "compression='zstd'"),
 ]

@@ -29,7 +29,7 @@ from sluicegate import (
 )
 from sluicegate.errors import ResultMismatch
 from sluicegate.http import ElasticsearchSink, HttpResponse, HttpSink
-from sluicegate.http.answer import Inflater
+from sluicegate.http.client import Inflater
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:

@@ -61,8 +61,9 @@ STRANGERS: dict[tuple[str, str], str] = {
         "sluicegate.sql.pooled",
         "prepare_threshold",
     ): "an attribute that psycopg documents to set",
+    ("sluicegate.nats.client", "_io_writer"): "nats-py has no way to abort a connection",
     **{
-        ("sluicegate.kafka.client.insides", name): "aiokafka has no public twin of what it does"
+        ("sluicegate.kafka.client.internals", name): "aiokafka has no public twin of what it does"
         for name in (
             "_DefaultRecordBatchPy",
             "_DefaultRecordPy",
@@ -86,7 +87,7 @@ STRANGERS: dict[tuple[str, str], str] = {
     },
     **{
         (
-            "sluicegate.kafka.confluent.client.errors",
+            "sluicegate.kafka.confluent.errors",
             f"_{name}",
         ): "a code of librdkafka's own, public"
         for name in (
@@ -107,7 +108,7 @@ STRANGERS: dict[tuple[str, str], str] = {
         )
     },
     ("sluicegate.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
-    ("sluicegate.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
+    ("sluicegate.testing.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }
 
 # Attributes of any object that one module alone writes.

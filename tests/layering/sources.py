@@ -67,7 +67,6 @@ TABLES = frozenset(
         f"{PACKAGE}.sinks",  # the shelf: every destination's sink
         f"{PACKAGE}.testing",  # embedded servers
         f"{PACKAGE}.cli.dlq",  # the stores of dead letters
-        f"{PACKAGE}.spark.options",  # what the options name
     }
 )
 """The packages whose table of later imports may name a technology."""

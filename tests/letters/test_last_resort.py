@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate import Batch
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 __all__ = ["cli"]

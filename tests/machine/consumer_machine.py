@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sluicegate import Ack, Backoff, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
 from sluicegate._core.clock import wait_until
-from sluicegate._core.source import Position, Record, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource, offset_map
+from sluicegate.consumer import MemoryLog, MemorySource, Position, Record, TopicPartition
+from sluicegate.consumer.progress import offset_map
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import FakeClock
 

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluicegate import PermanentError, TransientError, UnavailableError
-from sluicegate._core.errors import ErrorClass, classify
-from sluicegate._core.retry_policy import Backoff, RetryPolicy, RetryState, run_with_retries
+from sluicegate import (
+    Backoff,
+    ErrorClass,
+    PermanentError,
+    RetryPolicy,
+    TransientError,
+    UnavailableError,
+)
+from sluicegate._core.errors import classify
+from sluicegate._core.retry_policy import RetryState, run_with_retries
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluicegate import Sink
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keep-dead-letters.md"

@@ -42,7 +42,7 @@ def test_an_unknown_connector_is_refused() -> None:
 def test_an_older_pyspark_is_told_that_the_jars_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: str, fits: bool
 ) -> None:
-    monkeypatch.setattr("sluicegate.spark.jars.installed", installed)
+    monkeypatch.setattr("pyspark.__version__", installed)
     monkeypatch.setattr("sluicegate._core.cache.fetch", lambda pom: tmp_path)
     if fits:
         assert connector_jars("kafka") == ""

@@ -8,7 +8,7 @@ import pytest
 from sluicegate import PermanentError, RefusedError, TransientError, UnavailableError
 from sluicegate.errors import TransactionLost
 from sluicegate.postgres import classify_postgres
-from sluicegate.spark.task.retries import ATTEMPTS, transaction_retries
+from sluicegate.spark.task.transaction import ATTEMPTS, transaction_retries
 
 
 def lost(cause: BaseException) -> TransactionLost:

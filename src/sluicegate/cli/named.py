@@ -13,6 +13,7 @@ from .._core.errors import SluicegateError
 from .._core.stacking import as_sink
 from .._core.text import text_of
 from ..letters.text import printable, without_secrets
+from .console import UseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 
 _MOST = 5
-
-
-class UseError(Exception):
-    """An error in the arguments, with the reason in its message."""
 
 
 def named(name: str) -> Any:

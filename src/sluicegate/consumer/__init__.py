@@ -45,23 +45,11 @@ from .._core.subscriptions import (
     slot_lock,
 )
 from ..letters.parked import MemoryParkStore
-from .batching.batch_options import BatchOptions
-from .claim import Attempts
 from .consumer import Consumer
-from .counts import MessageCounts
-from .crash_window import Deliveries
-from .explain import Explanation, OldestRecord, PartitionExplanation
-from .handlers import BatchHandler, MessageHandler
-from .health import Health
-from .hints import Envelope
-from .lag import Lag
-from .message import Finaliser, Message
-from .operated import Operated
-from .probe_app import Probes, probes
-from .probe_server import serve_probes
-from .register import Decoder, HandlerRegister, RegisteredCall
-from .report import BlockedMessage, DrainReport, Unfinished
-from .results import (
+from .failures.parking import Unparked
+from .handling.handlers import BatchHandler, MessageHandler
+from .handling.register import Decoder, Envelope, HandlerRegister, RegisteredCall
+from .handling.results import (
     Ack,
     BatchResultCountError,
     DecodeError,
@@ -78,12 +66,16 @@ from .results import (
     ToDeadLetter,
     UndecodableError,
 )
-from .settings import ConsumerOptions
-from .stats import ConsumerStats, InFlight, PartitionStats
-from .stepping import Step, with_steps
-from .steps import check, decode, decode_by, skip_seen
-from .unparking import Unparked
-from .wait_reason import WaitCause, WaitReason
+from .handling.steps import Step, check, decode, decode_by, skip_seen, with_steps
+from .lanes.message import Finaliser, Message
+from .operating.explain import Explanation, OldestRecord, PartitionExplanation
+from .operating.health import Health, Lag
+from .operating.probes import Probes, probes, serve_probes
+from .operating.report import BlockedMessage, DrainReport, Unfinished
+from .operating.stats import ConsumerStats, InFlight, PartitionStats
+from .progress.claim import Attempts
+from .progress.claims import Deliveries
+from .run import MessageCounts
 
 if TYPE_CHECKING:
     from .memory import Crashed, MemoryLog, MemorySource, MemorySubscriptions
@@ -105,14 +97,12 @@ __all__ = [
     "Attempts",
     "BackoffFunction",
     "BatchHandler",
-    "BatchOptions",
     "BatchResultCountError",
     "BlockedMessage",
     "ClaimChange",
     "ClaimHost",
     "Consumer",
     "ConsumerObserver",
-    "ConsumerOptions",
     "ConsumerState",
     "ConsumerStats",
     "CountsLag",
@@ -148,7 +138,6 @@ __all__ = [
     "Nak",
     "NoHandlerError",
     "OldestRecord",
-    "Operated",
     "ParkStore",
     "ParkedRecord",
     "PartitionExplanation",
@@ -187,8 +176,6 @@ __all__ = [
     "Unfinished",
     "Unparked",
     "Unread",
-    "WaitCause",
-    "WaitReason",
     "check",
     "decode",
     "decode_by",

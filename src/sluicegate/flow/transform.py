@@ -27,7 +27,7 @@ from .._core.errors import ErrorClass
 from .._core.logs import for_log, log_safely
 from .._core.runtime.cuts import is_cut
 from .._core.runtime.loops import Exit
-from ..consumer.results import (
+from ..consumer.handling.results import (
     Ack,
     Manual,
     Nak,
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .._core.retry_policy import RetryPolicy
-    from ..consumer.commons import Commons
-    from ..consumer.message import Message
+    from ..consumer.lanes.message import Message
+    from ..consumer.run import Run
 
 logger = logging.getLogger("sluicegate.flow")
 
@@ -91,13 +91,11 @@ def checked_transform(transform: object) -> Any:
 class Transformer:
     """Converts messages to rows, in order."""
 
-    def __init__(
-        self, transform: Any, policy: RetryPolicy, commons: Commons, *, concurrency: int
-    ) -> None:
+    def __init__(self, transform: Any, policy: RetryPolicy, run: Run, *, concurrency: int) -> None:
         self._transform = transform
         self._policy = policy
-        self._name = commons.name
-        self._clock = commons.clock
+        self._name = run.name
+        self._clock = run.clock
         self.most = concurrency if checks.is_async(transform) else MOST
         """The most messages in one call of `rows_of`."""
 
@@ -112,7 +110,9 @@ class Transformer:
         if transform is None:
             return [[message.record] for message in messages]
         if checks.is_async(transform):
-            return [_raised(each) for each in await gather(*map(self._kept, messages))]
+            return [
+                _raise_error(each) for each in await gather(*map(self._insist_or_exit, messages))
+            ]
         found: list[Transformed] = []
         for message in messages:
             try:
@@ -124,7 +124,7 @@ class Transformer:
             found.append(rows)
         return found
 
-    async def _kept(self, message: Message) -> Transformed | BaseException:
+    async def _insist_or_exit(self, message: Message) -> Transformed | BaseException:
         """Like `_insist`; returns an exit, which would end the loop if a task raised it."""
         try:
             return await self._insist(message)
@@ -157,7 +157,7 @@ class Transformer:
             error = None
 
 
-def _raised(answer: Transformed | BaseException) -> Transformed:
+def _raise_error(answer: Transformed | BaseException) -> Transformed:
     if isinstance(answer, BaseException):
         raise answer
     return answer

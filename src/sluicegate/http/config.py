@@ -152,7 +152,7 @@ def endpoint(
     """Validate the settings of `url`. The user's headers override `own_headers`, those of the sink.
     No error shows a secret.
     """
-    bare, userinfo = _checked_url(url)
+    bare, userinfo = _check_url(url)
     if userinfo is not None and auth is not None:
         raise bad("auth", "...", "cannot be combined with a URL that contains a user")
     if client is not None:
@@ -186,7 +186,7 @@ def endpoint(
     )
 
 
-def _checked_url(url: object) -> tuple[str, tuple[str, str] | None]:
+def _check_url(url: object) -> tuple[str, tuple[str, str] | None]:
     parts = split_url(url)
     if not parts.hostname or parts.port == 0 or re.search(r"[\x00-\x20\x7f]", str(url)):
         raise bad("url", "...", _RULE)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..files import FileSink
     from ..http import ElasticsearchSink, HttpSink
     from ..kafka import KafkaSink
-    from ..letters.record import DeadLetterRecord
+    from ..letters.letter import DeadLetterRecord
     from ..nats import NatsSink
     from ..objects import ObjectSink, ParquetSink
     from ..postgres import PostgresQueueSink, PostgresSink, PostgresStreamSink
@@ -55,7 +55,7 @@ else:
             ".files": ["FileSink"],
             ".http": ["ElasticsearchSink", "HttpSink"],
             ".kafka": ["KafkaSink"],
-            ".letters.record": ["DeadLetterRecord"],
+            ".letters.letter": ["DeadLetterRecord"],
             ".nats": ["NatsSink"],
             ".objects": ["ObjectSink", "ParquetSink"],
             ".postgres": ["PostgresQueueSink", "PostgresSink", "PostgresStreamSink"],

@@ -58,7 +58,7 @@ from .._core.sink import SinkDecorator, WriteResult, branches_of, capabilities_o
 from .._core.stacking import as_sink, is_same_sink
 from .._core.text import text_of
 from .._core.transaction import enlist, transaction_of
-from ..letters.record import DeadLetterRecord
+from ..letters.letter import DeadLetterRecord
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping

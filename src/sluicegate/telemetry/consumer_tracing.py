@@ -84,10 +84,14 @@ class ConsumerTracing(ConsumerObserver):
         tracer = trace.get_tracer("sluicegate", tracer_provider=self._provider)
         maker = BatchSpans if is_batch else MessageSpans
         return maker(
-            tracer, self._context, self._fixed(name), self._max_links, as_child=self._as_child
+            tracer,
+            self._context,
+            self._fixed_attributes(name),
+            self._max_links,
+            as_child=self._as_child,
         )
 
-    def _fixed(self, name: str) -> dict[str, Any]:
+    def _fixed_attributes(self, name: str) -> dict[str, Any]:
         """Return the attributes of all spans."""
         fixed = {
             "messaging.system": self._system,

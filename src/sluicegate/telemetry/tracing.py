@@ -130,7 +130,7 @@ class _TracingSink(WrappingSink[T]):
                 self._link_further(distinct)
                 errors = await send(self.inner, plain)
                 if errors:
-                    _failed(span, errors, len(batch))
+                    _mark_failed(span, errors, len(batch))
         finally:
             ITEM_TRACES.reset(token)
         return WriteResult.failed(batch, errors) if errors else None
@@ -228,7 +228,7 @@ def _traces(batch: Batch[Any], contexts: Mapping[int, SpanContext]) -> dict[int,
     }
 
 
-def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
+def _mark_failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
     trace = otel_trace_api()
     first = next(iter(errors.values()))
     span.set_attribute("batch.failed", len(errors))

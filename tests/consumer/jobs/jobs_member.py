@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from jobs.jobs_script import JobsTruth, Setting
 
-    from sluicegate._core.source import TopicPartition
-    from sluicegate.consumer import DrainReport, Message
+    from sluicegate.consumer import DrainReport, Message, TopicPartition
     from sluicegate.consumer.jobs import BatchItem, EventContext
     from sluicegate.testing import FakeClock
 
@@ -364,7 +363,7 @@ class JobsMember:
         places = (
             inside.ready
             + inside.running
-            + inside.errands
+            + inside.writing
             + inside.manual
             + inside.backing_off
             + inside.blocked

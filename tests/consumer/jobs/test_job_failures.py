@@ -10,8 +10,7 @@ from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
 from sluicegate import Backoff, ClosedError, ConfigError, Nak, RetryPolicy, ThrottledError
-from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,

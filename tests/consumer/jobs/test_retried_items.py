@@ -10,8 +10,7 @@ from consumer_help import P0, P1, log_of, records
 from jobs.jobs_help import running
 
 from sluicegate import Backoff, ConfigError, PermanentError, RetryPolicy
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import BatchItem, BatchItems, EventContext, Incomplete, ItemBatcher
 
 if TYPE_CHECKING:

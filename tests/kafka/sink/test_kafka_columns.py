@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from sluicegate import ConfigError, Retry, Timeout, stack
 from sluicegate.kafka import KafkaSink
-from sluicegate.kafka.sink.parts import part
-from sluicegate.kafka.sink.records import Columns, RecordMaker
+from sluicegate.kafka.sink.records import Columns, RecordMaker, part
 from sluicegate.sinks import DeadLetter, FanOut, MemorySink
 from sluicegate.spark.destination import scattered_by
 from sluicegate.spark.tls import TlsFiles

@@ -18,7 +18,7 @@ from sluicegate._core.values.encoding import to_json
 from sluicegate.consumer import TopicPartition
 from sluicegate.errors import KeyStopped
 from sluicegate.kafka import KafkaSink
-from sluicegate.kafka.sink.waves import waves
+from sluicegate.kafka.sink.places import waves
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

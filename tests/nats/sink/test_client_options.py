@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluicegate import ConfigError
-from sluicegate.nats.client.options import NatsOptions
+from sluicegate.nats.options import NatsOptions
 from sluicegate.spark.tls import TlsFiles
 
 SECRET = "s3cret"

@@ -11,7 +11,7 @@ from tests.postgres.sink.postgres_help import batch_of, column_of, database, pro
 
 from sluicegate import PermanentError, send
 from sluicegate.postgres import PostgresSink
-from sluicegate.postgres.sink.rows.changed import are_kept, column_check
+from sluicegate.postgres.sink.rows.values import are_kept, column_check
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock

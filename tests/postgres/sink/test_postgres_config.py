@@ -241,22 +241,6 @@ def test_a_bad_argument_is_named_at_construction(arguments: dict[str, Any], name
 
 
 @pytest.mark.parametrize(
-    ("given", "missing"),
-    [
-        ({}, "table= and columns= must be given"),
-        ({"table": "orders"}, "columns= must be given"),
-        ({"columns": ("id",)}, "table= must be given"),
-    ],
-)
-def test_a_sink_without_a_destination_is_told_what_to_write(
-    given: dict[str, Any], missing: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"^{missing}") as caught:
-        PostgresSink(DSN, **given)
-    assert 'PostgresSink(dsn, table="orders", columns=("id", "amount"))' in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("sink", "shown"),
     [
         (to_events(DSN), "db.example:5433/sales"),

@@ -18,7 +18,7 @@ from sluicegate._core.logs import for_log
 from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 DDL = "id int PRIMARY KEY, word jsonb, doc json, many jsonb[], own own_document"

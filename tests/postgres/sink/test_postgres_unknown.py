@@ -30,7 +30,7 @@ from sluicegate import ErrorClass, Outcome, UnavailableError, UnknownOutcomeErro
 from sluicegate.errors import KeyRepeated, KeyStopped, StoredRowDiffers, UnverifiableError
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 NOTHING_OF = ("BEGIN", "BEGIN ISOLATION LEVEL READ COMMITTED", "COMMIT", "")

@@ -22,8 +22,8 @@ from sluicegate.postgres import (
     SubscriptionAdmin,
     install_streams,
 )
-from sluicegate.postgres.streams.messages.selection import StreamSelection
-from sluicegate.postgres.streams.operating.log_stats import Backlog
+from sluicegate.postgres.streams.selection import StreamSelection
+from sluicegate.postgres.streams.stats import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

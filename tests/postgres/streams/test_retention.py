@@ -22,7 +22,7 @@ from sluicegate.postgres import (
     StreamReader,
     StreamRetention,
 )
-from sluicegate.postgres.streams.messages.selection import StreamSelection
+from sluicegate.postgres.streams.selection import StreamSelection
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

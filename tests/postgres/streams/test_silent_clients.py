@@ -14,12 +14,17 @@ from tests.cli.dlq_help import NOON, record
 from tests.postgres.streams.silent_proxy import silent_proxy
 
 from sluicegate import RowBatch, Timeout, UnavailableError, UnknownOutcomeError, send, stack
-from sluicegate._core.park_store import ParkedRecord
 from sluicegate._core.positions import PositionUnit
 from sluicegate._core.runtime.threads import close_within
-from sluicegate._core.source import Position, TopicPartition
-from sluicegate._core.subscriptions import Move, SubscriptionStart, slot_lock
 from sluicegate.cli import main
+from sluicegate.consumer import (
+    Move,
+    ParkedRecord,
+    Position,
+    SubscriptionStart,
+    TopicPartition,
+    slot_lock,
+)
 from sluicegate.errors import TransactionLost
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
@@ -38,8 +43,8 @@ from sluicegate.postgres import (
     install_streams,
 )
 from sluicegate.postgres.client import access, answers, connections
-from sluicegate.postgres.commands.stream import messages
-from sluicegate.postgres.letters import connection
+from sluicegate.postgres.commands import messages
+from sluicegate.postgres.letters import store as connection
 from sluicegate.postgres.schema import administration
 from sluicegate.sinks import DeadLetterRecord
 
@@ -163,7 +168,6 @@ CLIENTS: dict[str, Client] = {
         lambda each: each.pause("s", [7]),
         lambda each: each.resume("s", [7]),
         lambda each: each.reset("s", "beginning"),
-        lambda each: each.slots("s"),
     ),
     "QueueAdmin": _client(
         QueueAdmin,

@@ -19,7 +19,8 @@ from tests.postgres.streams.silent_proxy import silent_proxy
 from sluicegate import Batcher, Consumer, Retry, RowBatch, Timeout, ToDeadLetter, flow, send
 from sluicegate import stack as decorated
 from sluicegate._core.clock import CountedSignal, wait_until
-from sluicegate.consumer import PoisonError, dead_letters
+from sluicegate.consumer import PoisonError
+from sluicegate.consumer.failures import dead_letters
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
     PostgresEffects,
@@ -31,7 +32,7 @@ from sluicegate.postgres import (
     PostgresSubscriptions,
     QueueAdmin,
 )
-from sluicegate.postgres.client import waking
+from sluicegate.postgres.client import notifications as waking
 from sluicegate.postgres.client.access import Access
 from sluicegate.postgres.client.connections import Connections
 from sluicegate.postgres.letters.table import COLUMNS

@@ -28,7 +28,7 @@ from ..._core.order.left_out import stopped_behind_error
 from ..._core.outcome import Outcome
 from ..._core.send import send
 from ..._core.sink import WriteResult, capabilities_of, dead_letters_in
-from ..values.chunks import key_changes
+from .chunks import key_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..._core.arrow import ArrowBatch
     from ..._core.batch import Batch
     from ..._core.sink import Sink
-    from ..values.chunks import Chunk
+    from .chunks import Chunk
 
 OnKeyFailure = Literal["skip", "park", "stop"]
 POLICIES = ("skip", "park", "stop")
@@ -163,7 +163,7 @@ class KeyFailurePolicy:
     ) -> dict[int, BaseException]:
         """Pass these rows to the dead letters, in order; return the errors of those not accepted."""
         indices = sorted(stopped)
-        parked = [_parked(stopped[index]) for index in indices]
+        parked = [_park_error(stopped[index]) for index in indices]
         letters = dead_letters_in(sink)
         if letters is None:
             return dict(zip(indices, parked, strict=True))
@@ -181,7 +181,7 @@ class _Refuses:
         return WriteResult.from_outcomes(batch, self._errors)
 
 
-def _parked(stopped: KeyStopped) -> ParkedBehind:
+def _park_error(stopped: KeyStopped) -> ParkedBehind:
     return caused(ParkedBehind(f"parked behind {stopped}"), stopped.__cause__)
 
 

@@ -23,7 +23,7 @@ from sluicegate.errors import MissingExtra
 from sluicegate.postgres import PostgresQueueSink, install_streams
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def one_error(errors: dict[int, BaseException], size: int) -> BaseException:

@@ -19,7 +19,7 @@ from sluicegate.sinks import Counts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.sinks import Unit
     from sluicegate.testing import EmbeddedPostgres
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sluicegate import Batch, Sink
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.sinks import Unit
     from sluicegate.testing import EmbeddedPostgres
 

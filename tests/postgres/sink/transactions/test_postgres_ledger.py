@@ -16,7 +16,7 @@ from sluicegate.postgres import PostgresSink
 from sluicegate.sinks import Counts, Unit
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

@@ -27,7 +27,7 @@ from sluicegate.errors import TransactionLost
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 REFUSALS: dict[str, tuple[str, str, str]] = {

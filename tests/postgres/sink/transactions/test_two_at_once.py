@@ -16,7 +16,7 @@ from sluicegate.sinks import MemorySink
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.sinks import Transaction, Unit
     from sluicegate.testing import EmbeddedPostgres, FakeClock
 

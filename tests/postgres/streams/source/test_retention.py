@@ -13,7 +13,7 @@ from tests.postgres.streams.log_help import Log
 from tests.postgres.streams.source.test_failures import WITHIN, fetched, source
 
 from sluicegate.postgres import StreamRetention
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock

@@ -13,12 +13,11 @@ from ...._core.retry_policy import Backoff, RetryPolicy
 from ...._core.source import Position
 from ....consumer import Terminate, ToDeadLetter, decode
 from ...scripted import BlockingSink, FakeSink, FlakySink
-from .consuming import ConsumingSource
-from .journal import Journal
+from .consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
 QUICK = Backoff(base=0.001, longest=0.01, jitter="none")
 
