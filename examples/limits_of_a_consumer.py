@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from sluicegate import Consumer, DeadLetterLimit
+from sluicegate import Consumer
 from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.errors import DeadLetterLimit
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

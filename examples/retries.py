@@ -6,8 +6,9 @@ import asyncio
 import warnings
 from typing import TYPE_CHECKING
 
-from sluicegate import Consumer, SluicegateWarning, Terminate
+from sluicegate import Consumer, Terminate
 from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
+from sluicegate.errors import SluicegateWarning
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -22,7 +22,6 @@ OURS = {
     r"sluicegate\.consumer\.jobs\.(ItemBatcher|JobScheduler)\.begin": "called by the consumer",
     r"sluicegate\.consumer\.Probes\.__call__": "the interface of ASGI",
     r"sluicegate\.(postgres\.Postgres|sql\.SQLite)Effects\.(transaction|write)": "called by `flow.transaction`",
-    r"sluicegate\.(postgres|sinks)\.PostgresSink\.(begin|discard|publish|stage)": "called by the Spark writers",
     r"sluicegate\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
     r"pyspark_sluicegate\.DefaultSource\.\w+": "called by Spark",
 }

@@ -11,10 +11,9 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog
+from sluicegate import Message
+from sluicegate.consumer import MemoryLog, Position
 from sluicegate.consumer.lanes.keys import KeyRules
-from sluicegate.consumer.lanes.message import Message
 from sluicegate.consumer.lanes.schedule import Schedule
 from sluicegate.consumer.lanes.window import RecordSizes, Window
 from sluicegate.consumer.progress.claim import Claim
@@ -27,8 +26,7 @@ from ..stopwatch import Clock, Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sluicegate.consumer import Record
-    from sluicegate.consumer.handling.results import Result
+    from sluicegate.consumer import Record, Result
 
     from ..harness import Results, Turn
 

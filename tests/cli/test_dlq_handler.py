@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, process, record
 
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, Terminate
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, Record, Terminate
 from sluicegate.files import FileSink
-from sluicegate.letters.source_items import item_of_record
+from sluicegate.letters.items import item_of_record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluicegate import DeadLetterRecord
+    from sluicegate.sinks import DeadLetterRecord
     from sluicegate.testing import FakeClock
 
 _NAMES = (f"handlers_{number}" for number in itertools.count())

@@ -15,19 +15,11 @@ import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, module, process, record
 
-from sluicegate import (
-    Batcher,
-    DeadLetter,
-    DeadLetterRecord,
-    Limits,
-    PermanentError,
-    WriteResult,
-    stack,
-)
-from sluicegate._core.source import Record
+from sluicegate import Batcher, DeadLetter, Limits, PermanentError, WriteResult, stack
 from sluicegate.cli import main
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, PoisonError
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, PoisonError, Record
 from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sluicegate._core.retry_policy import DoublingBackoff, RetryPolicy
-from sluicegate._core.source import Record
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
+from sluicegate import Backoff, Consumer, RetryPolicy
+from sluicegate.consumer import MemoryLog, MemorySource, Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.consumer.operating.report import DrainReport
+    from sluicegate.consumer import DrainReport
     from sluicegate.testing import FakeClock
 
-PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
+PROMPT = RetryPolicy(
+    attempts=2, unlisted_attempts=2, backoff=Backoff(base=0.1, longest=0.1, jitter="none")
+)
 """Two attempts, 0.1 s apart."""
 
 

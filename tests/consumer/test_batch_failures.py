@@ -13,19 +13,14 @@ from consumer_help import P0, P1, finite, log_of, records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate import UnavailableError
-from sluicegate._core.retry_policy import RetryPolicy
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Ack, Manual, Nak, Terminate, ToDeadLetter
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate import Ack, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter, UnavailableError
+from sluicegate.consumer import Manual, MemoryLog, MemoryParkStore, MemorySource, Position
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
 
 
 def once(offset: int, result: object) -> Callable[[list[Message]], object]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import records
 
-from sluicegate._core.source import Position, Record, TopicPartition
+from sluicegate import Message
+from sluicegate.consumer import Position, Record, TopicPartition
 from sluicegate.consumer.lanes.batches import BatchLimits
 from sluicegate.consumer.lanes.keys import KeyRules
-from sluicegate.consumer.lanes.message import Message
 from sluicegate.consumer.lanes.schedule import Schedule
 from sluicegate.consumer.lanes.window import Window
 from sluicegate.consumer.progress.claim import Claim

@@ -11,15 +11,11 @@ import pytest
 from batch_help import Batches
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
-from sluicegate import ConfigError
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Skip
-from sluicegate.consumer.handling.steps import decode, with_steps
+from sluicegate import ConfigError, Consumer
+from sluicegate.consumer import MemoryLog, MemorySource, Position, Skip, decode, with_steps
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 
-from sluicegate import ConfigError, NoSuchKey
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Nak, PoisonError
+from sluicegate import ConfigError, Consumer, Nak
+from sluicegate.consumer import MemoryLog, MemorySource, PoisonError, Position
 from sluicegate.consumer.progress import offset_map
+from sluicegate.errors import NoSuchKey
 from sluicegate.testing import FakeSink
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 

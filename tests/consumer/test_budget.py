@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import Poisoned, Recorder, finite, log_of, records
 
-from sluicegate import ConfigError
+from sluicegate import ConfigError, Consumer
 from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Poisoned, finite, log_of, records
 
-from sluicegate import DeadLetterLimit
 from sluicegate._core.order.lanes import Lanes
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog
+from sluicegate.consumer import MemoryLog, PoisonError, Position
 from sluicegate.consumer.failures.dead_letters import WINDOW, LetterCircuit
-from sluicegate.consumer.handling.results import PoisonError
 from sluicegate.consumer.progress.claim import Claim
+from sluicegate.errors import DeadLetterLimit
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

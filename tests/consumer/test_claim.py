@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate._core.order.lanes import Lanes
-from sluicegate._core.source import Position
+from sluicegate.consumer import Position
 from sluicegate.consumer.progress import offset_map
 from sluicegate.consumer.progress.claim import Claim
 

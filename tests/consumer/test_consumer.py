@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
-from sluicegate import ClosedError, ConfigError, RetryPolicy
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Nak, Terminate
+from sluicegate import ClosedError, ConfigError, Consumer, Nak, RetryPolicy, Terminate
+from sluicegate.consumer import MemoryLog, MemorySource, Position
 from sluicegate.consumer.progress import offset_map
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate._core.source import Fetched, SourceClaim
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
+    from sluicegate.consumer import Fetched, SourceClaim
     from sluicegate.testing import FakeClock
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from consumer_help import P0, P1, records
 
+from sluicegate import Consumer
 from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate._core.source import Fetched, SourceClaim, TopicPartition
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
+    from sluicegate.consumer import Fetched, SourceClaim, TopicPartition
     from sluicegate.testing import FakeClock
 
 

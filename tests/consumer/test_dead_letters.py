@@ -12,26 +12,27 @@ import pytest
 from consumer_help import P0, finite, log_of
 
 from sluicegate import (
+    Message,
     PermanentError,
+    Terminate,
     ThrottledError,
+    ToDeadLetter,
     TransientError,
     UnavailableError,
     WriteResult,
 )
 from sluicegate._core.classify import classified
-from sluicegate._core.errors import ParkedBehind
 from sluicegate._core.order.keys import identity
 from sluicegate._core.order.lanes import Lanes
-from sluicegate._core.source import Position, Record, TopicPartition
+from sluicegate.consumer import PoisonError, Position, Record, TopicPartition
 from sluicegate.consumer.failures.dead_letters import LetterWriter
-from sluicegate.consumer.handling.results import PoisonError, Terminate, ToDeadLetter
 from sluicegate.consumer.lanes.keys import alone
-from sluicegate.consumer.lanes.message import Message
 from sluicegate.consumer.progress.claim import Claim
+from sluicegate.errors import ParkedBehind
 from sluicegate.files import FileSink
-from sluicegate.files.letters.store import FileStore
+from sluicegate.files.letters import FileStore
+from sluicegate.letters.items import NoSourceRecordError, item_of_record, record_of_item
 from sluicegate.letters.letter import Selection
-from sluicegate.letters.source_items import NoSourceRecordError, item_of_record, record_of_item
 from sluicegate.testing import BlockingSink, ScriptedSink, fail, ok
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate import Batch
-    from sluicegate._core.source import SourceRecord
+    from sluicegate.consumer import SourceRecord
     from sluicegate.testing import FakeClock
 
 

@@ -9,19 +9,17 @@ import pytest
 from consumer_help import P0, log_of
 from consuming import PROMPT
 
-from sluicegate.consumer import MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import ACK, Manual, Nak, Terminate
-from sluicegate.letters.parked import MemoryParkStore
-from sluicegate.sinks.memory import MemorySink
+from sluicegate import Consumer, Nak, Terminate
+from sluicegate.consumer import Manual, MemoryParkStore, MemorySource
+from sluicegate.consumer.handling.results import ACK
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate._core.park_store import ParkedRecord
+    from sluicegate import Message
+    from sluicegate.consumer import ParkedRecord, Result
     from sluicegate.consumer.failures.poison import PoisonStrategy
-    from sluicegate.consumer.handling.results import Result
-    from sluicegate.consumer.lanes.message import Message
     from sluicegate.testing import FakeClock
 
 

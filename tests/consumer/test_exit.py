@@ -8,13 +8,12 @@ import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of
 
 from sluicegate import Nak, RetryPolicy
-from sluicegate._core.source import Position
-from sluicegate.consumer import PoisonError
+from sluicegate.consumer import PoisonError, Position
 from sluicegate.consumer.progress import offset_map
 from sluicegate.testing import FakeClock, FakeSink
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
 
 ONCE = RetryPolicy(attempts=1)
 

@@ -12,21 +12,23 @@ import pytest
 from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, causes_of, running
 
-from sluicegate import TransientError
-from sluicegate._core.source import Record, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Ack, Manual, Nak, Terminate, ToDeadLetter
+from sluicegate import Ack, Consumer, Nak, Terminate, ToDeadLetter, TransientError
+from sluicegate.consumer import (
+    Manual,
+    MemoryLog,
+    MemoryParkStore,
+    MemorySource,
+    Record,
+    TopicPartition,
+)
 from sluicegate.consumer.operating.report import REMEDIES, WaitReason
-from sluicegate.letters.parked import MemoryParkStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sluicegate import Batch, DeadLetterRecord
-    from sluicegate._core.park_store import ParkedRecord
-    from sluicegate.consumer.lanes.message import Message
-    from sluicegate.consumer.operating.explain import Explanation
+    from sluicegate import Batch, Message
+    from sluicegate.consumer import Explanation, ParkedRecord
+    from sluicegate.sinks import DeadLetterRecord
     from sluicegate.testing import FakeClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "why-is-it-stuck.md"

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consuming import PROMPT, consume, records
 
-from sluicegate import Batcher, ConfigError, flow
-from sluicegate._core.errors import StoppedError
-from sluicegate._core.source import Record
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
+from sluicegate import Ack, Batcher, ConfigError, Consumer, Nak, Terminate, flow
+from sluicegate.consumer import MemoryLog, MemorySource, Record, Skip, decode, with_steps
 from sluicegate.consumer.handling.handlers import as_batch_handler, as_handler
-from sluicegate.consumer.handling.results import Ack, Nak, Skip, Terminate
-from sluicegate.consumer.handling.steps import decode, with_steps
 from sluicegate.consumer.handling.workers import Slot, result_of_cut
 from sluicegate.consumer.run import TaskCancelled
+from sluicegate.errors import StoppedError
 from sluicegate.sinks import MemorySink
 from sluicegate.sql import SQLiteEffects
 
@@ -27,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate._core.source import SourceRecord
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
+    from sluicegate.consumer import SourceRecord
     from sluicegate.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("fake_clock")

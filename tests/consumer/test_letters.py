@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of, records, running
 
-from sluicegate import DeadLetterLimit, TransientError
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource, Nak, Terminate, ToDeadLetter
-from sluicegate.consumer.consumer import Consumer
+from sluicegate import Consumer, TransientError
+from sluicegate.consumer import MemoryLog, MemorySource, Nak, Position, Terminate, ToDeadLetter
+from sluicegate.errors import DeadLetterLimit
 from sluicegate.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, SlowSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate._core.batch import Batch
-    from sluicegate._core.source import ClaimHost
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Batch, Message
+    from sluicegate.consumer import ClaimHost
     from sluicegate.testing import FakeClock
 
 

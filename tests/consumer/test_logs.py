@@ -10,8 +10,7 @@ from consumer_help import P0, P1
 from consuming import PROMPT
 
 from sluicegate import Consumer, Nak, Terminate
-from sluicegate._core.source import Position, Record
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Position, Record
 from sluicegate.testing import ScriptedSink, fail
 
 if TYPE_CHECKING:

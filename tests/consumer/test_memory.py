@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from sluicegate import ClosedError, ConfigError, PermanentError, TransientError
+from sluicegate import ClosedError, ConfigError, Consumer, PermanentError, TransientError
 from sluicegate.consumer import (
     Crashed,
     MemoryLog,
@@ -18,14 +18,13 @@ from sluicegate.consumer import (
     SourceTraits,
     TopicPartition,
 )
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sluicegate.consumer.lanes.message import Message
-    from sluicegate.consumer.operating.report import DrainReport
+    from sluicegate import Message
+    from sluicegate.consumer import DrainReport
     from sluicegate.testing import FakeClock
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -374,7 +373,7 @@ async def test_a_trouble_reaches_the_host(fake_clock: FakeClock) -> None:
     async with source.open(host):
         source.report("no broker at localhost:9092")
         source.report(None)
-    assert host.troubles == ["no broker at localhost:9092", None]
+    assert host.reports == ["no broker at localhost:9092", None]
     with pytest.raises(ClosedError, match="is not open"):
         source.report(None)
 

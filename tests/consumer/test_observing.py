@@ -31,8 +31,7 @@ from sluicegate.sinks import MemorySink
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from sluicegate._core.source import SourceClaim, TopicPartition
-    from sluicegate.consumer import Message
+    from sluicegate.consumer import Message, SourceClaim, TopicPartition
     from sluicegate.testing import FakeClock
 
 

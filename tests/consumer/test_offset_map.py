@@ -23,14 +23,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.consumer.progress.offset_map import (
-    LIMIT,
-    MOST_RANGES,
-    ForeignMap,
-    decode,
-    encode,
-    join,
-)
+from sluicegate.consumer import decode
+from sluicegate.consumer.progress.offset_map import LIMIT, MOST_RANGES, ForeignMap, encode, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,15 +12,12 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from park_help import DurableParkStore, parking
 
-from sluicegate._core.park_store import ParkedRecord
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource, Unparked
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Nak, Terminate
+from sluicegate import Consumer, Nak, Terminate
+from sluicegate.consumer import MemoryLog, MemorySource, ParkedRecord, Position, Unparked
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
 
 # -- the keys of an assigned partition -------------------------------------------------------------
 

@@ -9,17 +9,14 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from park_help import DurableParkStore, parking
 
-from sluicegate import ConfigError, NoSuchKey, SluicegateWarning
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource, Unparked
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Nak, Terminate
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate import ConfigError, Consumer, Nak, Terminate
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Position, Unparked
+from sluicegate.errors import NoSuchKey, SluicegateWarning
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from sluicegate._core.source import SourceRecord
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
+    from sluicegate.consumer import SourceRecord
 
 
 async def test_a_poison_message_parks_its_key_and_the_others_flow(fake_clock: FakeClock) -> None:

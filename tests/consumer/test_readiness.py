@@ -16,7 +16,7 @@ from sluicegate.consumer.operating.health import Heartbeat
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sluicegate._core.source import TopicPartition
+    from sluicegate.consumer import TopicPartition
     from sluicegate.testing import FakeClock
 
 

@@ -11,19 +11,19 @@ import pytest
 from consumer_help import P0, Recorder, finite, log_of
 
 from sluicegate import (
+    Backoff,
     ConfigError,
     PermanentError,
     ThrottledError,
     TransientError,
     UnavailableError,
 )
-from sluicegate._core.source import Position
-from sluicegate.consumer import DoublingBackoff, FullJitter, Nak, RetryPolicy
+from sluicegate.consumer import Nak, Position, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 
@@ -69,7 +69,7 @@ async def test_the_delays_double_up_to_the_longest(
     """consumer/O23, O-T19, consumer/C:F1: base * 2 ** (n - 1), up to the maximum, with full
     jitter.
     """
-    backoff = FullJitter(DoublingBackoff(first=0.1, longest=0.5), Fixed(share))
+    backoff = Backoff(base=0.1, longest=0.5, rng=Fixed(share))
     handler = Failing(fake_clock, TransientError("down"))
     retry = RetryPolicy(attempts=6, backoff=backoff)
     report = await finite(log_of("a"), fake_clock, retry=retry).run(handler)
@@ -147,27 +147,28 @@ async def test_an_outage_ends_after_give_up_after(
     """batcher/B47: in seconds or as a `timedelta`; a wait that would exceed the limit is not
     started.
     """
-    retry = RetryPolicy(give_up_after=limit, backoff=DoublingBackoff(first=4.0, longest=4.0))
+    retry = RetryPolicy(give_up_after=limit, backoff=Backoff(base=4.0, longest=4.0, jitter="none"))
     handler = Failing(fake_clock, UnavailableError("down"))
     report = await finite(log_of("a"), fake_clock, retry=retry).run(handler)
     assert handler.times == [0.0, 4.0, 8.0]
     assert len(report.blocked) == 1
 
 
-@pytest.mark.parametrize("arguments", [{"first": -1.0}, {"longest": "30"}])
+@pytest.mark.parametrize("arguments", [{"base": -1.0}, {"longest": "30"}])
 def test_a_bad_backoff_is_refused(arguments: dict[str, Any]) -> None:
     """B-T30: when it is created."""
     with pytest.raises(
-        ConfigError, match=r"(first=-1\.0|longest='30'): must be at least 0 seconds"
+        ConfigError,
+        match=r"(base=-1\.0: must be at least 0|longest='30': must be more than 0) seconds",
     ):
-        DoublingBackoff(**arguments)
+        Backoff(**arguments, jitter="none")
 
 
 async def test_max_seconds_does_not_count_outages(fake_clock: FakeClock) -> None:
     """Two failures with an outage of 40 s between them count as 8 s."""
     bad, down = TransientError("x"), UnavailableError("down")
     retry = RetryPolicy(
-        attempts=99, max_seconds=10.0, backoff=DoublingBackoff(first=4.0, longest=4.0)
+        attempts=99, max_seconds=10.0, backoff=Backoff(base=4.0, longest=4.0, jitter="none")
     )
     handler = Failing(fake_clock, bad, *[down] * 10, bad, bad, bad)
     await finite(log_of("a"), fake_clock, retry=retry).run(handler)

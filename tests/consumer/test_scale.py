@@ -13,8 +13,7 @@ import pytest
 from consumer_help import P0
 
 from sluicegate._core.order.lanes import Lanes
-from sluicegate._core.source import Position, Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position, Record
 from sluicegate.consumer.progress import offset_map
 from sluicegate.consumer.progress.claim import Claim
 

@@ -29,7 +29,7 @@ PROGRAM = """
 import asyncio, math, sys
 import sluicegate
 from sluicegate._core.clock import LOOP_CLOCK, wait_until
-from sluicegate._core.source import Record
+from sluicegate.consumer import Record
 from sluicegate.consumer import MemoryLog, MemorySource
 
 log = MemoryLog([Record("t", 0, offset, key) for offset, key in enumerate("aab")])

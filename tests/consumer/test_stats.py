@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from watch_help import Gate, running
 
 from sluicegate import ClosedError
-from sluicegate._core.source import Position
 from sluicegate.consumer import (
     Consumer,
     InFlight,
     MemoryLog,
     MemorySource,
     Nak,
+    Position,
     Terminate,
     ToDeadLetter,
 )

@@ -14,26 +14,24 @@ import pytest
 from consuming import PROMPT, consume, records
 from watch_help import running
 
-from sluicegate import Batcher, RetryPolicy, flow
-from sluicegate._core.errors import StoppedError
-from sluicegate._core.retry_policy import DoublingBackoff
-from sluicegate._core.source import SourceTraits
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Ack, HandlerTimeout
+from sluicegate import Ack, Backoff, Batcher, Consumer, RetryPolicy, flow
+from sluicegate.consumer import HandlerTimeout, MemoryLog, MemorySource, SourceTraits
 from sluicegate.consumer.handling.timeouts import HandlerClock
 from sluicegate.consumer.handling.workers import Slot
 from sluicegate.consumer.operating.report import WaitReason
+from sluicegate.errors import StoppedError
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate._core.clock import TimerHandle
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
+    from sluicegate.batcher import TimerHandle
     from sluicegate.testing import FakeClock
 
-AT_ONCE = RetryPolicy(attempts=4, unlisted_attempts=4, backoff=DoublingBackoff(1e-6, 1e-6))
+AT_ONCE = RetryPolicy(
+    attempts=4, unlisted_attempts=4, backoff=Backoff(base=1e-06, longest=1e-06, jitter="none")
+)
 
 
 # -- timeouts --------------------------------------------------------------------------------------
@@ -345,7 +343,7 @@ async def test_held_records_are_extended_at_the_source(
         if message.value == b"fails" and message.attempt == 1:
             raise ValueError
 
-    retry = RetryPolicy(backoff=DoublingBackoff(8.0, 8.0))
+    retry = RetryPolicy(backoff=Backoff(base=8.0, longest=8.0, jitter="none"))
     consumer = Consumer(source, clock=fake_clock, retry=retry, max_in_flight_bytes=100)
     report = await consumer.run(handle)
     assert report.counts.acked == 4

@@ -12,15 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from park_help import DurableParkStore, parking
 
-from sluicegate import ConfigError, NoSuchKey
-from sluicegate._core.source import Position, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource, Unparked
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handling.results import Nak, PoisonError, Terminate, ToDeadLetter
+from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
+from sluicegate.consumer import (
+    MemoryLog,
+    MemorySource,
+    PoisonError,
+    Position,
+    TopicPartition,
+    Unparked,
+)
+from sluicegate.errors import NoSuchKey
 from sluicegate.testing import FakeClock, FakeSink
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
 
 
 async def test_unpark_replays_in_order_before_new_records(fake_clock: FakeClock) -> None:

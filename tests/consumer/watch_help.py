@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from consumer_help import P0, log_of
 
+from sluicegate import Consumer
 from sluicegate.consumer import MemorySource
-from sluicegate.consumer.consumer import Consumer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from sluicegate import Message
     from sluicegate.consumer import MemoryLog
-    from sluicegate.consumer.lanes.message import Message
     from sluicegate.consumer.operating.report import WaitCause
     from sluicegate.testing import FakeClock
 

@@ -65,7 +65,7 @@ def test_the_sources_of_the_page_can_be_made(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_keys_of_the_table() -> None:
     rows = re.findall(r"^\| (.+?) \| `\"(.+?)\"`.*\|$", (DOCS / PAGE).read_text(), re.MULTILINE)
     told = [expected for _, expected in rows][:3]
-    from sluicegate.nats.jetstream.subjects import key_function
+    from sluicegate.nats.jetstream.options import key_function
 
     assert [key_function(key)("orders.ann.eu", {}) for key in ("subject", 2, (2, 3))] == told
 

@@ -22,20 +22,19 @@ from sluicegate import (
     Capabilities,
     DeadLetter,
     Limits,
+    Outcome,
     PermanentError,
     Retry,
     RetryPolicy,
-    StoredRowDiffers,
     UnavailableError,
     UnknownOutcomeError,
     WriteResult,
     flow,
     stack,
 )
-from sluicegate._core.outcome import Outcome
-from sluicegate.consumer import MemoryLog, MemorySource, Skip
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Skip
 from sluicegate.consumer.failures.poison import STRATEGIES
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.errors import StoredRowDiffers
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import FakeClock
 

@@ -10,7 +10,7 @@ from sluicegate.consumer.progress import offset_map
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from sluicegate._core.source import Position, Record, SourceClaim
+    from sluicegate.consumer import Position, Record, SourceClaim
 
 
 class Row(NamedTuple):

@@ -7,8 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluicegate import Ack
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemorySource
+from sluicegate.consumer import MemorySource, Position
 from sluicegate.consumer.handling.batches import BatchSettler
 from sluicegate.consumer.handling.workers import Workers
 from sluicegate.consumer.lanes.schedule import Schedule
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from sluicegate.consumer.lanes.message import Message
+    from sluicegate import Message
 
     Mutant = Callable[[pytest.MonkeyPatch], None]
 

@@ -140,7 +140,6 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("PostgreSQL: a variable that is not set", 'import os\n\nPostgresSink(os.environ.get("ORDERS_DSN"), table="orders", columns=("id",))'),
         Mistake("PostgreSQL: an @ in the password", 'PostgresSink("postgresql://app:s3cr@t@db/sales", table="orders", columns=("id",))'),
         Mistake("PostgreSQL: the size of the pool in the DSN", 'PostgresSink("postgresql://app@db/sales?pool_size=5", table="orders", columns=("id",))'),
-        Mistake("PostgreSQL: no table", "PostgresSink(DSN)"),
         Mistake("PostgreSQL: arguments without names", 'PostgresSink(DSN, "orders", ["id"])'),
         Mistake("PostgreSQL: columns as text", 'PostgresSink(DSN, table="orders", columns="id, amount")'),
         Mistake("PostgreSQL: a key without its policy", 'PostgresSink(DSN, table="orders", columns=("id",), conflict_columns=("id",))'),
@@ -191,7 +190,7 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Consumer: a result that is raised", "async def book(message):\n    raise Nak()\n\nawait Consumer(source).run(book)", "log"),
         Mistake("Consumer: an error as the delay", 'Nak(ValueError("no such user"))'),
         Mistake("Consumer: text instead of a boolean", 'MemorySource(log, ends="false")'),
-        Mistake("Consumer: a number instead of a backoff", "from sluicegate.consumer import FullJitter\n\nFullJitter(backoff=0.5)"),
+        Mistake("Consumer: a number instead of a backoff", "from sluicegate import Consumer, RetryPolicy\nfrom sluicegate.consumer import MemoryLog, MemorySource\n\nConsumer(MemorySource(MemoryLog()), retry=RetryPolicy(backoff=0.5))"),
     ],
     "Events that are completed later": [
         Mistake("Events: a processor without the key", "from sluicegate.consumer.jobs import JobScheduler\n\nasync def process(order):\n    ...\n\nJobScheduler(process)"),

@@ -24,11 +24,11 @@ from sluicegate import (
     ConfigError,
     Consumer,
     RetryPolicy,
-    SluicegateWarning,
     run,
 )
 from sluicegate._core import checks
 from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
+from sluicegate.errors import SluicegateWarning
 from sluicegate.postgres import PostgresSink, QueueAdmin, StreamReader, SyncStreamReader
 from sluicegate.sinks import MemorySink
 from sluicegate.spark import register

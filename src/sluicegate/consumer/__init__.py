@@ -5,16 +5,10 @@ Also the contract of sources and of their positions, and a source in memory.
 
 from typing import TYPE_CHECKING
 
-from .._core.consumer_observer import (
-    ClaimChange,
-    ConsumerObserver,
-    ConsumerState,
-    HandlerEnd,
-    HandlerWatch,
-)
+from .._core.observer import ClaimChange, ConsumerObserver, ConsumerState, HandlerEnd, HandlerWatch
 from .._core.park_store import ParkedRecord, ParkStore
 from .._core.public import later, publish, publish_all
-from .._core.retry_policy import BackoffFunction, DoublingBackoff, RetryPolicy
+from .._core.retry_policy import BackoffFunction, RetryPolicy
 from .._core.source import (
     ClaimHost,
     CountsLag,
@@ -82,7 +76,6 @@ from .operating.stats import ConsumerStats, InFlight, PartitionStats
 from .progress.claim import Attempts
 from .progress.claims import Deliveries
 from .run import MessageCounts
-from .settings import FullJitter
 
 if TYPE_CHECKING:
     from .memory import Crashed, MemoryLog, MemorySource, MemorySubscriptions
@@ -119,14 +112,12 @@ __all__ = [
     "DecodeError",
     "Decoder",
     "Deliveries",
-    "DoublingBackoff",
     "DrainReport",
     "Envelope",
     "Explanation",
     "ExtendsRecords",
     "Fetched",
     "Finaliser",
-    "FullJitter",
     "HandlerEnd",
     "HandlerRegister",
     "HandlerTimeout",
@@ -196,5 +187,5 @@ __all__ = [
     "with_steps",
 ]
 
-publish("sluicegate", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
+publish("sluicegate", Ack, Consumer, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
 publish_all(__name__)

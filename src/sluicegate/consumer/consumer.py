@@ -72,7 +72,7 @@ class Consumer(Operated):
         on_nak: `block` (default): a failed message is retried before later messages of its key.
             `redeliver`: later messages may pass it, so this message loses its place in the order.
         retry: attempts and backoff. Default: 5 attempts (3 for unknown errors), 0.1 s doubled up to
-            30 s, with full jitter; another policy has jitter only with `backoff=FullJitter()`.
+            30 s, with full jitter; another policy has jitter only with `backoff=Backoff()`.
         poison: the treatment of a message that cannot be handled: `skip`, `block`,
             `block_and_dead_letter`, `park_key`, or `exit`, which ends the run and raises the error.
             Default: `park_key` with a park store, else `block_and_dead_letter` with dead letters,

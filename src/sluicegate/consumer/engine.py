@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
-from .._core.runtime.run_ends import consumer_ended
+from .._core.runtime.run import consumer_ended
 from .._core.source import TakesBack
 from .failures.dead_letters import LetterCircuit
 from .failures.departures import Departures, Returns
@@ -45,7 +45,7 @@ from .run import Run, TaskCancelled
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from .._core.runtime.closing import Closing
+    from .._core.runtime.threads import Closing
     from .._core.source import Source
     from .failures.dead_letters import LetterWriter
     from .handling.batches import BatchFunction

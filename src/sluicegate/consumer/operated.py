@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
+from .._core.logs import log_safely
 from .._core.opening import only_user
 from .._core.order.keys import shown
-from .._core.runtime.closing import GRACE, Closing
 from .._core.runtime.cuts import noticing_cuts
-from .._core.say import say
+from .._core.runtime.threads import GRACE, Closing
 from .engine import Engine
 from .failures.dead_letters import LetterWriter
 from .failures.poison import UNBLOCKING
@@ -88,7 +88,7 @@ class Operated:
         except TimeoutError:
             if not limit.expired():
                 raise
-            say(logger, logging.WARNING, _NOT_CLOSED, self._settings.name, seconds)
+            log_safely(logger, logging.WARNING, _NOT_CLOSED, self._settings.name, seconds)
 
     def stop(self) -> None:
         """Begin the drain: `run` returns its report. A second call has no effect."""

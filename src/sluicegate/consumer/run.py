@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .._core.clock import Signal
-from .._core.consumer_observer import ConsumerObservers
 from .._core.errors import SluicegateError
+from .._core.observer import ConsumerObservers
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
     from .._core.clock import Clock
-    from .._core.consumer_observer import ConsumerObserver, ConsumerState
+    from .._core.observer import ConsumerObserver, ConsumerState
 
 Fate = Literal[
     "dead_lettered", "letters", "terminated", "parked", "unparked", "skipped", "naks", "dropped",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from random import Random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from .._core import checks
-from .._core.consumer_observer import checked_consumer_observers
-from .._core.function_sink import as_sink
+from .._core.observer import checked_consumer_observers
 from .._core.park_store import ParkStore
-from .._core.retry_policy import DoublingBackoff, RetryPolicy, check_backoff, checked_policy
+from .._core.retry_policy import Backoff, RetryPolicy, checked_policy
 from .._core.source import ExtendsRecords, KeepsAlive, Source, TakesBack
+from .._core.stacking import as_sink
 from .failures.poison import STRATEGIES
 from .handling.steps import checked_steps
 from .lanes.batches import ON_MISMATCH, BatchLimits
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.clock import Clock
-    from .._core.consumer_observer import ConsumerObserver
-    from .._core.retry_policy import BackoffFunction
+    from .._core.observer import ConsumerObserver
     from .._core.sink import Sink, SinkLike
     from .._core.source import SourceRecord
     from .failures.poison import PoisonStrategy
@@ -39,29 +37,6 @@ ON_NAK: tuple[OnNak, ...] = ("block", "redeliver")
 
 _OF_RECORD = "must be a function of a record"
 _LEFT = "is decided by this source, which keeps unhandled records itself; configure it there"
-
-
-@dataclass(frozen=True, slots=True)
-class FullJitter:
-    """Random wait between zero and the wait of another backoff, so that retries spread out.
-
-    Full jitter as in https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
-    `random` is the source of randomness. Raises `ConfigError` for a bad argument.
-    """
-
-    backoff: BackoffFunction = field(default_factory=DoublingBackoff)
-    random: Random = field(default_factory=Random)
-
-    def __post_init__(self) -> None:
-        check_backoff("backoff", self.backoff)
-        if not isinstance(cast("object", self.random), Random):
-            raise checks.bad("random", self.random, "must be a random.Random, such as Random(1)")
-
-    def __call__(
-        self, tries: int, error: BaseException | None = None, waited: float = 0.0
-    ) -> float:
-        """Return the wait in seconds after `tries` failed attempts."""
-        return self.random.uniform(0.0, self.backoff(tries, error, waited))
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -284,7 +259,7 @@ def _key(key: object, ordering: str) -> Any:
 
 def _retry(retry: object) -> RetryPolicy:
     if retry is None:
-        return RetryPolicy(backoff=FullJitter())
+        return RetryPolicy(backoff=Backoff())
     return checked_policy(retry)
 
 

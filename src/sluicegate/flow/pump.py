@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from ..batcher.feed import Feed
     from ..consumer.engine import Engine
     from ..consumer.progress.claim import Claim
-    from .piped import PipedMessage, PipedRow, PipedSchedule
-    from .row_ends import RowEnds
+    from .rows import PipedMessage, PipedRow, PipedSchedule, RowEnds
     from .transform import Transformed, Transformer
 
 
@@ -72,7 +71,7 @@ class Pump:
         """Whether each record in flight is blocked, or waits behind a blocked one."""
         schedule = self.schedule
         others = len(schedule.blocked) + len(self._settler.manual)
-        return schedule.window.messages == others and self.ends.are_told and self._feed.is_idle
+        return schedule.window.messages == others and self.ends.are_decided and self._feed.is_idle
 
     @property
     def trouble(self) -> str | None:

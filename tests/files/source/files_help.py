@@ -11,8 +11,7 @@ import zstandard
 
 from sluicegate import Consumer
 from sluicegate.files import FileSource
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.reader import ClaimReader
+from sluicegate.testing.conformance.source.subject import ClaimReader, RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.files.source.files_help import Handled, handled
 
-from sluicegate import ConfigError, Consumer, MissingExtra
+from sluicegate import ConfigError, Consumer
 from sluicegate.consumer import MemorySubscriptions
+from sluicegate.errors import MissingExtra
 from sluicegate.files import FileSource, SQLiteSubscriptions, UnreadFiles
 from sluicegate.files.source.finding import FileSet
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluicegate import LoopClock, Message
+    from sluicegate import Message
+    from sluicegate.batcher import LoopClock
 
 NOBODY = 65534
 

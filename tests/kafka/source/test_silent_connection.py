@@ -17,7 +17,8 @@ from tests.kafka.source.storm_help import log_lines
 from tests.sinks.test_down_behind_a_proxy import HOST
 from tests.sinks.test_silent_connections import black_hole, join
 
-from sluicegate import Consumer, LoopClock
+from sluicegate import Consumer
+from sluicegate.batcher import LoopClock
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from tests.nats.sink.nats_help import new_stream
 from tests.sinks.test_down_behind_a_proxy import HOST
 from tests.sinks.test_silent_connections import black_hole
 
-from sluicegate import Consumer, LoopClock
+from sluicegate import Consumer
+from sluicegate.batcher import LoopClock
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:

@@ -13,18 +13,17 @@ import pytest
 from tests.postgres.streams.log_help import Log, installed, role
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
-from sluicegate import ConfigError
-from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate import ConfigError, RetryPolicy
 from sluicegate.consumer import Consumer, ConsumerObserver, ParkedRecord
 from sluicegate.postgres import PostgresParkStore, install_streams
-from sluicegate.postgres.streams.source.selection import slot_of
+from sluicegate.postgres.streams.selection import slot_of
 from sluicegate.testing.conformance import ParkStoreConformance
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.subject import News
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import Message, ParkStore, TopicPartition
     from sluicegate.testing import EmbeddedPostgres
 

@@ -28,10 +28,8 @@ from datetime import UTC, datetime
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from ..._core import told
-from ..._core.batch import RowBatch
-from ..._core.causes import cause_name, caused, code_of
-from ..._core.classify import classified
+from ..._core.batch import Lineage, RowBatch
+from ..._core.classify import cause_name, caused, classified, code_of
 from ..._core.errors import (
     DeadLetterLimit,
     ErrorClass,
@@ -41,15 +39,13 @@ from ..._core.errors import (
     UnverifiableError,
 )
 from ..._core.letter_limit import LetterLimit
-from ..._core.lineage import Lineage
+from ..._core.logs import for_log, log_safely, storable
 from ..._core.opening import opened
-from ..._core.order.keys import text_of
-from ..._core.say import say
 from ..._core.send import send
 from ..._core.sink import classifier_of
-from ..._core.told import for_log
-from ...letters.record import DeadLetterRecord
-from ...letters.source_items import item_of_record
+from ..._core.text import text_of
+from ...letters.items import item_of_record
+from ...letters.letter import DeadLetterRecord
 from ..lanes.keys import SingleRecord
 
 if TYPE_CHECKING:
@@ -151,7 +147,7 @@ class LetterWriter:
         if written:
             first = written[0]
             told_of = (len(written), first.batch_id, first.error_type)
-            say(logger, logging.WARNING, _BURIED, self._name, *told_of)
+            log_safely(logger, logging.WARNING, _BURIED, self._name, *told_of)
 
     async def _sent(self, batch: RowBatch[Any]) -> Mapping[int, BaseException]:
         """Write the letters; without an answer within `WRITE_WITHIN`, each has an error."""
@@ -178,9 +174,9 @@ class LetterWriter:
             self._alone.add(letter.record.key)
         if not is_shared:
             return error
-        made = UnavailableError(f"the dead letters were not written: {told.text_of(error)}")
+        made = UnavailableError(f"the dead letters were not written: {text_of(error)}")
         wait = error.retry_after if isinstance(error, (ThrottledError, UnavailableError)) else None
-        return caused(made, error, summary=told.for_log(error), retry_after=wait)
+        return caused(made, error, summary=for_log(error), retry_after=wait)
 
     def _record(self, message: Message, error: BaseException) -> DeadLetterRecord[Any]:
         tries = message.attempts
@@ -191,7 +187,7 @@ class LetterWriter:
             item=item_of_record(message.record),
             error_type=type(error).__name__,
             error_class=classified(error).value,
-            message=told.storable(told.text_of(error)),
+            message=storable(text_of(error)),
             attempts=tries.failed + (tries.error is not error),
             first_at=datetime.fromtimestamp(wall - (now - first_at), UTC),
             last_at=datetime.fromtimestamp(wall, UTC),

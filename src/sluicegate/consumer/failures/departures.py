@@ -21,10 +21,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ..._core.delivery.pacing import LONGEST_ASKED, asked_wait
 from ..._core.errors import ClosedError
-from ..._core.patience import LONGEST_ASKED, asked_wait
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log, log_safely
 from ..operating.report import WaitReason
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ async def insist(
                 raise
             tries += 1
             wait = max(backoff(tries, error), asked_wait(error, LONGEST_ASKED) or 0.0)
-            say(logger, logging.ERROR, _FAILED, run.name, what, for_log(error), wait)
+            log_safely(logger, logging.ERROR, _FAILED, run.name, what, for_log(error), wait)
         else:
             return True
         await run.clock.sleep(wait)
@@ -238,5 +237,5 @@ class Returns:
             return
         if error is not None:
             name, told = self._run.name, for_log(error)
-            say(logger, logging.ERROR, _GIVEN_UP, name, message.coordinates, fate, told)
+            log_safely(logger, logging.ERROR, _GIVEN_UP, name, message.coordinates, fate, told)
         self._departures.end_returned(message, fate)

@@ -29,13 +29,12 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..._core import told
 from ..._core.clock import wait_until
-from ..._core.order.keys import PLAIN, key_of, shown, text_of
+from ..._core.logs import for_log, log_safely, storable
+from ..._core.order.keys import PLAIN, key_of, shown
 from ..._core.park_store import ParkedRecord
-from ..._core.say import say
 from ..._core.source import TopicPartition
-from ..._core.told import for_log
+from ..._core.text import text_of
 from ..handling.steps import error_of_decoding
 from ..lanes.keys import is_same, none_of
 from ..operating.report import WaitReason
@@ -105,8 +104,8 @@ class Parker:
         """Park a poison message and later ones of its key; its turn continues until it is
         parked.
         """
-        say(
-            logger, logging.ERROR, _PARKED, self._run.name, message.coordinates, told.for_log(error)
+        log_safely(
+            logger, logging.ERROR, _PARKED, self._run.name, message.coordinates, for_log(error)
         )
         claim, key = message.claim, message.lane_key
         name = self._keys.name_of(claim.partition, key)
@@ -169,9 +168,9 @@ class Parker:
             value=record.value,
             headers=record.headers,
             timestamp=record.timestamp,
-            reason=BEHIND if error is None else told.storable(told.text_of(error)),
+            reason=BEHIND if error is None else storable(text_of(error)),
             error_type="" if named is None else type(named).__name__,
-            message="" if named is None else told.storable(told.text_of(named)),
+            message="" if named is None else storable(text_of(named)),
             attempts=message.attempts.failed,
             parked_at=datetime.fromtimestamp(self._run.clock.wall_time(), UTC),
             is_poison=error is not None,
@@ -230,7 +229,7 @@ class Parker:
             for key, name in found[claim]:
                 parked.park(claim.lanes, key, name)
             if found[claim]:
-                say(
+                log_safely(
                     logger,
                     logging.WARNING,
                     _READ,
@@ -395,7 +394,9 @@ class Replays:
 
     def fail(self, message: Message, error: BaseException) -> None:
         """Keep a message that is poison again in the store."""
-        say(logger, logging.ERROR, _FAILED, self._run.name, message.coordinates, for_log(error))
+        log_safely(
+            logger, logging.ERROR, _FAILED, self._run.name, message.coordinates, for_log(error)
+        )
         self._departures.free(message)
         self._end(message, ReplayEnd(is_handled=False, error=error))
 

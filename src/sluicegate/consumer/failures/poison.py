@@ -28,8 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ..._core.errors import StoredRowDiffers
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log, log_safely
 from ..lanes.keys import is_same, none_of
 from ..operating.report import BlockedMessage
 
@@ -204,13 +203,15 @@ class Poison:
 
     def _block(self, message: Message, error: BaseException, *, has_letter: bool = False) -> None:
         name, told = self._run.name, for_log(error)
-        say(logger, logging.ERROR, _BLOCKED, name, message.coordinates, told)
+        log_safely(logger, logging.ERROR, _BLOCKED, name, message.coordinates, told)
         self._keep(message, error)
         if has_letter and message in self._schedule.blocked:
             self._buried.add(message)
 
     def _exit(self, message: Message, error: BaseException) -> None:
-        say(logger, logging.ERROR, _EXITS, self._run.name, message.coordinates, for_log(error))
+        log_safely(
+            logger, logging.ERROR, _EXITS, self._run.name, message.coordinates, for_log(error)
+        )
         self._keep(message, error)
         self._run.end(error)
 
@@ -246,7 +247,7 @@ class Poison:
 
     def _give_up(self, message: Message, error: BaseException) -> None:
         name, told = self._run.name, for_log(error)
-        say(logger, logging.ERROR, _GIVEN_UP, name, message.coordinates, told)
+        log_safely(logger, logging.ERROR, _GIVEN_UP, name, message.coordinates, told)
         self._settled(message, "terminated")
 
     # -- the end of a message ----------------------------------------------------------------------

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..._core import checks
 from ..._core.checks import accepts, bad, is_async
-from ..._core.consumer_observer import HandlerEnd
-from ..._core.threads import in_thread
+from ..._core.observer import HandlerEnd
+from ..._core.runtime.threads import in_thread
 from .results import (
     Ack,
     Incomplete,
@@ -34,7 +34,7 @@ from .results import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from ..._core.consumer_observer import ConsumerObserver, HandlerOutcome, HandlerWatch
+    from ..._core.observer import ConsumerObserver, HandlerOutcome, HandlerWatch
     from ..lanes.message import Message
     from ..run import Run
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..._core import checks
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import PermanentError, TimedOutError
 
 if TYPE_CHECKING:

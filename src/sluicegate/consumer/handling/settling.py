@@ -15,12 +15,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from ..._core.checks import in_seconds
 from ..._core.classify import classified
+from ..._core.delivery.pacing import asked_wait
 from ..._core.errors import ErrorClass, TransientError
-from ..._core.patience import asked_wait
-from ..._core.retry_policy import in_seconds
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log, log_safely
 from .results import (
     Ack,
     Incomplete,
@@ -291,7 +290,7 @@ class Settler:
             keeps_key = self._keeps_key or message.is_unparked
             self._schedule.back_off(message, now + wait, keeps_key=keeps_key)
             self._run.work.fire()
-        say(logger, logging.DEBUG, _FAILED, self._run.name, message.coordinates, tries.failed, for_log(error), wait)  # fmt: skip
+        log_safely(logger, logging.DEBUG, _FAILED, self._run.name, message.coordinates, tries.failed, for_log(error), wait)  # fmt: skip
 
     def _wait_after(self, tries: Attempts, error: BaseException) -> float:
         """Return the policy's backoff, or the longer wait requested by the destination."""

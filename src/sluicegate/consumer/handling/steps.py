@@ -28,14 +28,12 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, cast
 
 from ..._core import checks
-from ..._core.causes import caused
 from ..._core.checks import accepts, bad
-from ..._core.classify import classified
+from ..._core.classify import caused, classified
 from ..._core.errors import ErrorClass
+from ..._core.logs import for_log, log_safely
 from ..._core.park_store import ParkedRecord
-from ..._core.say import say
 from ..._core.source import UndecodableRecord
-from ..._core.told import for_log
 from ..lanes.batches import LaneId, lane_of
 from .handlers import OfOneMessage, as_handler, why_no_function
 from .results import (
@@ -374,9 +372,9 @@ class _SkipSeen:
     def _tell_failure(self, message: Message, error: Exception) -> None:
         if not self._told_failure:
             self._told_failure = True
-            say(logger, logging.WARNING, _STORE_FAILED, message.coordinates, for_log(error))
+            log_safely(logger, logging.WARNING, _STORE_FAILED, message.coordinates, for_log(error))
 
     def _tell_no_key(self, message: Message) -> None:
         if not self._told_no_key:
             self._told_no_key = True
-            say(logger, logging.WARNING, _NO_KEY, message.coordinates)
+            log_safely(logger, logging.WARNING, _NO_KEY, message.coordinates)

@@ -22,9 +22,8 @@ import logging
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..._core.say import say
+from ..._core.logs import for_log, log_safely
 from ..._core.source import ExtendsRecords
-from ..._core.told import for_log
 from ..progress.draining import GRACE, report_deaf
 from .results import HandlerTimeout
 
@@ -109,7 +108,7 @@ class Sweeper:
         named = [message.coordinates for message in turns][:MOST_NAMED]
         told = ", ".join(named) + (", ..." if len(turns) > MOST_NAMED else "")
         what = f"the handling of {told}" if told else "no handler: another task or a sink blocks it"
-        say(logger, logging.WARNING, _BLOCKED, self._name, seconds, what)
+        log_safely(logger, logging.WARNING, _BLOCKED, self._name, seconds, what)
 
     def _held(self) -> Iterable[SourceRecord]:
         return (
@@ -125,7 +124,7 @@ class Sweeper:
                 source.extend(records)
         except Exception as error:  # at worst they are delivered again
             told = for_log(error)
-            say(logger, logging.WARNING, _NOT_EXTENDED, self._name, len(records), told)
+            log_safely(logger, logging.WARNING, _NOT_EXTENDED, self._name, len(records), told)
 
 
 class Found(NamedTuple):

@@ -25,8 +25,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.runtime.exits import Exit
-from ..._core.runtime.loops import running_loop
+from ..._core.runtime.loops import Exit, running_loop
 from .results import Ack, Nak, of_raised
 from .steps import refused
 

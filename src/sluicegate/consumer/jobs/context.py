@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from ..._core.checks import bad, is_async
 from ..._core.errors import ClosedError, ConfigError, ItemFailed
-from ..._core.runtime.run_ends import consumer_feeds
+from ..._core.runtime.run import consumer_feeds
 from ..handling.results import Ack, Incomplete
 from .state import FAILED
 

@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError, PositionLost
+from ..._core.logs import for_log, log_safely
 from ..._core.retry_policy import RetryPolicy
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
 from ..._core.source import ReplacesClaims
-from ..._core.told import for_log
 from ..failures.departures import insist
 from ..handling.handlers import as_function
 from .context import Forwarding
@@ -273,7 +272,7 @@ class StateKeeping:
             except Exception as error:
                 end_if_cut(error)
                 name = self._engine.name
-                say(logger, logging.WARNING, _FAILED, name, for_log(error), LOOK_EVERY)
+                log_safely(logger, logging.WARNING, _FAILED, name, for_log(error), LOOK_EVERY)
                 await self._clock.sleep(LOOK_EVERY)
             for message in crowded.take_free():
                 self._events.continue_stored(message)
@@ -296,7 +295,7 @@ class StateKeeping:
     def _replace(self, claim: Claim, error: Exception) -> None:
         source, name = self._engine.source, self._engine.name
         if isinstance(source, ReplacesClaims):
-            say(logger, logging.WARNING, _REPLACED, name, claim.partition, for_log(error))
+            log_safely(logger, logging.WARNING, _REPLACED, name, claim.partition, for_log(error))
             source.replace(claim)
             return
         text = f"{claim.partition} is still assigned here, but its position is lost"

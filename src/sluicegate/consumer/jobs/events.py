@@ -17,8 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from ..._core.errors import ConfigError, StoppedError
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log, log_safely
 from ..handling.handlers import with_reports
 from ..handling.results import Ack, Incomplete, Nak, PoisonError, Terminate
 from ..handling.steps import with_steps
@@ -217,7 +216,7 @@ class Events(SingleMessages):
             error = NotAssigned(_GIVEN_UP % (message.claim.partition,))
         elif error is not None:
             where, told = message.claim.partition, for_log(error)
-            say(logger, logging.ERROR, _INTERJECTION_FAILED, self.run.name, where, told)
+            log_safely(logger, logging.ERROR, _INTERJECTION_FAILED, self.run.name, where, told)
         message.complete(error)
         return None
 

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING
 from ..._core import checks
 from ..._core.classify import classified
 from ..._core.errors import ClosedError, ConfigError
-from ..._core.operation import RetryState
 from ..._core.order.keys import accepted
-from ..._core.retry_policy import checked_policy
-from ..._core.runtime.exits import Exit
+from ..._core.retry_policy import RetryState, checked_policy
+from ..._core.runtime.loops import Exit
 from ..handling.handlers import as_function, check_returned_nothing
 from .context import Pending
 from .items import ItemFormer

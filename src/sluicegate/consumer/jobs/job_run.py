@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
-from ..._core.operation import RetryState
+from ..._core.logs import for_log, log_safely
 from ..._core.order.lanes import Entry, Lanes
-from ..._core.runtime.exits import Exit
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.retry_policy import RetryState
+from ..._core.runtime.loops import Exit
 from ..handling.handlers import check_returned_nothing
 from ..handling.results import Nak
 
@@ -222,7 +221,7 @@ class JobRun:
         if context is not None:
             if error is not None and self._finalise is None and not isinstance(error, Exit):
                 name, told = self._events.run.name, for_log(error)
-                say(logger, logging.ERROR, _FAILED, name, job.message.coordinates, told)
+                log_safely(logger, logging.ERROR, _FAILED, name, job.message.coordinates, told)
             self._events.job_complete(context, _finish(self._finalise, job.key, job.value, error))
         self._admitted(self.queue.done(job))
 

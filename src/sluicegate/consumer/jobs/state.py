@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from ..._core import checks
 from ..._core.clock import Signal
 from ..._core.errors import ConfigError, PositionLost
-from ..._core.told import for_log
+from ..._core.logs import for_log
 from ..handling.results import Nak, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._core.order.keys import PLAIN
-from ..._core.runtime.exits import Exit
+from ..._core.runtime.loops import Exit
 from .keys import alone
 from .schedule import Broken, Schedule
 

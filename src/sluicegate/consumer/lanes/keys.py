@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..._core.errors import NoSuchKey
-from ..._core.order.keys import PLAIN, accepted, identity, shown, text_of
+from ..._core.order.keys import PLAIN, accepted, identity, shown
 from ..._core.source import UndecodableRecord
-from ..._core.text import repr_of
+from ..._core.text import repr_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ..._core.order.keys import PLAIN, identity
 from ..._core.order.lanes import Lanes
-from ..._core.runtime.exits import Exit
+from ..._core.runtime.loops import Exit
 from ..._core.source import UndecodableRecord
 from .batches import BatchFormer
 from .held import CompletedJobs, CrowdedKeys, ParkedKeys

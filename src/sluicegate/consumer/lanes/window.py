@@ -15,7 +15,7 @@ from operator import index as whole
 from typing import TYPE_CHECKING
 
 from ..._core.checks import count
-from ..._core.runtime.exits import Exit
+from ..._core.runtime.loops import Exit
 from ..._core.source import UndecodableRecord
 
 if TYPE_CHECKING:

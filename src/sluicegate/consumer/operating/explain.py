@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.checks import shown
+from ..._core.logs import for_log
 from ..._core.order.keys import shown as shown_key
-from ..._core.told import for_log
 from ..jobs.interjections import Interjection
 from .report import WaitCause, WaitReason
 

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import LoopClock, wait_until
 from ..._core.errors import ClosedError
-from ..._core.say import say
+from ..._core.logs import for_log, log_safely
 from ..._core.source import CountsLag
-from ..._core.told import for_log
 
 if TYPE_CHECKING:
     import asyncio
@@ -217,5 +216,5 @@ class LagSampler:
             async with clock.timeout_at(clock.now() + WITHIN):
                 return await lags_of(self._places)
         except Exception as error:  # the source reports its trouble itself
-            say(logger, logging.DEBUG, _FAILED, name, for_log(error))
+            log_safely(logger, logging.DEBUG, _FAILED, name, for_log(error))
             return {}

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log, log_safely
 
 if TYPE_CHECKING:
     from ..._core.source import TopicPartition
@@ -112,7 +111,7 @@ def say_drained(report: DrainReport) -> DrainReport:
     told = "" if error is None else f"; the last commit failed ({for_log(error)})"
     given = (counts.acked, counts.dead_lettered, counts.parked, counts.terminated)
     left = (len(report.unfinished), len(report.blocked))
-    say(logger, level, _DRAINED, report.name, report.seconds, *given, *left, told)
+    log_safely(logger, level, _DRAINED, report.name, report.seconds, *given, *left, told)
     return report
 
 

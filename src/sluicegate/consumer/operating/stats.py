@@ -17,8 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.logs import for_log, log_safely
 from .explain import Explainer, Samples
 from .health import Health, Heartbeat, lags_of, why_not_alive, why_not_ready
 
@@ -257,7 +256,7 @@ class Sampler:
         places, now = self._places, self._clock.now()
         self._samples.take(now, places.busy(), places.claims)
         for window in places.claims.passed_windows():
-            say(logger, logging.INFO, _PASSED, self._name, window)
+            log_safely(logger, logging.INFO, _PASSED, self._name, window)
         return now
 
     def _look_for_readiness(self) -> None:
@@ -278,11 +277,11 @@ class Sampler:
         change = self.stalls.look(now, self._settled(), has_work=has_work and not is_draining)
         if change == "stalled":
             idle = self.stalls.idle_for(now)
-            say(logger, logging.WARNING, _STALLED, self._name, idle, self.explanation())
+            log_safely(logger, logging.WARNING, _STALLED, self._name, idle, self.explanation())
             self._places.run.tell_state("stalled")
         elif change == "moves":
             self._places.run.tell_state("moving")
-            say(logger, logging.INFO, _MOVES, self._name)
+            log_safely(logger, logging.INFO, _MOVES, self._name)
 
     async def _has_work(self) -> bool:
         """Return whether messages are inside, or the source has more."""
@@ -313,7 +312,7 @@ class Sampler:
             async with self._clock.timeout_at(self._clock.now() + ENDS_WITHIN):
                 lags = await lags_of(self._places)
         except Exception as error:  # the source reports its trouble itself
-            say(logger, logging.DEBUG, _NO_ENDS, self._name, for_log(error))
+            log_safely(logger, logging.DEBUG, _NO_ENDS, self._name, for_log(error))
             return self._has_backlog
         fetched = [claim.partition for claim in claims if not claims.is_paused(claim)]
         return any(lags[partition].messages for partition in fetched if partition in lags)

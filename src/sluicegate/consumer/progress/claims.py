@@ -22,14 +22,13 @@ from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from ..._core.clock import wait_until
-from ..._core.say import say
-from ..._core.told import for_log, named
+from ..._core.logs import for_log, log_safely, named
 from .claim import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from ..._core.consumer_observer import ClaimChange
+    from ..._core.observer import ClaimChange
     from ..._core.source import Position, SourceClaim, SourceTraits, TopicPartition
     from ..lanes.schedule import Schedule
     from ..run import Run
@@ -159,11 +158,11 @@ class Claims:
         if not claims or self.are_short:
             return
         name, partitions = self._run.name, [claim.partition for claim in claims]
-        say(logger, logging.INFO, _CHANGED, name, change, named(partitions))
+        log_safely(logger, logging.INFO, _CHANGED, name, change, named(partitions))
         self._run.observers.tell(lambda seen: seen.on_claims(name, change, partitions))
         for claim in claims if change == "assigned" else ():
             if (error := claim.foreign) is not None:
-                say(logger, logging.WARNING, _FOREIGN, name, claim.partition, for_log(error))
+                log_safely(logger, logging.WARNING, _FOREIGN, name, claim.partition, for_log(error))
 
     def _mine(self, claims: Collection[SourceClaim]) -> list[Claim]:
         known = [cast("Claim", claim) for claim in claims]

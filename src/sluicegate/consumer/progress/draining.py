@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import StoppedError
-from ..._core.say import say
+from ..._core.logs import log_safely
 from ..operating.report import WaitReason
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def report_deaf(slot: Slot, run: Run) -> None:
         messages = slot.messages()
         told = messages[0].coordinates
         told += f" and {len(messages) - 1} more" if len(messages) > 1 else ""
-        say(logger, logging.ERROR, _DEAF, run.name, "handler", told)
+        log_safely(logger, logging.ERROR, _DEAF, run.name, "handler", told)
 
 
 class Drainer:
@@ -149,7 +149,9 @@ class Drainer:
         for message in self._departures.writing:
             if message.claim in claims:
                 self._run.count("deaf")
-                say(logger, logging.ERROR, _DEAF, self._run.name, "write", message.coordinates)
+                log_safely(
+                    logger, logging.ERROR, _DEAF, self._run.name, "write", message.coordinates
+                )
 
     async def _ended(self, claims: Collection[Claim], until: float) -> bool:
         while self.running(claims) or self._formed(claims):

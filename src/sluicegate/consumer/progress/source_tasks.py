@@ -37,10 +37,9 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from ..._core.clock import wait_until
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
 from ..._core.source import KeepsAlive
-from ..._core.told import for_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -133,7 +132,7 @@ class Poller:
                 claim.count_failures(fetched.failed, self._run.clock.now())
             admitted = self._schedule.admit(claim, records)
             if admitted.has_first_keyless:
-                say(logger, logging.WARNING, _KEYLESS, self._run.name, claim.partition)
+                log_safely(logger, logging.WARNING, _KEYLESS, self._run.name, claim.partition)
             for message, error in admitted.broken:
                 self._poison.take(message, error)
             if admitted.taken < len(records):
@@ -221,7 +220,7 @@ class Committer:
             except Exception as error:
                 end_if_cut(error)
                 told = for_log(error)
-                say(logger, logging.WARNING, _FAILED, self._run.name, told, self._every)
+                log_safely(logger, logging.WARNING, _FAILED, self._run.name, told, self._every)
 
     async def _wait_until_due(self) -> None:
         now = self._run.clock.now()

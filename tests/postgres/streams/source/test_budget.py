@@ -12,7 +12,7 @@ from sluicegate.consumer import Consumer, ConsumerObserver
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import Message
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sluicegate import Consumer
 from sluicegate.postgres import PostgresQueueSource, PostgresStreamSource, QueueAdmin, StreamReader
-from sluicegate.postgres.streams.messages import reading
+from sluicegate.postgres.streams import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...._core.errors import TransientError
 from ...._core.source import Position, TopicPartition
-from .consuming import ConsumingSource
-from .journal import Journal
+from .consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
