@@ -40,10 +40,6 @@ REQUIRED = {"tenacity"}
 # Imports of the package's own modules inside functions, with reasons.
 DEFERRED = {
     (
-        "sluicegate.testing.servers.guard",
-        "sluicegate.testing.servers.processes",
-    ): "a guard that waits needs little memory",
-    (
         "sluicegate.testing.plugin",
         "sluicegate.testing",
     ): "only tests that ask for a server pay for it",

@@ -48,7 +48,8 @@ USES = {
 }
 LIBRARY = ENGINE | TECHNOLOGIES
 BELOW: Mapping[str, frozenset[str]] = {
-    "": LIBRARY,  # the top-level package itself
+    "": LIBRARY | {"errors"},  # the top-level package itself
+    "errors": CORE,  # the public names of all errors
     "_core": frozenset(),
     **dict.fromkeys(("batcher", "retry", "telemetry", "letters"), CORE),
     **dict.fromkeys(("sinks", "consumer"), CORE | {"letters"}),

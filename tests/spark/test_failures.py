@@ -24,7 +24,7 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate._core.order.stopped import stopped_behind
+from sluicegate._core.order.left_out import stopped_behind
 from sluicegate.files import FileSink
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import DeadLettersError, write_dataframe

@@ -24,8 +24,8 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.delivery.activity import Pacing
 from sluicegate._core.delivery.delivery import Delivery
+from sluicegate._core.delivery.pacing import Pacing
 from sluicegate.spark.description import description
 from sluicegate.spark.task.partition import Partition
 from sluicegate.spark.task.task import ChunkHost, Cuts

@@ -26,7 +26,7 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate._core.function_sink import as_sink
+from sluicegate._core.stacking import as_sink
 from sluicegate.files import FileSink
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import write_dataframe

@@ -80,9 +80,8 @@ class Begun:
     """
 
 
-@runtime_checkable
-class StagingSink(Protocol):
-    """An open destination with stages. Tasks call `stage`; the driver calls the other methods."""
+class Stages(Protocol):
+    """The stages of an open destination. Tasks call `stage`; the driver calls the other methods."""
 
     def stage(self, epoch: Epoch) -> AbstractAsyncContextManager[OpenStage]:
         """Open a new stage; it is dropped after an exception or cancellation."""
@@ -109,13 +108,27 @@ class StagingSink(Protocol):
         """Drop all stages of the epoch, and its mark."""
 
 
-def check_staging(sink: Sink[Any]) -> StagingSink:
+@runtime_checkable
+class HasStages(Protocol):
+    """A destination with stages; `stages_of` alone asks for them."""
+
+    def _stages(self) -> Stages:
+        """The stages, to be used while the destination is open."""
+        ...
+
+
+def stages_of(sink: HasStages) -> Stages:
+    """Return the stages of a destination, to be used while it is open."""
+    return sink._stages()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public
+
+
+def check_staging(sink: Sink[Any]) -> HasStages:
     """Return the staging destination of a stack. Raises `ConfigError` if a part has no stages."""
     for part in walk(sink):
         if branches_of(part):
             early = "would write to another destination before anything is committed"
             raise bad("sink", part, f'{early}; have dead rows returned (dead_letters="return")')
-        if isinstance(part, StagingSink):
+        if isinstance(part, HasStages):
             return part
         if isinstance(part, RefusesTransaction):
             raise bad("sink", part, f"cannot write into a stage: {part.refuses_transaction}")
@@ -136,7 +149,7 @@ async def staged(sink: Sink[Any], epoch: Epoch) -> AsyncGenerator[OpenStage]:
         decorator = cast("WrappingSink[Any]", destination)
         around.append(decorator)
         destination = decorator.inner
-    async with cast("StagingSink", destination).stage(epoch) as stage:
+    async with stages_of(destination).stage(epoch) as stage:
         within = stage.sink
         for decorator in reversed(around):
             within = decorator.around(within)

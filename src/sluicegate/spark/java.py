@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from .._core import checks, maven
+from .._core import cache, checks
 from .._core.extras import need
 
 Connector = Literal["kafka", "postgresql"]
@@ -42,7 +42,7 @@ def connector_jars(*connectors: Connector) -> str:
     """
     for connector in connectors:
         _check_connector(connector)
-    folders = [maven.fetch(POMS / f"spark-{connector}.xml") for connector in connectors]
+    folders = [cache.fetch(POMS / f"spark-{connector}.xml") for connector in connectors]
     return ",".join(str(jar) for folder in folders for jar in sorted(folder.iterdir()))
 
 

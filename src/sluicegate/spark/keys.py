@@ -18,7 +18,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import ArrayType, DataType, StructType, UserDefinedType
 
 from .._core import checks
-from .._core.order.scattered import scattered_by
+from .destination import scattered_by
 from .task.key_failure import POLICIES
 
 if TYPE_CHECKING:

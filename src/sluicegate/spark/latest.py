@@ -24,8 +24,8 @@ import numpy as np
 from pyspark.sql import functions
 
 from .._core import checks
-from .._core.replacing import replaced_by
 from .content import row_hash
+from .destination import replaced_by
 from .keys import BINARY, SUPERSEDED, column_of, has_collation
 
 if TYPE_CHECKING:

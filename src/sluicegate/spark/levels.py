@@ -38,9 +38,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 from .._core import checks
 from .._core.errors import StagesLost, UnknownOutcomeError
 from .._core.opening import opened
-from .._core.operation import run_with_retries
+from .._core.retry_policy import run_with_retries
 from .._core.sink import classifier_of
-from .._core.staging import Epoch, check_staging
+from .._core.staging import Epoch, check_staging, stages_of
 from .._core.transaction import Counts, Unit, check_same_rows, check_transactional
 from .description import description, load
 from .report import SparkWriteReport
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from .._core.sink import Sink
-    from .._core.staging import Stage, StagingSink
+    from .._core.staging import HasStages, Stage, Stages
     from .content import Content
 
 DeliveryLevel = Literal["at_least_once", "bucket", "atomic"]
@@ -287,21 +287,19 @@ class _Destination:
     def __init__(self, described: bytes) -> None:
         self._described = described
 
-    def call(
-        self, work: Callable[[StagingSink], Awaitable[R]], *, is_tried_again: bool = True
-    ) -> R:
+    def call(self, work: Callable[[Stages], Awaitable[R]], *, is_tried_again: bool = True) -> R:
         """Call `work` with the open destination; blocks."""
         with ThreadPoolExecutor(1, thread_name_prefix="sluicegate driver") as thread:
             return thread.submit(
                 asyncio.run, self._tries(work, PATIENCE if is_tried_again else 0.0)
             ).result()
 
-    async def _tries(self, work: Callable[[StagingSink], Awaitable[R]], patience: float) -> R:
-        destination = cast("StagingSink", load(self._described))
+    async def _tries(self, work: Callable[[Stages], Awaitable[R]], patience: float) -> R:
+        destination = cast("HasStages", load(self._described))
 
         async def opened_for_it() -> R:
             async with opened(destination):
-                return await work(destination)
+                return await work(stages_of(destination))
 
         return await run_with_retries(
             opened_for_it, transaction_retries(classifier_of(destination), patience)

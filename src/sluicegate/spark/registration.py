@@ -16,7 +16,7 @@ from pyspark.sql.session import SparkSession
 
 from .._core import checks
 from .._core.errors import SluicegateError, SluicegateWarning
-from .._core.function_sink import as_sink
+from .._core.stacking import as_sink
 from .description import description
 from .options import WriteSettings
 from .task.results import read_report

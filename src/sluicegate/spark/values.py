@@ -24,8 +24,8 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructT
 
 from .._core import checks
 from .._core.arrow import TIME_ZONE
-from .._core.columns import refused_columns
 from .._core.errors import ConfigError
+from .destination import refused_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

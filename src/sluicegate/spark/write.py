@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from .._core import checks
-from .._core.function_sink import as_sink
-from .._core.order.parking import check_store
+from .._core.sink import check_single_store
+from .._core.stacking import as_sink
 from .content import Content
 from .description import description, try_out
 from .keys import (
@@ -288,7 +288,7 @@ class WriteJob:
         check_types(sink, schema)
         check_order(sink, self.keys.columns)
         if self.keys.on_key_failure == "park":
-            check_store(sink)
+            check_single_store(sink)
         if self.keys.latest_only:
             check_replaced(sink, self.keys.columns)
 

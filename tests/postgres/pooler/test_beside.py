@@ -14,18 +14,18 @@ from tests.cli.dlq_help import Cli, keep, module, process, record
 from tests.postgres.pooler.crowd import crowd, crowd_beside
 from tests.postgres.sink.postgres_help import batch_of, database
 
-from sluicegate import DeadLetterRecord, Unit, send, transaction
-from sluicegate._core.staging import Epoch
-from sluicegate._core.transaction import Counts
+from sluicegate import send, transaction
+from sluicegate._core.staging import Epoch, stages_of
 from sluicegate.cli import main
 from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import Counts, DeadLetterRecord, Unit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.postgres.pooler.pgbouncer import PgBouncer
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 CHECKED = "id int PRIMARY KEY, word text CHECK (word <> 'bad')"
@@ -62,10 +62,10 @@ async def test_stages_are_published_at_once(
         await db.con.execute(f"INSERT INTO {db.table} VALUES (-1, 'before')")
         epoch = Epoch(unit=Unit(application=db.table, version=1), overwrite=overwrite)
         async with db.sink(dsn=bouncer.dsn, ledger=f"{db.table}_ledger") as sink:
-            begun = await sink.begin(epoch)
+            begun = await stages_of(sink).begin(epoch)
 
             async def stage(start: int) -> Any:
-                async with sink.stage(epoch) as opened:
+                async with stages_of(sink).stage(epoch) as opened:
                     rows = [(start + n, "bad" if n == 5 else "x") for n in range(200)]
                     assert set(await send(opened.sink, batch_of(rows))) == {5}
                     return await opened.inventory()
@@ -73,8 +73,8 @@ async def test_stages_are_published_at_once(
             stages = await asyncio.gather(*(stage(start) for start in (0, 1000, 2000)))
             assert len(await db.rows()) == 1
             counts = Counts(rows=597, delivered=597)
-            assert await sink.publish(epoch, stages, counts, begun.mark) is None
-            assert await sink.publish(epoch, stages, counts, begun.mark) is not None
+            assert await stages_of(sink).publish(epoch, stages, counts, begun.mark) is None
+            assert await stages_of(sink).publish(epoch, stages, counts, begun.mark) is not None
         assert len(await db.rows()) == 597 + (not overwrite)
 
 

@@ -14,7 +14,7 @@ import asyncpg
 
 from sluicegate import RefusedError, RowBatch, send
 from sluicegate.postgres import PostgresAccess, PostgresSink
-from sluicegate.postgres.sink.plan.table import TableColumn
+from sluicegate.postgres.sink.table import TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence

@@ -18,11 +18,11 @@ from tests.postgres.sink.postgres_help import database  # noqa: E402
 from sluicegate import ArrowBatch, send  # noqa: E402
 from sluicegate.postgres import PostgresSink  # noqa: E402
 from sluicegate.postgres.copying.columns import NoEncoder  # noqa: E402
-from sluicegate.postgres.sink.plan.table import read_table  # noqa: E402
-from sluicegate.postgres.sink.rows.columns import encoded, refused  # noqa: E402
+from sluicegate.postgres.sink.rows.columns import encode, refused  # noqa: E402
+from sluicegate.postgres.sink.table import read_table  # noqa: E402
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 UTC = dt.UTC
@@ -83,7 +83,7 @@ async def round_trip(dsn: str, kind: str, values: Any) -> list[Any]:
         )
         table = await read_table(connection, "one_column", None, ["v"])
         batch = pa.record_batch({"v": values, "n": pa.array(range(len(values)), pa.int64())})
-        pieces = encoded(batch, [table.column("v"), table.column("n")])
+        pieces = encode(batch, [table.column("v"), table.column("n")])
 
         async def source() -> Any:
             for piece in pieces:

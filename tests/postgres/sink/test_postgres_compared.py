@@ -11,10 +11,10 @@ from tests.postgres.sink.postgres_help import batch_of, column_of, database, pro
 
 from sluicegate import PermanentError, send
 from sluicegate.postgres import PostgresSink
-from sluicegate.postgres.sink.rows.changed import are_kept, column_check
+from sluicegate.postgres.sink.rows.values import are_kept, column_check
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)

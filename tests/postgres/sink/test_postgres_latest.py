@@ -17,7 +17,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from sluicegate import ArrowBatch, RowBatch, send  # noqa: E402
 from sluicegate.postgres import PostgresSink  # noqa: E402
-from sluicegate.postgres.sink.rows.latest import latest  # noqa: E402
+from sluicegate.postgres.sink.rows.columns import latest  # noqa: E402
 
 if TYPE_CHECKING:
     from sluicegate import Batch

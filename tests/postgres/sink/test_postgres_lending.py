@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.postgres.client.lending import Lending
+from sluicegate.postgres.client.connections import Lending
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ LOANS = 1000
 async def lent(lending: Lending[int], con: int) -> None:
     """Acquire a connection with a permit."""
     assert await lending.turn() is None
-    lending.acquired(con)
+    lending.note_acquired(con)
 
 
 async def asking(lending: Lending[int], count: int) -> list[Task[int | None]]:
@@ -67,7 +67,7 @@ async def test_the_permit_of_a_connection_back_in_the_pool_passes_to_the_first_w
     lending.forget(1)
     lending.free()
     assert await first is None
-    lending.acquired(2)
+    lending.note_acquired(2)
     await asyncio.sleep(0)
     assert not second.done()
     lending.free()
@@ -176,7 +176,7 @@ def test_no_connection_is_lost_or_lent_twice_and_requests_are_served_in_order(
                         turn = task.result()
                         held.append(next(made) if turn is None else turn)
                         if turn is None:
-                            lending.acquired(held[-1])
+                            lending.note_acquired(held[-1])
                     waiting = deque(left)
                     assert len(set(held)) == len(held), "lent once"
                     assert len(held) + lending.idle <= size

@@ -12,10 +12,9 @@ import pytest
 from tests.postgres.sink.postgres_help import batch_of, database, outcomes, proxied
 
 from sluicegate import Outcome, PermanentError, UnavailableError, UnknownOutcomeError, send
-from sluicegate.postgres.sink.writing.packing import PAUSE
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 COLUMNS = ("id", "word", "moment")
@@ -84,17 +83,6 @@ async def test_rows_are_packed_into_staging(
         assert await db.rows("1") == rows(100)
 
 
-async def test_tables_that_asyncpg_encodes_faster_are_left_to_it(
-    embedded_postgres: EmbeddedPostgres, watched: type[Watched], real_clock: LoopClock
-) -> None:
-    async with (
-        database(embedded_postgres.dsn) as db,
-        db.sink(copy_threshold=50, connect_options=watching(watched)) as sink,
-    ):
-        assert await send(sink, batch_of((n, "a") for n in range(60))) == {}
-    assert watched.copies == ["asyncpg"]
-
-
 @pytest.mark.parametrize("place", [0, 59])
 async def test_a_declined_value_is_stored_as_asyncpg_stores_it(
     embedded_postgres: EmbeddedPostgres, watched: type[Watched], real_clock: LoopClock, place: int
@@ -136,17 +124,6 @@ async def test_a_value_declined_in_the_middle_ends_the_copy_and_asyncpg_writes_a
             assert len(await db.rows("1")) == MANY
             assert await send(sink, batch_of(rows(200, MANY))) == {}, "the connection works"
         assert watched.copies[2:] == ["asyncpg"]
-
-
-async def test_after_a_declined_batch_some_are_not_tried(
-    embedded_postgres: EmbeddedPostgres, watched: type[Watched], real_clock: LoopClock
-) -> None:
-    async with database(embedded_postgres.dsn, TABLE) as db:
-        async with db.sink(COLUMNS, statement="copy", connect_options=watching(watched)) as sink:
-            assert await send(sink, batch_of([(0, "local", LOCAL)])) == {}
-            for number in range(1, PAUSE + 2):
-                assert await send(sink, batch_of(rows(1, number))) == {}
-        assert watched.copies == ["asyncpg"] * (1 + PAUSE) + ["packed"]
 
 
 async def test_rows_that_the_server_refuses_fail_alone(

@@ -18,8 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 asyncpg = pytest.importorskip("asyncpg")
-from sluicegate.postgres.copying.fields import FIELDS, Declined  # noqa: E402
-from sluicegate.postgres.copying.rows import row_encoder  # noqa: E402
+from sluicegate.postgres.copying.rows import (  # noqa: E402
+    FIELDS,
+    Declined,
+    row_encoder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

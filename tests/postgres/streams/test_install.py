@@ -7,12 +7,11 @@ import pytest
 from tests.postgres.streams.log_help import Log, fresh_name
 
 from sluicegate import ConfigError
-from sluicegate.postgres.schema.history import migrations, newest
 from sluicegate.postgres.schema.installation import install, upgrade
-from sluicegate.postgres.schema.opened import opened_schema
+from sluicegate.postgres.schema.opened import migrations, newest, opened_schema
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

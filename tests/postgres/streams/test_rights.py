@@ -10,13 +10,12 @@ from tests.postgres.streams.log_help import Log, append, fresh_name, role
 
 from sluicegate import ConfigError
 from sluicegate.postgres import check_streams, install_streams, upgrade_streams
-from sluicegate.postgres.schema.history import migrations
 from sluicegate.postgres.schema.objects import schema_objects
-from sluicegate.postgres.schema.opened import opened_schema
-from sluicegate.postgres.schema.rights import FOR_THE_OWNER, GRANTS
+from sluicegate.postgres.schema.opened import migrations, opened_schema
+from sluicegate.postgres.schema.rights import GRANTS
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 INSERT = "INSERT INTO {s}.message (stream, version, type, data, id) VALUES"
@@ -45,6 +44,15 @@ NOT_TO_READ = (
     "SELECT * FROM {s}.known('s', '[]')",
 )
 NOT_TO_SUBSCRIBE = (*NOT_TO_READ, "SELECT * FROM {s}.delete_stream('s', -1, 9, 10, true)")
+_WITHIN_QUEUES = (
+    *("ring", "merge_bells", "make_lanes", "make_new_lanes", "enter_due", "open_ranges"),
+    *("pick_lanes", "pick_sticky_lanes"),
+    *("jobs_of_lane", "live_leases", "pick_loose", "pass_jobs", "finish_jobs", "bury_job"),
+    *("give_up", "lost_too_often", "settle_loose", "give_up_loose", "place_of_least", "move_part"),
+    *("lease_base", "free_locks", "delete_job", "keep_lanes", "due_priority", "live_of"),
+)
+FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee", *_WITHIN_QUEUES})
+"""Functions and tables that no right includes."""
 SEQUENCES_OF_IDS = {"parked_id_seq"}
 
 

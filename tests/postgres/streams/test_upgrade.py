@@ -10,12 +10,11 @@ from tests.postgres.streams.log_help import Log, role
 
 from sluicegate import UnavailableError
 from sluicegate.postgres import install_streams, upgrade_streams
-from sluicegate.postgres.schema.history import Migration, migrations, newest
 from sluicegate.postgres.schema.installation import upgrade
-from sluicegate.postgres.schema.opened import opened_schema
+from sluicegate.postgres.schema.opened import Migration, migrations, newest, opened_schema
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 GOOD = Migration(
     newest() + 1, "notes", "CREATE TABLE {schema}.note (text text); -- of {class}, '{}'"

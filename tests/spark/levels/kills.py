@@ -30,12 +30,15 @@ from tests.spark.sql import query
 from sluicegate import Batch, Retry, Sink, Timeout, WriteResult, send, stack
 from sluicegate._core.decorator import WrappingSink
 from sluicegate.postgres import PostgresSink
+from sluicegate.postgres.sink.stages import TableStages
 from sluicegate.spark import foreach_batch, write_dataframe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
-    from sluicegate import Committed, PositionUnit, Transaction, Unit
+    from sluicegate._core.positions import PositionUnit
+    from sluicegate._core.staging import Epoch, OpenStage
+    from sluicegate.sinks import Committed, Transaction, Unit
     from sluicegate.testing import EmbeddedPostgres
 
 Row = tuple[int, int, int]
@@ -174,6 +177,27 @@ class StruckChunk(WrappingSink[Any]):
         return WriteResult.failed(batch, errors) if errors else None
 
 
+class StruckStages(TableStages):
+    """The stages of a `StruckSink`."""
+
+    struck: StruckSink
+
+    @asynccontextmanager
+    async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
+        async with super().stage(epoch) as made:
+            yield made
+            await self.struck.kill.at(STAGED, self.struck.dsn)
+
+    async def publish(self, *given: Any, **options: Any) -> Committed | None:
+        struck = self.struck
+        await struck.look()
+        await struck.kill.at(BEFORE_PUBLISH, struck.dsn)
+        before = await super().publish(*given, **options)
+        await struck.kill.at(PUBLISHED, struck.dsn)
+        await struck.look()
+        return before
+
+
 class StruckSink(PostgresSink):
     """Kills at moments of transactions, stages and publications; records the table's content before
     and after these.
@@ -192,21 +216,12 @@ class StruckSink(PostgresSink):
             await self.kill.at(BEFORE_COMMIT, self.dsn)
         await self.kill.at(AFTER_COMMIT, self.dsn)
 
-    @asynccontextmanager
-    async def stage(self, *given: Any, **options: Any) -> AsyncGenerator[Any]:
-        async with super().stage(*given, **options) as made:
-            yield made
-            await self.kill.at(STAGED, self.dsn)
+    def _stages(self) -> StruckStages:
+        stages = StruckStages(self._opened())
+        stages.struck = self
+        return stages
 
-    async def publish(self, *given: Any, **options: Any) -> Committed | None:
-        await self._look()
-        await self.kill.at(BEFORE_PUBLISH, self.dsn)
-        before = await super().publish(*given, **options)
-        await self.kill.at(PUBLISHED, self.dsn)
-        await self._look()
-        return before
-
-    async def _look(self) -> None:
+    async def look(self) -> None:
         with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # it is down
             connection = await asyncpg.connect(self.dsn)
             try:

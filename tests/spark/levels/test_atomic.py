@@ -15,21 +15,13 @@ import pytest
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from sluicegate import (
-    Batch,
-    Retry,
-    RowBatch,
-    Sink,
-    StagesLost,
-    Timeout,
-    Unit,
-    WriteResult,
-    send,
-    stack,
-)
+from sluicegate import Batch, Retry, RowBatch, Sink, Timeout, WriteResult, send, stack
 from sluicegate._core.decorator import WrappingSink
 from sluicegate._core.staging import Epoch, staged
+from sluicegate.errors import StagesLost
 from sluicegate.postgres import PostgresSink
+from sluicegate.postgres.sink.stages import TableStages
+from sluicegate.sinks import Unit
 from sluicegate.spark import DeadLettersError, SparkWriteReport, write_dataframe
 from sluicegate.spark.content import Content
 from sluicegate.spark.levels import Ran, write_atomically
@@ -42,8 +34,8 @@ from .conftest import INVERSIONS, TABLES, WHOLE, rows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sluicegate import Committed, Counts
     from sluicegate._core.staging import Stage
+    from sluicegate.sinks import Committed, Counts
 
 STAGES = (
     "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'sluicegate\\_%' "
@@ -149,6 +141,18 @@ class CrashedOnce(PostgresSink):
         super().__init__(dsn, table="events", columns=("id", "key"), stages="unlogged")
         self.dsn = dsn
         self.note = note
+
+    def _stages(self) -> CrashedOnceStages:
+        stages = CrashedOnceStages(self._opened())
+        stages.dsn, stages.note = self.dsn, self.note
+        return stages
+
+
+class CrashedOnceStages(TableStages):
+    """The stages of a `CrashedOnce`."""
+
+    dsn: str
+    note: str
 
     async def publish(
         self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str

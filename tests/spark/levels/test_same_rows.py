@@ -12,17 +12,10 @@ import pytest
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from sluicegate import (
-    Batch,
-    ConfigError,
-    Counts,
-    NonDeterministicReplay,
-    Retry,
-    Timeout,
-    UnitRefused,
-    stack,
-)
+from sluicegate import Batch, ConfigError, Retry, Timeout, stack
+from sluicegate.errors import NonDeterministicReplay, UnitRefused
 from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import Counts
 from sluicegate.spark import foreach_batch, write_dataframe
 from sluicegate.spark.content import Content
 from sluicegate.spark.description import description

@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-from sluicegate import (  # noqa: E402
-    Batch,
-    NonDeterministicReplay,
-    PermanentError,
-    TransactionLost,
-    UnitRefused,
-    UnknownOutcomeError,
-    WriteResult,
-)
+from sluicegate import Batch, PermanentError, UnknownOutcomeError, WriteResult  # noqa: E402
+from sluicegate.errors import NonDeterministicReplay, TransactionLost, UnitRefused  # noqa: E402
 from sluicegate.sinks import MemorySink  # noqa: E402
 from sluicegate.spark.content import CONTENT  # noqa: E402
 from sluicegate.spark.keys import BUCKET, by_bucket  # noqa: E402
@@ -35,7 +28,8 @@ from sluicegate.spark.task.worker import Worker  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from sluicegate import Sink, Transaction, Unit
+    from sluicegate import Sink
+    from sluicegate.sinks import Transaction, Unit
     from sluicegate.spark import UnitReport
 
 CUTS = Cuts(chunk_rows=10, chunk_bytes=1 << 20, window=4, key=("key",))

@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sluicegate.consumer import Source, Step
 from sluicegate.sinks import MemorySink
-from sluicegate.spark.pipeline import (
-    Destination,
-    Layer,
-    Pipeline,
-    PipelineError,
-    Source,
-    Step,
-    Stream,
-    Watermark,
-    Write,
-)
+from sluicegate.spark.pipeline import Layer, Pipeline, PipelineError, Stream, Watermark, Write
+from sluicegate.testing import Destination
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -418,7 +410,7 @@ import sluicegate
 from sluicegate.spark import write_dataframe
 try:
     write_dataframe(None, None)
-except sluicegate.MissingExtra as error:
+except sluicegate.errors.MissingExtra as error:
     print(error)
 """
     done = subprocess.run(

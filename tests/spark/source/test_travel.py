@@ -17,7 +17,8 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle as pysparks
 
-from sluicegate import Batch, NotPicklableError, stack
+from sluicegate import Batch, stack
+from sluicegate.errors import NotPicklableError
 from sluicegate.spark import write_dataframe
 from sluicegate.spark.description import Traveller, description, load
 

@@ -14,9 +14,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..._core import told
 from ..._core.errors import SluicegateError
+from ..._core.logs import for_log
 from ..._core.opening import opened
+from ..._core.text import text_of
 from ...letters.letter import REPLAYED, STATES
 from ...letters.store import StoreError
 from ...letters.text import as_json, without_secrets
@@ -80,7 +81,7 @@ def dlq(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (StoreError, UseError, SluicegateError, OSError) as error:
-        text = told.text_of(error)
+        text = text_of(error)
         say(without_secrets(text) if isinstance(error, OSError) else text)
         return BAD_USE
 
@@ -183,11 +184,11 @@ async def _dry_run(
                 rules.item_of(letter)
             except RefusedLetter as error:
                 bad += 1
-                say(f"{letter.key} is refused: {told.text_of(error)}")
-                order.stop(letter, told.text_of(error))
+                say(f"{letter.key} is refused: {text_of(error)}")
+                order.stop(letter, text_of(error))
             except Exception as error:
                 bad += 1
-                why = f"cannot be decoded: {told.for_log(error)}"
+                why = f"cannot be decoded: {for_log(error)}"
                 say(f"{letter.key} {why}")
                 order.stop(letter, why)
     say(

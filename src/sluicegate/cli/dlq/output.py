@@ -14,8 +14,9 @@ from dataclasses import fields
 from datetime import UTC
 from typing import TYPE_CHECKING
 
-from ..._core import told
 from ..._core.errors import RefusedError
+from ..._core.logs import for_log
+from ..._core.text import text_of
 from ...letters.items import REPR
 from ...letters.letter import STATES, Selection
 from ...letters.text import as_json, printable
@@ -59,11 +60,11 @@ def stop_reason(error: BaseException) -> str:
     """Explain why a replay has stopped early, and how to continue."""
     if isinstance(error, RefusedError):
         return (
-            f"stopped, the destination refuses everything: {told.text_of(error)}; then "
+            f"stopped, the destination refuses everything: {text_of(error)}; then "
             "run the same command again"
         )
     return (
-        f"stopped, the destination accepts nothing now: {told.for_log(error)}; run the same "
+        f"stopped, the destination accepts nothing now: {for_log(error)}; run the same "
         "command again to continue"
     )
 

@@ -31,21 +31,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ..._core import told
-from ..._core.batch import RowBatch
-from ..._core.causes import cause_name, code_of
-from ..._core.classify import classified
+from ..._core.batch import Lineage, RowBatch
+from ..._core.classify import cause_name, classified, code_of
 from ..._core.clock import LOOP_CLOCK
 from ..._core.delivery.delivery import Delivery
-from ..._core.delivery.tries import Tries
+from ..._core.delivery.states import Tries, outcome_of
 from ..._core.errors import ErrorClass, KeyStopped, PermanentError, RefusedError
-from ..._core.lineage import Lineage
+from ..._core.logs import for_log, storable
 from ..._core.order.keys import key_of
-from ..._core.order.prefix import held_back
+from ..._core.order.left_out import held_back
 from ..._core.outcome import Outcome
 from ..._core.send import send
 from ..._core.sink import capabilities_of, classifier_of
-from ..._core.verdict import outcome_of
+from ..._core.text import text_of
 from ...letters.letter import INTERRUPTED, PENDING, Selection
 from ...letters.store import MOST_TOLD, Ending
 
@@ -182,11 +180,11 @@ class Replay:
                 items.append(self._rules.item_of(letter))
             except RefusedLetter as error:
                 self.endings[REFUSED] += 1
-                self.refusals[told.text_of(error)] += 1
-                self.order.stop(letter, told.text_of(error))
+                self.refusals[text_of(error)] += 1
+                self.order.stop(letter, text_of(error))
             except Exception as error:
                 self.endings["undecodable" if letter.replayable else REPR_ONLY] += 1
-                self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
+                self.order.stop(letter, f"it cannot be decoded: {for_log(error)}")
             else:
                 kept.append(letter)
         return items, kept
@@ -208,13 +206,13 @@ class Replay:
         if outcome not in BACK:
             self.order.stop(
                 letter,
-                f"{outcome.value.replace('_', '-')}" if error is None else told.for_log(error),
+                f"{outcome.value.replace('_', '-')}" if error is None else for_log(error),
             )
         state = Ending.state_for(outcome.value, is_safe=outcome.is_safe)
         tries = delivery.tries(index)
         if outcome is not Outcome.REJECTED or error is None or tries is None:
             return Ending(key=letter.key, outcome=outcome.value, state=state)
-        reason = told.for_log(error)
+        reason = for_log(error)
         if reason in self.reasons or len(self.reasons) < MOST_TOLD:
             self.reasons[reason] += 1
         return Ending(
@@ -224,7 +222,7 @@ class Replay:
             attempts=tries.count,
             error_type=type(error).__name__,
             error_class=self._kind_of(error).value,
-            message=told.storable(told.text_of(error)).replace("\0", "\\x00"),
+            message=storable(text_of(error)).replace("\0", "\\x00"),
             cause_type=cause_name(error),
             code=code_of(error),
             last_at=datetime.fromtimestamp(LOOP_CLOCK.wall_time(), UTC).isoformat(),

@@ -13,13 +13,13 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import TransientError
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
-from ...consumer.handlers import as_handler
-from ...consumer.replayed import handle_again
-from ...letters.source_items import NoSourceRecordError, record_of_item
+from ..._core.sink import WriteResult
+from ...consumer.handling.handlers import as_handler
+from ...consumer.lanes.message import handle_again
+from ...letters.items import NoSourceRecordError, record_of_item
 from ..console import UseError
 from ..named import named, named_sink
 from .replay import RefusedLetter, ReplayRules, item_of

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import quote
 
 from ..._core import checks
-from ..._core.addresses import UNSET
+from ..._core.addresses import UNSET, Options
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, RefusedError, SinkError
 from ..._core.extras import need
-from ..._core.options import Options
 from .answers import ANSWER_TIMEOUT
 from .dsn import check_dsn, check_service, place_of
 
@@ -79,7 +78,7 @@ class PostgresAccess:
 
     def __post_init__(self) -> None:
         check_dsn(self.dsn)
-        options = _checked(self.connect_options)
+        options = _check_options(self.connect_options)
         if self.password is not None:
             if "password" in options:
                 raise bad("password", "...", "is also in connect_options; leave one of them out")
@@ -136,7 +135,7 @@ def arguments_of(access: PostgresAccess) -> dict[str, Any]:
     if callable(options.get("ssl")):
         options["ssl"] = cast("Callable[[], object]", options["ssl"])()
     if callable(access.password):
-        options["password"] = partial(_asked, access.password, access.place)
+        options["password"] = partial(_ask_password, access.password, access.place)
     elif access.password is not None:
         options["password"] = access.password
     return options
@@ -153,7 +152,7 @@ async def connect(access: PostgresAccess) -> Connection[Any]:
     return made
 
 
-async def _asked(password: Password, place: str) -> str:
+async def _ask_password(password: Password, place: str) -> str:
     """Ask for the password of a new connection. No item is the cause of a failure."""
     try:
         given = password()
@@ -207,13 +206,13 @@ class Access:
         return cls(
             given=given,
             pool=pool,
-            closes_pool=_closes(pool, close_pool),
-            size=_size(pool, size),
+            closes_pool=_check_close(pool, close_pool),
+            size=_check_size(pool, size),
             statement_timeout=checks.optional_seconds(
                 "statement_timeout", timeout, usual=checks.LONG_TIMEOUT
             ),
             answer_timeout=_answer_timeout(answer_timeout, lease),
-            prepared=_prepared(prepared, {} if given is None else given.connect_options),
+            prepared=_check_prepared(prepared, {} if given is None else given.connect_options),
         )
 
     @property
@@ -286,7 +285,7 @@ def _check_pool(pool: object, dsn: object, timeout: object) -> None:
             )
 
 
-def _closes(pool: object, close_pool: object) -> bool:
+def _check_close(pool: object, close_pool: object) -> bool:
     """Return whether to close the pool with the sink; for a user's pool only on request."""
     if close_pool is None:
         return not is_pool(pool)
@@ -296,7 +295,7 @@ def _closes(pool: object, close_pool: object) -> bool:
     return closes
 
 
-def _size(pool: Any, size: int | None) -> int:
+def _check_size(pool: Any, size: int | None) -> int:
     most = pool.get_max_size() if is_pool(pool) else None
     if size is None:
         return POOL_SIZE if most is None else min(POOL_SIZE, most)
@@ -314,7 +313,7 @@ def _answer_timeout(given: float | timedelta, lease: float | timedelta | None) -
     return min(seconds, checks.seconds("lease", lease, usual=checks.ANY_LENGTH) / 2)
 
 
-def _prepared(prepared: object, options: Mapping[str, Any]) -> Prepared:
+def _check_prepared(prepared: object, options: Mapping[str, Any]) -> Prepared:
     if not (isinstance(prepared, bool) or prepared == "auto"):
         raise bad("prepared_statements", prepared, 'must be "auto", True or False')
     if options.get("statement_cache_size") != 0:
@@ -325,7 +324,7 @@ def _prepared(prepared: object, options: Mapping[str, Any]) -> Prepared:
     return False
 
 
-def _checked(options: Mapping[str, Any]) -> Options:
+def _check_options(options: Mapping[str, Any]) -> Options:
     if not isinstance(cast("object", options), Mapping):
         raise bad(
             "connect_options", type(options).__name__, "must be a mapping of asyncpg's options"

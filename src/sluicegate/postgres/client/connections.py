@@ -12,24 +12,33 @@
    one has others.
 5. A pool that the user closes also serves other parts of the application. Only connections lent
    here are ended, none is kept, and the pool is never closed, terminated or expired.
+6. At most `size` connections are lent or idle. Each holds a permit from the time it may be acquired
+   from the pool until it is back there.
+7. Requests are served in order. A returned connection, or the permit of one that is back in the
+   pool, passes immediately to the first waiter, so no later request overtakes it. A waiter that is
+   cancelled after its turn passes it on.
+8. The idle connection that was returned last is lent first. The others become unused, and go back
+   to the pool, which closes them after its own `max_inactive_connection_lifetime`.
+9. A connection passes through the pool after `loans` loans at most: there asyncpg replaces one that
+   has expired or has run `max_queries`. With 0 no connection is kept.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import deque
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, ErrorClass, RefusedError
-from ..._core.runtime.closing import close_within
+from ..._core.runtime.threads import close_within
 from .answers import AnsweredConnection, answered
 from .errors import classify_postgres, is_gone
-from .lending import Lending
 from .refusals import for_connecting, for_opening
 from .statements import Statements, is_pooled, keeps_statements
 
@@ -42,6 +51,8 @@ if TYPE_CHECKING:
 
     from ..._core.clock import TimerHandle
     from .access import Access
+
+ConT = TypeVar("ConT")
 
 
 class Connections:
@@ -66,7 +77,7 @@ class Connections:
     async def to(cls, access: Access, close_timeout: float) -> Connections:
         """Connect. Raises `ConfigError` for a refusal, `UnavailableError` if no server answers."""
         statements = Statements(access)
-        pool = await _made(access, statements)
+        pool = await _make_pool(access, statements)
         opened = cls(pool, access, statements, close_timeout)
         try:
             _check_usable(pool)
@@ -113,6 +124,25 @@ class Connections:
         """Lend a connection for queries, each at the level READ COMMITTED."""
         async with self.lent(answered=True) as con, self.statements.block(con):
             yield con
+
+    async def fetch(self, query: str, *arguments: object) -> list[Any]:
+        """Return the rows of one statement, at the level READ COMMITTED, within the time for an
+        answer.
+        """
+        seconds, failure = self._access.answer_timeout, None
+        con = await self.borrow(seconds)
+        try:
+            if self.statements.are_in_blocks:
+                bounded = self.answering(con)
+                async with self.statements.block(bounded):
+                    return await bounded.fetch(query, *arguments)
+            with answered(con, seconds, self._place):
+                return await con.fetch(query, *arguments)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            await self.give_back(con, failure)
 
     async def lost_statement(self, con: PoolConnectionProxy[Any], *, again: bool) -> None:
         """Handle the loss of a prepared statement on the lent connection.
@@ -165,7 +195,7 @@ class Connections:
         """Take a connection, a new one within these seconds; `Loan` gives it back."""
         con = self._lending.take() or await self._lending.turn()
         if con is None or is_gone(con):
-            con = await self._acquired(con, seconds)
+            con = await self._acquire(con, seconds)
         self._lent.add(con)
         return con
 
@@ -190,7 +220,7 @@ class Connections:
             self._lent.discard(con)
         await self._give_back(con)
 
-    async def _acquired(
+    async def _acquire(
         self, broken: PoolConnectionProxy[Any] | None, seconds: float | None
     ) -> PoolConnectionProxy[Any]:
         """Acquire a connection, in place of one that broke while it was idle."""
@@ -210,7 +240,7 @@ class Connections:
             if not self._access.closes_pool and self.pool.is_closing():
                 raise _closed_early(error) from error
             raise for_connecting(error, self._place)  # noqa: B904  # it has its cause
-        self._lending.acquired(con)
+        self._lending.note_acquired(con)
         return con
 
     async def _replace(self, con: PoolConnectionProxy[Any]) -> None:
@@ -251,7 +281,7 @@ class Connections:
         except Exception:
             await self._drop(con)
         else:
-            self._returned(con)
+            self._note_return(con)
 
     def _give_back_later(self, con: PoolConnectionProxy[Any]) -> None:
         """Wait in the background for the end of a cancelled statement, then return the connection.
@@ -273,7 +303,7 @@ class Connections:
         except Exception:
             await self._drop(con)
         else:
-            self._returned(con)
+            self._note_return(con)
 
     async def _roll_back(self, con: PoolConnectionProxy[Any]) -> None:
         async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + close_within(self.close_timeout)):
@@ -287,9 +317,9 @@ class Connections:
                 con.terminate()
             await self.pool.release(con, timeout=close_within(self.close_timeout))
         finally:
-            self._returned(con)
+            self._note_return(con)
 
-    def _returned(self, con: PoolConnectionProxy[Any]) -> None:
+    def _note_return(self, con: PoolConnectionProxy[Any]) -> None:
         self._lending.forget(con)
         self._lending.free()
 
@@ -354,7 +384,7 @@ class Loan:
             await self._connections.give_back(self._con, error)
 
 
-async def _made(access: Access, statements: Statements) -> Pool[Any]:
+async def _make_pool(access: Access, statements: Statements) -> Pool[Any]:
     import asyncpg  # an optional dependency
 
     if access.pool is None:
@@ -406,3 +436,95 @@ def _closed_early(error: Exception) -> RefusedError:
 
 async def _nothing_to_reset(con: object) -> None:
     """Skip the reset and its round trip: writes leave no state in a session."""
+
+
+class Lending(Generic[ConT]):
+    """The queue for the connections of a pool, and those that are idle between two loans."""
+
+    def __init__(self, size: int, loans: int) -> None:
+        self._permits = size
+        self._loans = loans
+        self._left: dict[ConT, int] = {}
+        """The remaining number of loans of each connection before it returns to the pool."""
+        self._idle: list[ConT] = []
+        self._unused = 0
+        """The number of connections, from the front, that were idle since `unused` was called."""
+        self._waiters: deque[asyncio.Future[ConT | None]] = deque()
+
+    @property
+    def idle(self) -> int:
+        """The number of idle connections."""
+        return len(self._idle)
+
+    def take(self) -> ConT | None:
+        """Take the idle connection that was returned last, if there is one."""
+        if not self._idle:
+            return None
+        con = self._idle.pop()
+        self._unused = min(self._unused, len(self._idle))
+        return con
+
+    async def turn(self) -> ConT | None:
+        """Take an idle connection, or the permit to acquire one (`None`); wait for one if needed.
+
+        Cancellation takes neither.
+        """
+        if self._idle:
+            return self.take()
+        if self._permits:
+            self._permits -= 1
+            return None
+        waiter: asyncio.Future[ConT | None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():
+                self._pass_on(waiter.result())
+            elif waiter in self._waiters:
+                self._waiters.remove(waiter)
+            raise
+
+    def note_acquired(self, con: ConT) -> None:
+        """Record a connection that was acquired with a permit."""
+        self._left[con] = self._loans
+
+    def keep(self, con: ConT) -> bool:
+        """Take a connection back for the next loan; `False` if it must return to the pool."""
+        left = self._left.get(con, 0) - 1
+        if left <= 0:
+            return False
+        self._left[con] = left
+        self._pass_on(con)
+        return True
+
+    def forget(self, con: ConT) -> None:
+        """Record that a connection is lost; its loan still has the permit."""
+        self._left.pop(con, None)
+
+    def free(self) -> None:
+        """Take back the permit of a loan without a connection."""
+        self._pass_on(None)
+
+    def unused(self) -> list[ConT]:
+        """Remove and return the connections that have been idle since the last call."""
+        unused, self._idle = self._idle[: self._unused], self._idle[self._unused :]
+        self._unused = len(self._idle)
+        return unused
+
+    def expire(self) -> list[ConT]:
+        """Remove every idle connection, and keep none of those that are lent."""
+        self._left.clear()
+        idle, self._idle, self._unused = self._idle, [], 0
+        return idle
+
+    def _pass_on(self, con: ConT | None) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(con)
+                return
+        if con is None:
+            self._permits += 1
+        else:
+            self._idle.append(con)

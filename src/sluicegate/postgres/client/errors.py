@@ -8,6 +8,9 @@
    space is refused. Both cause backpressure instead of sending good rows to dead letters.
 4. Logs show an error of one row by its type, its SQLSTATE and the names it gives, never by its
    message, which may quote the row.
+5. A pooler in front of the server raises errors too. PgBouncer uses one code (08P01) and no routine
+   for nearly all of them, so they are recognised by their texts, which are not translated. They
+   include the server's own texts if it refuses PgBouncer's login. None of them is about a row.
 """
 
 from __future__ import annotations
@@ -19,8 +22,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..._core.causes import caused
-from ..._core.classify import classified_by_cause
+from ..._core.classify import caused, classified_by_cause
 from ..._core.errors import (
     ErrorClass,
     PermanentError,
@@ -30,14 +32,15 @@ from ..._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from ..._core.told import for_log, text_of
-from .pooler import POOLER, class_of_pooler, was_not_sent
+from ..._core.logs import for_log
+from ..._core.text import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
+
 
 _P, _T, _U, _R = (
     ErrorClass.PERMANENT,
@@ -114,6 +117,72 @@ _LOST = frozenset({"08000", "08003", "08006", "57P01", "57P02", "57P04", "57P05"
 
 SESSION_TIMEOUTS = frozenset({"25P03", "25P04", "57P05"})
 """The server has ended the session because it took too long: the server itself is available."""
+_OF_POOLER: Mapping[ErrorClass | None, type[SinkError]] = {
+    _U: UnavailableError,
+    ErrorClass.THROTTLE: ThrottledError,
+}
+SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
+PREPARED = (
+    'pass prepared_statements="auto" or False, or let the pooler keep prepared statements '
+    "(PgBouncer from 1.21 on: max_prepared_statements)"
+)
+POOLER = "08P01"
+"""PgBouncer's code for anything that prevents it from serving a client."""
+_NOT_SENT = (
+    "query_wait_timeout",
+    "server_login_retry",
+    "server login has been failing",
+    "server login failed",
+    "client_login_timeout",
+    "cannot connect to server",
+    "server DNS lookup failed",
+    "pooler is shutting down",
+)
+"""No server was assigned to the client, so no statement was forwarded."""
+_OUTAGES = (
+    *_NOT_SENT,
+    "server shutting down",
+    "admin forced disconnect",
+    "suspend_timeout",
+    "pause failed",
+    "the database system is",  # starting up, shutting down, in recovery
+)
+_FULL = (
+    "too many clients",
+    "too many connections",
+    "connection slots are reserved",
+    "no more connections allowed",
+    "client connections exceeded",
+    "bouncer resources exhaustion",
+)
+_LOGIN = (
+    "authentication failed",
+    "no such user",
+    "login rejected",
+    "SSL required",
+    "password too long",
+    "username too long",
+    "empty password",
+    "not allowed",
+    "no pg_hba.conf entry",
+    "not permitted to log in",
+    "does not exist",  # a role or a database
+)
+_REPAIRS = {
+    "unsupported startup parameter": "leave the parameter out of the DSN and of its options "
+    "(set it by ALTER ROLE ... SET, or in the pooler's connect_query), or name it in the "
+    "pooler's ignore_startup_parameters if it may be ignored; statement_timeout= needs "
+    'prepared_statements="auto" or False',
+    "unsupported options startup parameter": "leave options out of the DSN",
+    "statement pooling mode": "set pool_mode = transaction or session for the database in the "
+    "pooler: each write is a transaction",
+    "no such database": "add the database to the pooler's [databases]",
+    "is disabled": "enable the database in the pooler (ENABLE)",
+    "prepared statement did not exist": PREPARED,
+    "prepared statement name is already in use": PREPARED,
+    "bouncer config error": "check the pooler's log: its configuration is wrong",
+}
+"""The operator's remedy, by a part of the pooler's text."""
 
 
 def classify_postgres(error: BaseException) -> ErrorClass | None:
@@ -316,40 +385,35 @@ def for_write(error: Exception, *, sealed: bool) -> Exception:
         if kind is _R:
             return error
         if kind in _OF_POOLER:
-            return _made(_OF_POOLER[kind], "the pooler has no server, so nothing is stored", error)
+            return _sink_error(
+                _OF_POOLER[kind], "the pooler has no server, so nothing is stored", error
+            )
         sealed = False
     if is_lost(error):
         if sealed:
-            return _made(
+            return _sink_error(
                 UnknownOutcomeError,
                 "no answer, and the rows had been handed over, so they may be stored",
                 error,
             )
         text = "the connection was lost before all rows were handed over, so nothing is stored"
         if sqlstate(error) in SESSION_TIMEOUTS:
-            return _made(TransientError, text, error)
-        return _made(partial(UnavailableError, perhaps_of_item=True), text, error)
+            return _sink_error(TransientError, text, error)
+        return _sink_error(partial(UnavailableError, perhaps_of_item=True), text, error)
     if sealed and type(error).__name__ == "OutdatedSchemaCacheError":
-        return _made(
+        return _sink_error(
             UnknownOutcomeError,
             "the rows that the server returned cannot be read, and may be stored",
             error,
         )
     if classify_postgres(error) is ErrorClass.UNKNOWN:
-        return _made(
+        return _sink_error(
             UnknownOutcomeError, "the server cannot say whether the rows are stored", error
         )
     return error
 
 
-_OF_POOLER: Mapping[ErrorClass | None, type[SinkError]] = {
-    _U: UnavailableError,
-    ErrorClass.THROTTLE: ThrottledError,
-}
-SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
-
-
-def _made(kind: Callable[[str], SinkErrorT], text: str, error: BaseException) -> SinkErrorT:
+def _sink_error(kind: Callable[[str], SinkErrorT], text: str, error: BaseException) -> SinkErrorT:
     made = kind(f"{text} ({text_of(error)})")
     return caused(made, error, summary=f"{text} ({for_log(error)})")
 
@@ -383,3 +447,33 @@ def for_item(error: BaseException) -> PermanentError:
     """Return the error of one refused item; other items are delivered."""
     made = PermanentError(f"{type(error).__name__}: {text_of(error)}")
     return caused(made, error, summary=shown(error))
+
+
+def class_of_pooler(text: str) -> ErrorClass:
+    """Classify an error raised by the pooler; an unlisted one is transient."""
+    if _has_any(text, _FULL):
+        return ErrorClass.THROTTLE
+    if _has_any(text, _OUTAGES):
+        return ErrorClass.UNAVAILABLE
+    if _has_any(text, _REPAIRS) or is_login(text):
+        return ErrorClass.REFUSED
+    return ErrorClass.TRANSIENT
+
+
+def is_login(text: str) -> bool:
+    """Return whether the pooler refused the login."""
+    return _has_any(text, _LOGIN) and not _has_any(text, _REPAIRS)
+
+
+def repair_of_pooler(text: str) -> str | None:
+    """Return the operator's remedy, if the text reveals it."""
+    return next((repair for part, repair in _REPAIRS.items() if part in text), None)
+
+
+def was_not_sent(text: str) -> bool:
+    """Return whether the statement never reached a server."""
+    return _has_any(text, (*_NOT_SENT, *_REPAIRS))
+
+
+def _has_any(text: str, parts: Iterable[str]) -> bool:
+    return any(part in text for part in parts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import (
     ConfigError,
     ErrorClass,
@@ -17,22 +17,26 @@ from ..._core.errors import (
     ThrottledError,
     UnavailableError,
 )
-from ..._core.told import for_log, text_of
+from ..._core.logs import for_log
+from ..._core.text import text_of
 from .errors import (
     NO_PRIVILEGE,
+    PREPARED,
     classify_postgres,
+    is_login,
     is_stale,
     message_of,
     pooler_error,
+    repair_of_pooler,
     shown,
     sqlstate,
 )
-from .pooler import PREPARED, is_login, repair_of_pooler
 
 FOREIGN = "a pool of your own needs statement_cache_size=0"
 _REFUSED_HERE = frozenset({"28000", "28P01", "3D000", "42501"})
 _BAD_OPTION = frozenset({"42704", "22023", "55P02"})
 """An unknown setting, a bad value, a setting that a session cannot have."""
+_PASSING = frozenset({ErrorClass.TRANSIENT, ErrorClass.DEADLOCK, ErrorClass.UNAVAILABLE})
 
 
 def refusal(error: Exception, what: str, repair: str) -> RefusedError:
@@ -103,9 +107,6 @@ def is_bad_option(error: Exception) -> bool:
 def privilege(error: Exception) -> str:
     """Return the server's text for a missing privilege, but never text of a trigger."""
     return message_of(error) if classify_postgres(error) is ErrorClass.REFUSED else shown(error)
-
-
-_PASSING = frozenset({ErrorClass.TRANSIENT, ErrorClass.DEADLOCK, ErrorClass.UNAVAILABLE})
 
 
 def for_connecting(error: Exception, place: str) -> Exception:

@@ -118,19 +118,21 @@ class Statements:
         import asyncpg  # an optional dependency
 
         make = options.pop("connect_with", None) or asyncpg.connect
-        prepared = await self._prepared(make, arguments, options) if self.are_prepared else None
+        prepared = (
+            await self._connect_prepared(make, arguments, options) if self.are_prepared else None
+        )
         con: Connection[Any] = prepared or await make(
             *arguments, **{**options, "statement_cache_size": 0}
         )
         keep_alive(con)
         return con
 
-    async def _prepared(
+    async def _connect_prepared(
         self, make: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> Connection[Any] | None:
         """Return a connection that prepares statements; `None` if none may be prepared."""
         try:
-            con: Connection[Any] = await make(*arguments, **self._limited(options))
+            con: Connection[Any] = await make(*arguments, **self._with_limit(options))
         except Exception as error:
             if not (self.may_switch and _is_limit_refused(error)):
                 raise
@@ -150,7 +152,7 @@ class Statements:
         con.terminate()
         return None
 
-    def _limited(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_limit(self, options: Mapping[str, Any]) -> dict[str, Any]:
         if self._timeout is None:
             return dict(options)
         settings: dict[str, Any] = {

@@ -1,22 +1,43 @@
 """Arrow columns as binary `COPY`, without a Python object per value.
 
-Rows are encoded in pieces that fit in the processor's cache. The server works on one piece while
-the next is encoded.
+1. An array of another type than that of the table's column is cast as a whole first. `NoEncoder` is
+   raised before any row is encoded.
+2. Rows are encoded in pieces that fit in the processor's cache. The server works on one piece while
+   the next is encoded.
+3. Decimals have digits of base 10,000, most significant first. The unscaled number is divided by
+   powers of ten as one 64-bit word if every number fits, otherwise as four 32-bit words. The number
+   of digits before and after the decimal point follows from the precision and the scale. The server
+   strips leading and trailing zeros.
 """
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import compute
 
-from .arrow import field_values
-from .layout import Layout
-from .values import NoEncoder
-from .wire import HEADER, TRAILER
+from .layout import ArrayValues, FixedValues, Layout, NoEncoder, SlicedValues, move, put
+from .wire import (
+    ELEMENT_OIDS,
+    EPOCH_DAYS,
+    EPOCH_MICROSECONDS,
+    HEADER,
+    JSONB_VERSION,
+    TRAILER,
+    numeric_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from .layout import FieldValues
+
 
 __all__ = ["MESSAGE", "PIECE", "NoEncoder", "binary_copy"]
 
@@ -24,6 +45,21 @@ PIECE = 1 << 18
 """Bytes of rows that are encoded together; a larger row is encoded alone."""
 MESSAGE = 1 << 20
 """Maximum bytes per message: large values could exceed the server's limit of 1 GiB."""
+pc: Any = compute  # its functions are created at import, invisible to type checkers
+_TEXTS = frozenset({"text", "character varying", "json", "jsonb", "xml"})
+_TEXT = np.dtype("V8, S1, V4, S1, V4, S1, V4, S1, V12")  # 8-4-4-4-12 digits
+_STEP = 4_096
+"""Number of rows that are decoded together."""
+_DIGITS = 4
+"""Decimal digits in one digit of numeric."""
+_BASE = 10**_DIGITS
+_NEGATIVE = 0x4000
+_HEAD = 4
+"""16-bit numbers before the digits: their count, the weight of the first, sign, scale."""
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_ARRAY = np.dtype([("dimensions", ">i4"), ("has_null", ">i4"), ("oid", ">i4")])
+_DIMENSION = np.dtype([("size", ">i4"), ("first", ">i4")])
 
 
 def binary_copy(
@@ -46,7 +82,256 @@ def _pieces(layout: Layout, piece_bytes: int) -> Iterator[memoryview]:
     while start < rows:
         stop = max(start + 1, int(np.searchsorted(ends, sent + piece_bytes, "right")))
         before, after = HEADER if not start else b"", TRAILER if stop == rows else b""
-        piece = layout.encoded(start, stop, before, after).data
+        piece = layout.encode(start, stop, before, after).data
         for place in range(0, len(piece), MESSAGE):
             yield piece[place : place + MESSAGE]
         start, sent = stop, int(ends[stop - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class FixedType:
+    """A fixed-width type: its Arrow type, the format of its bytes, and its epoch."""
+
+    arrow: Any
+    form: str
+    zero: int = 0
+
+
+_FIXED: dict[str, FixedType] = {
+    "smallint": FixedType(pa.int16(), ">i2"),
+    "integer": FixedType(pa.int32(), ">i4"),
+    "bigint": FixedType(pa.int64(), ">i8"),
+    "real": FixedType(pa.float32(), ">f4"),
+    "double precision": FixedType(pa.float64(), ">f8"),
+    "boolean": FixedType(pa.uint8(), ">u1"),
+    "date": FixedType(pa.date32(), ">i4", EPOCH_DAYS),
+    "timestamp without time zone": FixedType(pa.timestamp("us"), ">i8", EPOCH_MICROSECONDS),
+    "timestamp with time zone": FixedType(pa.timestamp("us", "UTC"), ">i8", EPOCH_MICROSECONDS),
+    "time without time zone": FixedType(pa.time64("us"), ">i8"),
+}
+
+
+def field_values(values: Any, kind: str) -> FieldValues:
+    """Return the values of one column of the type `kind`. Raises `NoEncoder`."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if kind.endswith("[]"):
+        return _lists(values, kind.removesuffix("[]"))
+    if kind in _FIXED:
+        return _fixed(values, _FIXED[kind])
+    if kind == "uuid":
+        return _uuids(values)
+    if kind == "numeric":
+        return _numerics(values)
+    if kind in _TEXTS and (
+        pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    ):
+        return _slices(values, JSONB_VERSION if kind == "jsonb" else b"")
+    if kind == "bytea" and (
+        pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+    ):
+        return _slices(values)
+    raise NoEncoder(kind)
+
+
+def _fixed(values: Any, fixed: FixedType) -> FieldValues:
+    if pa.types.is_floating(values.type) and pa.types.is_integer(fixed.arrow):
+        raise NoEncoder(str(values.type))
+    try:
+        cast = values if values.type == fixed.arrow else values.cast(fixed.arrow)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise NoEncoder(str(error)) from error
+    return ArrayValues(
+        fixed.form, _data(cast, fixed.form.replace(">", "<")), _valid(values), fixed.zero
+    )
+
+
+def _uuids(values: Any) -> FieldValues:
+    if pa.types.is_fixed_size_binary(values.type) and values.type.byte_width == 16:
+        return ArrayValues("V16", _data(values, "V16"), _valid(values))
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        raise NoEncoder("uuid")
+    return ArrayValues("V16", uuid_bytes(values, _slices(values)), _valid(values))
+
+
+def _numerics(values: Any) -> FieldValues:
+    kind = values.type
+    if pa.types.is_integer(kind):
+        values = values.cast(pa.decimal128(20, 0))
+        kind = values.type
+    if pa.types.is_decimal128(kind) and kind.scale >= 0:
+        words = _data(values, "V16").view("<u8").reshape(-1, 2)
+        return DecimalValues(words, _valid(values), kind.precision, kind.scale)
+    if not (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
+        raise NoEncoder(str(kind))
+    # a double becomes the shortest decimal that reads back as the same double: Arrow's text
+    texts = values if pa.types.is_decimal(kind) else values.cast(pa.string())
+    found = texts.to_pylist()
+    return _slices(
+        pa.array(
+            [None if each is None else numeric_bytes(Decimal(each)) for each in found], pa.binary()
+        )
+    )
+
+
+def _slices(values: Any, mark: bytes = b"") -> SlicedValues:
+    large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    width = 8 if large else 4
+    offsets, data = values.buffers()[1:]
+    bounds = (
+        np.frombuffer(offsets, f"<i{width}", len(values) + 1, values.offset * width)
+        if len(values)
+        else np.zeros(1, np.int64)
+    )
+    return SlicedValues(np.frombuffer(data or b"", np.uint8), bounds, _valid(values), mark)
+
+
+def _lists(values: Any, kind: str) -> FieldValues:
+    """Return one-dimensional arrays, each as its header and the fields of its elements."""
+    if kind not in ELEMENT_OIDS or not (
+        pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+    ):
+        raise NoEncoder(f"{kind}[]")
+    counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+    elements = field_values(values.flatten(), kind)
+    return list_values(elements, ELEMENT_OIDS[kind], counts, _valid(values))
+
+
+def _valid(values: Any) -> Any:
+    """Return a mask of the values that are not NULL; `None` if all are not NULL."""
+    return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
+
+
+def _data(values: Any, form: str) -> Any:
+    """Return the values, in Arrow's own memory."""
+    if not len(values):
+        return np.empty(0, form)
+    width = np.dtype(form).itemsize
+    return np.frombuffer(values.buffers()[1], form, len(values), values.offset * width)
+
+
+def uuid_bytes(values: Any, texts: SlicedValues) -> Any:
+    """Return the 16 bytes of each UUID; any bytes for NULL. Raises `NoEncoder` for other text."""
+    found = _of_usual_form(texts)
+    return _of_any_form(values) if found is None else found
+
+
+def _of_usual_form(texts: SlicedValues) -> Any:
+    """Decode UUIDs of 32 digits and 4 hyphens; `None` if any has another form."""
+    rows = len(texts.sizes)
+    out = np.zeros(rows, "V16")
+    for start in range(0, rows, _STEP):
+        made = _decode(texts.of_width(_TEXT.itemsize, start, start + _STEP))
+        if made is None:
+            return None
+        out[start : start + _STEP][texts.sizes[start : start + _STEP] > 0] = made
+    return out
+
+
+def _decode(given: Any) -> Any:
+    if given is None:
+        return None
+    parts = given.view(_TEXT)
+    if any((parts[f"f{place}"] != b"-").any() for place in (1, 3, 5, 7)):
+        return None
+    digits = np.empty(len(parts), "V8, V4, V4, V4, V12")
+    for place in range(5):
+        digits[f"f{place}"] = parts[f"f{2 * place}"]
+    try:
+        made = bytes.fromhex(digits.tobytes().decode("ascii"))
+    except ValueError:
+        return None
+    return np.frombuffer(made, "V16") if len(made) == 16 * len(parts) else None  # it skips spaces
+
+
+def _of_any_form(values: Any) -> Any:
+    digits = pc.replace_substring(pc.fill_null(values, "0" * 32), "-", "")
+    if not pc.all(pc.match_substring_regex(digits, "^[0-9a-fA-F]{32}$"), min_count=0).as_py():
+        raise NoEncoder("uuid")
+    return np.frombuffer(bytes.fromhex("".join(digits.to_pylist())), "V16")
+
+
+class DecimalValues(FixedValues):
+    """Values of decimal128 with a scale of 0 or more."""
+
+    def __init__(self, words: Any, valid: Any, precision: int, scale: int) -> None:
+        self._words = words
+        self._scale = scale
+        self._after = -(-scale // _DIGITS)
+        self._count = self._after + -(-max(precision - scale, 1) // _DIGITS)
+        super().__init__(f"V{2 * (_HEAD + self._count)}", valid)
+
+    def array(self, start: int, stop: int) -> Any:
+        """Return the values in the format that `numeric_recv` reads."""
+        negative, words = _absolute(self._words[start:stop])
+        out = np.empty((stop - start, _HEAD + self._count), ">u2")
+        out[:, 0] = self._count
+        out[:, 1] = (self._count - self._after - 1) % (1 << 16)
+        out[:, 2] = np.where(negative, _NEGATIVE, 0)
+        out[:, 3] = self._scale
+        place, known = _HEAD + self._count, self._scale % _DIGITS
+        if known:
+            words, digit = _divide(words, 10**known)
+            place -= 1
+            out[:, place] = digit * np.uint64(10 ** (_DIGITS - known))
+        while place > _HEAD:
+            words, two = _divide(words, _BASE**2)
+            first = two // np.uint64(_BASE)
+            out[:, place - 1] = two - first * np.uint64(_BASE)
+            if place - 2 >= _HEAD:
+                out[:, place - 2] = first
+            place -= 2
+        return out.view(self.form)[:, 0]
+
+
+def _absolute(words: Any) -> tuple[Any, list[Any]]:
+    """Return which numbers are negative, and the words of their absolute values, highest first."""
+    low: Any = words[:, 0]
+    high: Any = words[:, 1]
+    negative = high >> np.uint64(63) != 0
+    if negative.any():
+        low = np.where(negative, ~low + np.uint64(1), low)
+        high = np.where(negative, ~high + (low == 0), high)
+    if not high.any():
+        return negative, [low]
+    return negative, [high >> _HALF, high & _LOW, low >> _HALF, low & _LOW]
+
+
+def _divide(words: list[Any], divisor: int) -> tuple[list[Any], Any]:
+    """Divide by less than 32 bits; return the quotients' words and the remainders."""
+    by = np.uint64(divisor)
+    rest = np.uint64(0)
+    quotients: list[Any] = []
+    for word in words:
+        value = (rest << _HALF) | word
+        quotients.append(value // by)
+        rest = value - quotients[-1] * by
+    return quotients, rest
+
+
+def list_values(elements: FieldValues, oid: int, counts: Any, valid: Any) -> FieldValues:
+    """Return arrays of `counts[i]` elements each; an empty array has no dimension."""
+    fields = Layout([elements], int(counts.sum()), counted=False)
+    bounds = _from_0(fields.ends)[_from_0(np.cumsum(counts))]
+    bodies = np.diff(bounds)
+    heads = np.empty(len(counts), _ARRAY)
+    heads["dimensions"] = counts > 0
+    heads["has_null"] = elements.valid is not None
+    heads["oid"] = oid
+    filled = np.flatnonzero(counts)
+    dimensions = np.ones(len(filled), _DIMENSION)
+    dimensions["size"] = counts[filled]
+
+    sizes = _ARRAY.itemsize + (counts > 0) * _DIMENSION.itemsize + bodies
+    ends = _from_0(np.cumsum(sizes))
+    out = np.empty(ends[-1], np.uint8)
+    places = ends[:-1] + _ARRAY.itemsize
+    put(out, ends[:-1], heads)
+    put(out, places[filled], dimensions)
+    data = fields.encode(0, len(fields.ends))
+    move(out, places + _DIMENSION.itemsize, data, bounds[:-1], bodies)
+    return SlicedValues(out, ends, valid)
+
+
+def _from_0(ends: Any) -> Any:
+    return np.concatenate((np.zeros(1, np.int64), ends))

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ..._core import checks
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import ConfigError, SluicegateError, UnavailableError
 from ..client.access import access_of, connect, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection
 
     from ..client.access import PostgresAccess
+    from .objects import SchemaProblem
     from .opened import AnyConnection
-    from .problems import SchemaProblem
 
 _CLOSE_SECONDS = 5.0
 _MIGRATION_WITHIN = 3600.0
@@ -84,7 +84,7 @@ async def install_streams(
     )
     check_schema_name(schema)
     checks.flag("dry_run", dry_run)
-    async with _connected(dsn, _MIGRATION_WITHIN) as con:
+    async with _connect(dsn, _MIGRATION_WITHIN) as con:
         done = await install(con, schema, library=_library(), roles=roles, dry=dry_run)
     return ["BEGIN", *done, "COMMIT"] if done else []
 
@@ -115,7 +115,7 @@ async def upgrade_streams(
     """
     check_schema_name(schema)
     checks.flag("dry_run", dry_run)
-    async with _connected(dsn, _MIGRATION_WITHIN) as con:
+    async with _connect(dsn, _MIGRATION_WITHIN) as con:
         transactions = await upgrade(con, schema, library=_library(), dry=dry_run)
     return [each for done in transactions for each in ("BEGIN", *done, "COMMIT")]
 
@@ -163,7 +163,7 @@ async def check_streams(
         operate=operate,
     )
     check_schema_name(schema)
-    async with _connected(dsn, ANSWER_TIMEOUT) as con:
+    async with _connect(dsn, ANSWER_TIMEOUT) as con:
         return await check(con, schema, roles=roles)
 
 
@@ -173,7 +173,7 @@ def _library() -> str:
 
 
 @asynccontextmanager
-async def _connected(dsn: str | PostgresAccess, seconds: float) -> AsyncGenerator[AnyConnection]:
+async def _connect(dsn: str | PostgresAccess, seconds: float) -> AsyncGenerator[AnyConnection]:
     """Connect; each statement is answered within these seconds."""
     need_asyncpg()
     access = access_of(dsn)
@@ -191,12 +191,12 @@ async def _connected(dsn: str | PostgresAccess, seconds: float) -> AsyncGenerato
     except SluicegateError:
         raise
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        raise _told(error, access.place)  # noqa: B904  # it has its cause
+        raise _public_error(error, access.place)  # noqa: B904  # it has its cause
     finally:
         await disconnect(con, _CLOSE_SECONDS)
 
 
-def _told(error: Exception, place: str) -> SluicegateError:
+def _public_error(error: Exception, place: str) -> SluicegateError:
     if sqlstate(error) == _LOCKED:
         text = f"a transaction at {place} uses the log, and did not end within lock_timeout"
     elif is_lost(error):

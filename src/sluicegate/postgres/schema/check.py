@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING
 
 from ..client.names import literal
 from ..client.statements import is_pooled
-from .catalog import lacking, read_catalog
-from .comparison import problems_of_objects, replaced_class
 from .contents import problems_of_contents
-from .history import migrations, newest
-from .mark_class import free_class, taken_classes
-from .opened import check_schema_name, found_schema, read_schema
-from .problems import SchemaProblem
+from .installation import free_class, taken_classes
+from .objects import SchemaProblem, lacking, problems_of_objects, read_catalog, replaced_class
+from .opened import check_schema_name, found_schema, migrations, newest, read_schema
 from .rights import options_of
 
 if TYPE_CHECKING:
-    from .catalog import Catalog
+    from .objects import Catalog
     from .opened import AnyConnection, LogSchema
     from .rights import Rights, Roles
 

@@ -1,7 +1,12 @@
-"""Checks of the schema's contents: the sequence of streams, and the positions of subscriptions.
+"""Checks of the schema's contents: sequences, positions of subscriptions, jobs that no claim finds.
 
-A partly restored dump may contain rows without the sequence, or positions of a later state of the
-log.
+1. A partly restored dump may contain rows without the sequence, or positions of a later state of
+   the log. Then positions and places are assigned twice. (Lease numbers are not, since they begin
+   with the time.)
+2. A key with jobs has a lane that is read from before the first job, or a bell that causes this.
+   Inserts without the trigger leave jobs with neither. The trigger does not fire in a session with
+   `session_replication_role = replica`, since a logical replica receives lanes and bells as rows.
+3. At most 1,000 keys of a queue are checked by name, and the keys of its 1,000 oldest jobs.
 """
 
 # ruff: noqa: S608  # names in statements are quoted
@@ -11,18 +16,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..client.names import literal
-from .problems import SchemaProblem
-from .queue_contents import QUEUES, problems_of_queues
+from .objects import SchemaProblem
 
 if TYPE_CHECKING:
-    from .catalog import Catalog
+    from .objects import Catalog
     from .opened import AnyConnection, LogSchema
+
 
 _READABLE = """
 SELECT bool_and(has_table_privilege(oid, 'SELECT')) FROM pg_class
 WHERE relnamespace = $1::text::regnamespace AND relname = ANY($2::text[])
 """
-_LAST = """
+_LAST_POSITION = """
 SELECT coalesce((SELECT max(position) FROM {schema}.message), 0) AS stored,
   (SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last
 """
@@ -32,6 +37,59 @@ GROUP BY name ORDER BY name
 """
 _LOG = ("message", "position")
 _SLOTS = "subscription_slot"
+QUEUES = ("queue", "job", "lane", "bell", "finished_job", "job_place")
+"""The tables that the role must be able to read."""
+_HIGHEST = {
+    "job_place": """SELECT max(p.place) FROM {schema}.queue q CROSS JOIN LATERAL (
+      (SELECT j.place FROM {schema}.job j WHERE j.queue = q.name ORDER BY j.place DESC LIMIT 1)
+      UNION ALL
+      (SELECT f.place FROM {schema}.finished_job f WHERE f.queue = q.name
+       ORDER BY f.place DESC LIMIT 1)) p""",
+}
+_DANGERS = {
+    "job_place": "new jobs would overtake earlier ones, or be refused",
+}
+_LAST_PLACE = """
+SELECT (SELECT last_value - (NOT is_called)::int FROM {schema}.{sequence}) AS last,
+  coalesce(({highest}), 0) AS stored
+"""
+WITHOUT_LANE = """
+SELECT q.name, count(*) AS keys, min(k.key) AS key
+FROM {schema}.queue q
+CROSS JOIN LATERAL (
+  WITH RECURSIVE by_name AS (
+    (SELECT j.key, j.place FROM {schema}.job j
+     WHERE j.queue = q.name AND j.key IS NOT NULL AND j.due IS NULL AND NOT q.ordering_required
+     ORDER BY j.queue, j.key, j.place LIMIT 1)
+    UNION ALL
+    SELECT n.key, n.place FROM by_name b CROSS JOIN LATERAL (
+      SELECT j.key, j.place FROM {schema}.job j
+      WHERE j.queue = q.name AND j.key > b.key AND j.due IS NULL
+      ORDER BY j.queue, j.key, j.place LIMIT 1) n
+  )
+  (SELECT b.key, b.place FROM by_name b LIMIT $1)
+  UNION
+  SELECT l.key, min(l.place) FROM (
+    SELECT CASE WHEN q.ordering_required THEN '' ELSE j.key END AS key, j.place, j.due
+    FROM {schema}.job j WHERE j.queue = q.name ORDER BY j.queue, j.place LIMIT $1) l
+  WHERE l.key IS NOT NULL AND l.due IS NULL GROUP BY l.key
+) k
+LEFT JOIN {schema}.lane l ON l.queue = q.name AND l.key = k.key
+WHERE (l.key IS NULL OR l.after >= k.place AND (l.low <= k.place) IS NOT TRUE)
+  AND NOT EXISTS (
+    SELECT FROM {schema}.bell b
+    WHERE b.queue = q.name AND b.key = k.key AND (l.key IS NULL OR b.low <= k.place))
+  AND ($2::text IS NULL OR q.name = $2)
+GROUP BY q.name ORDER BY q.name
+"""
+"""The number of such keys, by queue, of all queues or of one, and the first of them. $1 limits the keys
+that are checked by name, and the jobs that are checked by age.
+"""
+LOST_JOBS = (
+    "jobs of %d keys or more have neither a lane nor a bell, so no claim finds them, as after inserts "
+    "without the trigger (session_replication_role=replica); `sluicegate pg check` shows the repair"
+)
+LOOKED_AT = 1000
 
 
 async def problems_of_contents(
@@ -61,9 +119,13 @@ async def problems_of_contents(
 
 
 async def _problems_of_log(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
-    row = await con.fetchrow(_LAST.format(schema=schema.sql))
+    row = await con.fetchrow(_LAST_POSITION.format(schema=schema.sql))
     assert row is not None  # always one row
-    problems = [_behind(schema, row["last"], row["stored"])] if row["last"] < row["stored"] else []
+    problems = (
+        [_position_behind(schema, row["last"], row["stored"])]
+        if row["last"] < row["stored"]
+        else []
+    )
     if await con.fetchval(_READABLE, schema.sql, [_SLOTS]):
         last = max(row["last"], row["stored"])
         ahead = await con.fetch(_AHEAD.format(schema=schema.sql), last + 1)
@@ -71,7 +133,7 @@ async def _problems_of_log(con: AnyConnection, schema: LogSchema) -> list[Schema
     return problems
 
 
-def _behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem:
+def _position_behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem:
     text = (
         f"the sequence of positions is at {last}, but there is a message at {stored}: appends "
         "fail, and readers do not see the messages after it"
@@ -110,3 +172,45 @@ def _ahead(schema: LogSchema, name: str, position: int, last: int) -> SchemaProb
     )
     advice = "stop its instances first; it then continues with new messages"
     return SchemaProblem("subscription-ahead", text, repair, advice)
+
+
+async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
+    """Return the problems of queues. Needs the right to read `QUEUES`."""
+    problems: list[SchemaProblem] = []
+    for sequence, query in _HIGHEST.items():
+        highest = query.format(schema=schema.sql)
+        statement = _LAST_PLACE.format(schema=schema.sql, sequence=sequence, highest=highest)
+        row = await con.fetchrow(statement)
+        assert row is not None  # always one row
+        if row["last"] < row["stored"]:
+            problems.append(_place_behind(schema, sequence, row["last"], row["stored"]))
+    rows = await con.fetch(WITHOUT_LANE.format(schema=schema.sql), LOOKED_AT, None)
+    return [*problems, *(_without_lane(schema, *row) for row in rows)]
+
+
+def _place_behind(schema: LogSchema, sequence: str, last: int, stored: int) -> SchemaProblem:
+    text = (
+        f"the sequence {sequence} is at {last}, but {stored} is in use already: "
+        f"{_DANGERS[sequence]}"
+    )
+    highest = _HIGHEST[sequence].format(schema=schema.sql)
+    repair = (
+        "BEGIN",
+        f"LOCK TABLE {schema.sql}.job, {schema.sql}.lane IN EXCLUSIVE MODE",
+        (
+            f"SELECT setval('{schema.sql}.{sequence}', greatest(last_value, ({highest}))) "
+            f"FROM {schema.sql}.{sequence}"
+        ),
+        "COMMIT",
+    )
+    return SchemaProblem("sequence-behind", text, repair)
+
+
+def _without_lane(schema: LogSchema, queue: str, keys: int, key: str) -> SchemaProblem:
+    text = (
+        f"the queue {queue!r} has jobs that no claim finds, of {keys} keys or more, such as "
+        f"{key!r}: they have neither a lane nor a bell, as after inserts without the trigger "
+        "(session_replication_role=replica)"
+    )
+    repair = f"SELECT {schema.sql}.ring_again({literal(queue)})"
+    return SchemaProblem("jobs-without-lane", text, (repair,))

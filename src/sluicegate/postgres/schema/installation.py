@@ -7,28 +7,38 @@
    or fills an empty schema in which it may create.
 4. Roles with rights are recorded, and an upgrade grants them rights on new objects.
 5. A dry run returns the same statements without executing them.
+6. Each log of a database has its own class of advisory locks for appenders. It is part of the text
+   of `next_position`, which every role can read and which a dump contains. Two logs of one class
+   would mistake each other's marks for their own.
 """
 
 # ruff: noqa: S608  # names in statements are quoted, values are literals
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 from ..._core.checks import bad
 from ..client.names import literal, quoted
-from .history import filled, migrations
-from .mark_class import free_class
 from .objects import split
-from .opened import LogSchema, check_schema_name, found_schema, older, read_schema
+from .opened import (
+    LogSchema,
+    check_schema_name,
+    filled,
+    found_schema,
+    migrations,
+    older,
+    read_schema,
+)
 from .rights import grants_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .history import Migration
-    from .opened import AnyConnection, FoundSchema
+    from .opened import AnyConnection, FoundSchema, Migration
     from .rights import Roles
+
 
 _BEGIN = (
     "SELECT pg_advisory_xact_lock(hashtext('sluicegate pg install'))",
@@ -54,6 +64,13 @@ WHERE role NOT IN (SELECT rolname FROM pg_roles) LIMIT 1
 _GRANTEES = """
 SELECT rights, array_agg(role::text ORDER BY role) AS roles FROM {schema}.grantee
 WHERE role IN (SELECT rolname FROM pg_roles) GROUP BY rights
+"""
+CLASSES = range(1024, 32768)
+"""Applications often lock small numbers (class 0) and negative ones (class 65535)."""
+_TAKEN = r"""
+SELECT n.nspname::text AS schema, substring(p.prosrc FROM 'sluicegate\.mark_(\d+)')::int AS mark_class
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE p.proname = 'next_position' AND p.prosrc LIKE '%sluicegate.mark\_%'
 """
 
 
@@ -105,7 +122,7 @@ async def _installation(
         raise bad("schema", name, _not_allowed(found, name))
     schema = LogSchema(name=name, version=0, mark_class=await free_class(con, name))
     for migration in history:
-        statements += _migrated(schema, migration, library)
+        statements += _statements_of(schema, migration, library)
     meta = f"INSERT INTO {schema.sql}.meta VALUES ('class', '{schema.mark_class}')"
     return [*statements, meta]
 
@@ -140,7 +157,7 @@ async def upgrade(
     history = migrations() if history is None else history
     transactions: list[list[str]] = []
     if dry:
-        schema = await _installed(con, name)
+        schema = await _find_installed(con, name)
         return [
             [*_BEGIN, *await _step(con, schema, each, library, is_last=each is history[-1])]
             for each in history
@@ -149,7 +166,7 @@ async def upgrade(
     for migration in history:
         async with con.transaction(isolation="read_committed"):
             await _execute(con, _BEGIN)
-            schema = await _installed(con, name)
+            schema = await _find_installed(con, name)
             if migration.version <= schema.version:
                 continue
             is_last = migration is history[-1]
@@ -159,7 +176,7 @@ async def upgrade(
     return transactions
 
 
-async def _installed(con: AnyConnection, name: str) -> LogSchema:
+async def _find_installed(con: AnyConnection, name: str) -> LogSchema:
     found = await found_schema(con, name)
     if not found.is_log:
         rule = f"is not installed in the database {found.database!r}; run `sluicegate pg install`"
@@ -172,14 +189,14 @@ async def _step(
     con: AnyConnection, schema: LogSchema, migration: Migration, library: str, *, is_last: bool
 ) -> list[str]:
     """Return the statements of one migration; the last one also grants rights on new objects."""
-    statements = _migrated(schema, migration, library)
+    statements = _statements_of(schema, migration, library)
     if is_last:
         rows = await con.fetch(_GRANTEES.format(schema=schema.sql))
         statements += grants_for(schema.name, {row["rights"]: row["roles"] for row in rows})
     return statements
 
 
-def _migrated(schema: LogSchema, migration: Migration, library: str) -> list[str]:
+def _statements_of(schema: LogSchema, migration: Migration, library: str) -> list[str]:
     """Return the statements of one migration, and the insertion of its row."""
     values = (str(migration.version), *map(literal, (migration.name, migration.checksum, library)))
     remember = f"INSERT INTO {schema.sql}.migration (version, name, checksum, library)"
@@ -208,3 +225,16 @@ async def _check_owner(con: AnyConnection, name: str) -> None:
 async def _execute(con: AnyConnection, statements: Iterable[str]) -> None:
     for statement in statements:
         await con.execute(statement)
+
+
+async def taken_classes(con: AnyConnection) -> dict[str, int]:
+    """Return the class of each log in the database, by schema."""
+    return {row["schema"]: row["mark_class"] for row in await con.fetch(_TAKEN)}
+
+
+async def free_class(con: AnyConnection, schema: str) -> int:
+    """Return a class that no other log has; the schema's name determines it, where possible."""
+    taken = {found for name, found in (await taken_classes(con)).items() if name != schema}
+    first = int.from_bytes(hashlib.sha256(schema.encode()).digest()[:8], "big") % len(CLASSES)
+    order = (CLASSES[(first + step) % len(CLASSES)] for step in range(len(CLASSES)))
+    return next(each for each in order if each not in taken)

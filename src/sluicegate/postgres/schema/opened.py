@@ -1,24 +1,36 @@
-"""The schema of a log, looked up and checked when a part of the application opens it."""
+"""The schema of a log: its migrations, and its lookup and check when a part of the application opens
+it.
+
+A migration is an SQL file with the schema's name filled in. A released one never changes: its
+checksum is stored in the database. A change is a new file.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..._core import checks
 from ..._core.checks import bad
+from ..._core.errors import ConfigError
+from ..client.connections import Connections
 from ..client.names import quoted
-from .history import newest
+from ..client.refusals import for_opening
 from .rights import options_of
 
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
-    from ..._core.errors import ConfigError
+    from ..client.access import Access
 
-    AnyConnection = Connection[Any] | PoolConnectionProxy[Any]
 
+AnyConnection: TypeAlias = "Connection[Any] | PoolConnectionProxy[Any]"
 DEFAULT_SCHEMA = "sluicegate"
 LONGEST_NAME = 63
 """PostgreSQL's limit for a name, in bytes."""
@@ -148,3 +160,60 @@ def older(schema: LogSchema) -> ConfigError:
         f"`sluicegate pg upgrade DSN --schema {schema.name}`"
     )
     return bad("schema", schema.name, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One version of the schema, as a step from the previous version."""
+
+    version: int
+    name: str
+    text: str
+    """SQL with placeholders."""
+
+    @property
+    def checksum(self) -> str:
+        """A checksum of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def filled(text: str, schema: str, mark_class: int) -> str:
+    """Return the text with its placeholders replaced. Other braces are kept: SQL uses them."""
+    return text.replace("{schema}", quoted(schema)).replace("{class}", str(mark_class))
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Return all migrations, oldest first."""
+    folder = Path(__file__).with_name("migrations")
+    found: list[Migration] = []
+    for file in sorted(folder.glob("*.sql")):
+        number, _, name = file.stem.partition("_")
+        text = file.read_text(encoding="utf-8")
+        found.append(Migration(version=int(number), name=name, text=text))
+    return tuple(found)
+
+
+def newest() -> int:
+    """Return the version that this release of Sluicegate installs."""
+    return migrations()[-1].version
+
+
+async def connected_to_log(
+    stack: AsyncExitStack, access: Access, schema: str, *, close_timeout: float
+) -> Connections:
+    """Connect and check the schema; `stack` closes the connections.
+
+    Raises `ConfigError` if the server refuses the connection or the schema is missing or older, and
+    `UnavailableError` if no server answers.
+    """
+    connections = await Connections.to(access, close_timeout)
+    stack.push_async_callback(connections.close)
+    try:
+        async with connections.opening() as con, connections.statements.block(con):
+            await opened_schema(con, schema)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise for_opening(error, access.place)  # noqa: B904  # it has its cause
+    return connections

@@ -24,6 +24,10 @@ from ..client.names import literal, quoted
 Rights: TypeAlias = Literal["append", "read", "subscribe", "enqueue", "work", "operate"]
 Roles: TypeAlias = Mapping[Rights, Collection[str]]
 """Roles by right."""
+_COLUMNS = ("stream", "version", "type", "data", "metadata", "id")
+_JOB_COLUMNS = (
+    *("queue", "key", "payload", "headers", "due", "priority", "slot", "id", "queueing_lock"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,6 @@ def _tables(*names: str, privileges: tuple[str, ...] = ("SELECT",)) -> tuple[Gra
 
 
 _USE = (Grant("SCHEMA", ("USAGE",)), *_tables("migration", "meta"))
-_COLUMNS = ("stream", "version", "type", "data", "metadata", "id")
-_JOB_COLUMNS = (
-    *("queue", "key", "payload", "headers", "due", "priority", "slot", "id", "queueing_lock"),
-)
 _READ = (
     *_USE,
     Grant("SEQUENCE", ("SELECT",), "position"),
@@ -111,15 +111,6 @@ GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
         *_functions("purge_finished", "purge_waiting", "assign_ranges", "ring_again"),
     ),
 }
-_WITHIN_QUEUES = (
-    *("ring", "merge_bells", "make_lanes", "make_new_lanes", "enter_due", "open_ranges"),
-    *("pick_lanes", "pick_sticky_lanes"),
-    *("jobs_of_lane", "live_leases", "pick_loose", "pass_jobs", "finish_jobs", "bury_job"),
-    *("give_up", "lost_too_often", "settle_loose", "give_up_loose", "place_of_least", "move_part"),
-    *("lease_base", "free_locks", "delete_job", "keep_lanes", "due_priority", "live_of"),
-)
-FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee", *_WITHIN_QUEUES})
-"""Functions and tables that no right includes."""
 
 
 def checked_roles(**roles: object) -> dict[Rights, tuple[str, ...]]:

@@ -1,26 +1,27 @@
-"""An open table: its pool, its current plan, and its writes and transactions."""
+"""An open table: its settings, its pool, its current plan, and its writes and transactions."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
+from ..._core.logs import for_log
 from ..._core.positions import PositionUnit
-from ..._core.told import for_log
+from ..._core.sink import Capabilities
 from ..._core.transaction import Unit
 from ..client.refusals import for_opening
-from .batches import TableWriter
-from .plan.rights import asked
-from .plan.table import read_table
-from .transactions.attempt import attempted
-from .transactions.position_owner import PositionOwner, PositionTransaction
-from .transactions.transaction import PostgresTransaction
-from .writing.encodable import by_codecs, json_by_codecs
-from .writing.scope import ALONE, SWITCHING, Block, StatementLost
+from .diagnosis import role_and_missing
+from .encoding import by_codecs, json_by_codecs
+from .positions import PositionOwner, PositionTransaction
+from .scope import ALONE, SWITCHING, Block, StatementLost
+from .table import read_table
+from .transaction import PostgresTransaction, attempt
+from .write import TableWriter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -29,13 +30,53 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.result import WriteResult
+    from ..._core.sink import WriteResult
+    from ..._core.values.rows import RowFunction
+    from ..client.access import Access
     from ..client.connections import Connections
-    from .plan.plan import TablePlan
-    from .settings import Settings
-    from .writing.scope import Scope
+    from .ledger import UnitLedger
+    from .plan import TablePlan
+    from .positions import PositionTable
+    from .scope import Scope
+    from .strategy import Target
 
 logger = logging.getLogger("sluicegate.postgres")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of an open sink. Raises `ConfigError`."""
+
+    target: Target
+    access: Access
+    row: RowFunction | None
+    close_timeout: float
+    ledger: UnitLedger
+    positions: PositionTable
+    stages: str
+
+    def __post_init__(self) -> None:
+        if self.row is not None and not callable(self.row):
+            rule = "must be a function of an item that returns a sequence of values"
+            raise bad("row", self.row, rule)
+        checks.choice("stages", self.stages, ("logged", "unlogged"))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As many concurrent writes as connections; idempotent unless a conflict is an error."""
+        return Capabilities(
+            key_prefix_safe=True,
+            idempotent=self.target.mode != "error",
+            transactional=True,
+            columnar=True,
+            max_concurrency=self.access.size,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"PostgresSink({self.access.place}, table={self.target.shown!r}, "
+            f"on_conflict={self.target.mode!r})"
+        )
 
 
 class OpenTable:
@@ -124,7 +165,7 @@ class OpenTable:
         self, unit: Unit | PositionUnit | None
     ) -> AsyncGenerator[PostgresTransaction]:
         """A transaction on its own connection; see `PostgresSink.transaction`."""
-        async with attempted(
+        async with attempt(
             self.connections,
             lambda con: self._transaction(con, unit),
             close_timeout=self.settings.close_timeout,
@@ -176,7 +217,7 @@ class OpenTable:
 
 async def _check_rights(con: PoolConnectionProxy[Any], plan: TablePlan, place: str) -> None:
     """Raise `ConfigError` if the role lacks a privilege that every write needs."""
-    found = await con.fetchrow(asked(plan, again=False, sifts=False))
+    found = await con.fetchrow(role_and_missing(plan, again=False, sifts=False))
     assert found is not None  # always one row
     if missing := found["missing"]:
         role = found["role"]

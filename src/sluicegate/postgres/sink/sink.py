@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..._core import checks
 from ..._core.errors import ClosedError, ErrorClass
 from ..._core.keywords import known_arguments
-from ..._core.values.column_names import column_names, optional_names
+from ..._core.values.rows import column_names, optional_names
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections
 from ..client.errors import classify_postgres
-from .open_table import OpenTable
-from .plan.strategy import WriteStrategy
-from .plan.target import Target
-from .settings import Settings, names_its_table
-from .staging.stages import Stages
-from .transactions.ledger import UnitLedger
-from .transactions.position_owner import PositionsInTable
-from .transactions.positions import PositionTable
+from .ledger import UnitLedger
+from .open_table import OpenTable, Settings
+from .positions import PositionsInTable, PositionTable
+from .stages import TableStages
+from .strategy import Target, WriteStrategy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -32,13 +29,11 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
-    from ..._core.result import WriteResult
-    from ..._core.sink import Capabilities
-    from ..._core.staging import Begun, Epoch, OpenStage, Stage
-    from ..._core.transaction import Committed, Counts, Transaction, Unit
-    from ..._core.values.row_maker import RowFunction
+    from ..._core.sink import Capabilities, WriteResult
+    from ..._core.transaction import Transaction, Unit
+    from ..._core.values.rows import RowFunction
     from ..client.access import PoolFactory, PostgresAccess
-    from .transactions.position_owner import PositionOwner
+    from .positions import PositionOwner
 
 
 @known_arguments()
@@ -131,7 +126,6 @@ class PostgresSink(PositionsInTable):
 
     _run_time = ("_table",)
 
-    @names_its_table
     def __init__(
         self,
         dsn: str | PostgresAccess | None = None,
@@ -225,7 +219,7 @@ class PostgresSink(PositionsInTable):
         """
         if self._settings.row is not None:
             return {}
-        from .rows.types import refused_columns  # pyarrow is installed: it made the schema
+        from .rows.faults import refused_columns  # pyarrow is installed: it made the schema
 
         table = None if self._table is None else self._table.plan.table
         return refused_columns(schema, self._settings.target.columns, table)
@@ -287,40 +281,9 @@ class PostgresSink(PositionsInTable):
     def _owner(self) -> PositionOwner:
         return self._opened().positions
 
-    # -- stages: see `sluicegate._core.staging`
-    # ------------------------------------------------------
-
-    @asynccontextmanager
-    async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
-        """A new stage of `epoch`, dropped after an exception or a cancellation.
-
-        Raises `ConfigError` if no table can be created.
-        """
-        async with Stages(self._opened()).stage(epoch) as opened:
-            yield opened
-
-    async def begin(self, epoch: Epoch) -> Begun:
-        """Drop orphaned stages of the epoch; return its earlier commit, or a mark for `publish`.
-
-        Suspends. Raises `ConfigError` if an overwrite would break or lose something that belongs to
-        the table.
-        """
-        return await Stages(self._opened()).begin(epoch)
-
-    async def publish(
-        self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
-    ) -> Committed | None:
-        """Move the stages into the table, or into a new one that replaces it, in one transaction.
-
-        Suspends. Returns the earlier commit of the epoch, if there is one. Raises `StagesLost` if
-        the stages differ from their inventories, and `UniqueViolationError` and any other error of
-        the server; nothing is published then.
-        """
-        return await Stages(self._opened()).publish(epoch, stages, counts, mark)
-
-    async def discard(self, epoch: Epoch) -> None:
-        """Drop the epoch's mark, and those of its stages that are not being written. Suspends."""
-        await Stages(self._opened()).discard(epoch)
+    def _stages(self) -> TableStages:
+        """The stages for Spark's atomic delivery; see `sluicegate._core.staging`."""
+        return TableStages(self._opened())
 
     # -- opening and closing -----------------------------------------------------------------------
 

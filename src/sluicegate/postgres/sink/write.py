@@ -1,4 +1,4 @@
-"""One write of one batch on one connection.
+"""One write of one batch on one connection, by the sink itself or in one of its transactions.
 
 1. The fast path comes first: one `INSERT` with a parameter per value below the threshold, `COPY`
    from the threshold on; with `ignore` and `update`, or if rows are returned, one `INSERT` from an
@@ -6,8 +6,8 @@
    two round trips of `BEGIN` and `COMMIT`; in return, a connection that breaks after the last row
    was sent leaves an unknown outcome, which the next attempt repairs (4). Very large batches of the
    latter kind are sent by `COPY` into a staging table, which takes a few milliseconds to create. A
-   statement chosen by the user is used at any size; repairs choose their own. Most small batches
-   need only their `INSERT` and reach this module only after an error (`write_directly`).
+   statement chosen by the user is used at any size; repairs choose their own. Nothing that repairs
+   a write exists before its first error.
 2. A bad row is named by asyncpg (which could not encode it) or by the server (`COPY events, line
    2`). It fails alone, and the remaining rows are written again, up to `MAX_HINTS` times. All rows
    that asyncpg cannot encode are found at once, without the server.
@@ -34,131 +34,173 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..._core.arrow import ArrowBatch
+from ..._core.batch import RowBatch
 from ..._core.errors import TransientError
+from ..._core.values.rows import RowMaker
 from ..client.errors import LOCK_NOT_AVAILABLE, for_write, is_lost, is_refusal, sqlstate
 from ..client.refusals import for_connecting
-from .repair.blame import Blame
-from .repair.changes import TableChanges
-from .repair.resend import resend, set_aside_unfindable
-from .repair.sift import Sifting
-from .writing.fast import send
-from .writing.scope import ALONE
-from .writing.sender import Sender
+from .diagnosis import Diagnosis
+from .encoding import Packing
+from .remaining import Remaining
+from .repair import Blame, refusal_of, resend, set_aside_unfindable
+from .scope import ALONE
+from .sender import Sender
+from .sifting import Sifting
+from .strategy import Chooser
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
-    from .plan.plan import TablePlan
-    from .plan.strategy import Chooser
-    from .repair.judge import Judge
-    from .writing.packing import Packing
-    from .writing.remaining import Remaining
-    from .writing.scope import Scope
+    from ..._core.batch import Batch
+    from ..._core.sink import WriteResult
+    from ..._core.values.rows import GivenRows, RowFunction
+    from ..client.access import Access
+    from .plan import TablePlan
+    from .scope import Scope
+    from .strategy import Target
 
 MAX_HINTS = 3
 _WAITED = frozenset({LOCK_NOT_AVAILABLE, "57014"})
 """A lock timeout or a statement timeout was exceeded."""
 
 
-class TableWrite:
-    """Writes the rows of one batch: the fast path, and repairs after its errors."""
+class TableWriter:
+    """Converts batches to rows, and writes them on the given connection with the given plan."""
 
-    def __init__(
+    def __init__(self, target: Target, access: Access, row: RowFunction | None) -> None:
+        self.diagnosis = Diagnosis(target, access.place)
+        self._chooser = Chooser(target.strategy, access.statement_cache)
+        self._packing = Packing()
+        self._maker = RowMaker(target.columns, row)
+        self._takes_columns = row is None
+
+    def rows_of(self, batch: Batch[Any], plan: TablePlan) -> GivenRows:
+        """The rows of a batch, and an error for each item that cannot become one."""
+        if (
+            not isinstance(batch, RowBatch)
+            and isinstance(batch, ArrowBatch)
+            and self._takes_columns
+            and plan.copies
+            and plan.reads_text
+        ):
+            from .rows.columns import column_rows  # pyarrow is installed: it made the batch
+
+            found = column_rows(
+                batch.record_batch, [plan.table.column(name) for name in plan.columns]
+            )
+            if found is not None:
+                return range(len(found)), found, {}
+        return self._maker.rows(batch)
+
+    async def run(
         self,
         con: PoolConnectionProxy[Any],
         plan: TablePlan,
-        judge: Judge,
-        remaining: Remaining,
-        scope: Scope = ALONE,
+        batch: Batch[Any],
+        given: GivenRows,
         *,
-        packing: Packing,
-        failed: Exception | None = None,
-    ) -> None:
-        self._remaining = remaining
-        self._judge = judge
-        self._failed = failed
-        """The error of an attempt that was made before, if any."""
-        self._sender = Sender(con, plan, remaining, scope, packing, has_sent=failed is not None)
-        self._changes = TableChanges(self._sender, judge)
-        self._blame = Blame(self._sender, judge, self._changes)
-        self._sifting = Sifting(self._sender, judge, self._blame)
-
-    @property
-    def plan(self) -> TablePlan:
-        """The plan with which the rows were written; a new one if the table was changed."""
-        return self._sender.plan
-
-    async def run(self, chooser: Chooser) -> None:
-        """Write every row; the results are then in the `Remaining`.
+        maybe: frozenset[int] = frozenset(),
+        scope: Scope = ALONE,
+    ) -> tuple[WriteResult | None, TablePlan]:
+        """Write the rows of a batch; return the result, and a new plan if the table was changed.
 
         Raises errors of the batch as a whole. Cancellation leaves the connection busy or in a
         transaction: it must be reset.
         """
+        remaining = Remaining(given, maybe=maybe, keys=batch.keys)
+        sender = Sender(
+            con,
+            plan,
+            remaining,
+            scope,
+            chooser=self._chooser,
+            packing=self._packing,
+            diagnosis=self.diagnosis,
+        )
         try:
-            await self._run(chooser)
+            await _write(sender)
         except Exception as error:
             if is_refusal(error):
-                raise await self._judge.refuses(self._sender, error)  # noqa: B904  # the cause is set
-            if (
-                sqlstate(error) in _WAITED
-                and not self._sender.scope.is_inside
-                and await self._is_locked()
-            ):
-                raise self._judge.locked(error, self.plan)  # noqa: B904  # the cause is set
+                raise await refusal_of(sender, error)  # noqa: B904  # the cause is set
+            if sqlstate(error) in _WAITED and not scope.is_inside and await _is_locked(sender):
+                raise self.diagnosis.locked(error, sender.plan)  # noqa: B904  # the cause is set
             raise
+        return remaining.answer(len(batch)), sender.plan
 
-    async def _run(self, chooser: Chooser) -> None:
-        remaining, blame = self._remaining, self._blame
-        if remaining.stop_keys():
-            remaining.keep()
-        remaining.drop_unversioned(self.plan)
-        if not remaining.rows:
+
+async def _write(sender: Sender) -> None:
+    """Write every row; the results are then in the `Remaining`."""
+    remaining = sender.remaining
+    if remaining.stop_keys():
+        remaining.keep()
+    remaining.drop_unversioned(sender.plan)
+    if not remaining.rows:
+        return
+    if sender.scope.opening:
+        await _open_scope(sender)
+    is_resent = bool(remaining.maybe) and sender.plan.mode != "update"
+    if remaining.maybe and not is_resent:
+        sender.as_tuples()
+        set_aside_unfindable(sender)
+    repair: _Repair | None = None
+    while remaining.rows:
+        try:
+            if not is_resent:
+                await sender.send()
+            elif not await resend(sender):
+                await (repair or _Repair(sender)).sift()
             return
-        await self._begin()
-        is_resent = bool(remaining.maybe) and self.plan.mode != "update"
-        if remaining.maybe and not is_resent:
-            self._sender.as_tuples()
-            set_aside_unfindable(self._sender)
-        hints = 0
-        while remaining.rows:
-            try:
-                if (failed := self._failed) is not None:
-                    self._failed = None
-                    raise failed
-                await self._changes.before_sending(chooser)
-                if not is_resent:
-                    await send(self._sender, chooser)
-                    await self._sender.finish()
-                elif not await resend(self._sender):
-                    await self._sifting.run()
-                return
-            except Exception as error:
-                await blame.recover(error)
-                if await blame.sends_again(error):
-                    continue
-                hints += 1
-                is_named = not is_resent and await blame.drop_named(error)
-            if not is_named or hints == MAX_HINTS:
-                await self._sifting.run()
-                return
-
-    async def _begin(self) -> None:
-        try:
-            await self._sender.scope.enter(self._sender.con)
         except Exception as error:
-            told = for_write(error, sealed=False)
-            if is_lost(error) and isinstance(told, TransientError):  # a pooler without a server
-                told = for_connecting(error, self._judge.place)
-            raise told  # noqa: B904  # the cause is set
+            repair = repair or _Repair(sender)
+            if not await repair.sends_again(error, by_name=not is_resent):
+                return
 
-    async def _is_locked(self) -> bool:
-        """Whether another session's lock blocks the whole table, according to the server."""
-        try:
-            await self._sender.undo()
-            await self._sender.begin(
-                f"LOCK TABLE {self.plan.table.qualified} IN ROW EXCLUSIVE MODE NOWAIT"
-            )
-            await self._sender.undo()
-        except Exception as error:  # for any other error, the original one is raised
-            return sqlstate(error) == LOCK_NOT_AVAILABLE
+
+async def _open_scope(sender: Sender) -> None:
+    try:
+        await sender.con.execute(sender.scope.opening)
+    except Exception as error:
+        told = for_write(error, sealed=False)
+        if is_lost(error) and isinstance(told, TransientError):  # a pooler without a server
+            told = for_connecting(error, sender.diagnosis.place)
+        raise told  # noqa: B904  # the cause is set
+
+
+class _Repair:
+    """The repair of one write, after its first error."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._blame = Blame(sender)
+        self._hints = 0
+
+    async def sends_again(self, error: Exception, *, by_name: bool) -> bool:
+        """Whether to send the remaining rows again; otherwise they were sifted.
+
+        With `by_name`, rows that the error names are dropped first, up to `MAX_HINTS` times.
+        """
+        blame = self._blame
+        await blame.recover(error)
+        if await blame.sends_again(error):
+            return True
+        self._hints += 1
+        if by_name and await blame.drop_named(error) and self._hints < MAX_HINTS:
+            return True
+        await self.sift()
         return False
+
+    async def sift(self) -> None:
+        """Write the good rows one by one and fail the others."""
+        await Sifting(self._sender, self._blame).run()
+
+
+async def _is_locked(sender: Sender) -> bool:
+    """Whether another session's lock blocks the whole table, according to the server."""
+    try:
+        await sender.undo()
+        await sender.begin(f"LOCK TABLE {sender.plan.table.qualified} IN ROW EXCLUSIVE MODE NOWAIT")
+        await sender.undo()
+    except Exception as error:  # for any other error, the original one is raised
+        return sqlstate(error) == LOCK_NOT_AVAILABLE
+    return False

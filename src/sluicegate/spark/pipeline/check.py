@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.extras import missing
-from ..._core.order.scattered import scattered_by
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
+from ..destination import scattered_by
 from .declaration import Mistake, Source, names, suggest
 from .reading import Environment
 from .sinks import SinkMaker

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import sinks as destinations
 from ..._core.errors import ConfigError, MissingExtra
-from ..._core.function_sink import as_sink
-from ..._core.values.tls import TlsFiles
+from ..._core.stacking import as_sink
 from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
 from ...sinks import (
     DeadLetter,
@@ -31,6 +30,7 @@ from ...sinks import (
     Timeout,
 )
 from ...telemetry import Metrics
+from ..tls import TlsFiles
 from .declaration import Destination, Mistake, suggest
 
 if TYPE_CHECKING:

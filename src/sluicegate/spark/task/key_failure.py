@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import pyarrow as pa
 
-from ..._core.arrow_rows import values_of
-from ..._core.causes import caused
+from ..._core.arrow import values_of
+from ..._core.classify import caused
 from ..._core.errors import KeyStopped, ParkedBehind
-from ..._core.order.stopped import behind
+from ..._core.order.left_out import stopped_behind_error
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import capabilities_of, dead_letters_in
+from ..._core.sink import WriteResult, capabilities_of, dead_letters_in
 from .chunks import key_changes
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def _stop(batch: ArrowBatch, errors: Mapping[int, BaseException], index: int) ->
     error = errors.get(index)
     if error is None and batch.delivery.verdict(index) is Outcome.DEAD_LETTERED:
         error = batch.delivery.error(index)
-    return None if error is None else behind(error)
+    return None if error is None else stopped_behind_error(error)
 
 
 def _starts(rows: pa.RecordBatch, key: tuple[str, ...]) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass
-from ..._core.operation import run_with_retries
+from ..._core.retry_policy import run_with_retries
 from ..._core.sink import classifier_of
 from ..._core.staging import Epoch, staged
 from ..content import HashedBatches

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
+from ..._core.batch import Lineage, Reason
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
-from ..._core.delivery.activity import Pacing
 from ..._core.delivery.delivery import Delivery
 from ..._core.delivery.host import PassesReports, Reports
-from ..._core.lineage import Lineage, Reason
+from ..._core.delivery.pacing import Pacing
 from ..._core.outcome import Outcome
 from ..content import mark_chunks
 from ..report import UnitReport

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ErrorClass, KeyStopped, RefusedError, TransactionLost
-from ..._core.operation import RetryState
-from ..._core.retry_policy import DoublingBackoff, RetryPolicy
+from ..._core.retry_policy import Backoff, RetryPolicy, RetryState
 from ..._core.sink import classifier_of
 from ..._core.transaction import Counts, transaction_of
 from ..content import HashedBatches
@@ -45,7 +44,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ..._core.sink import Classifier, Sink
+    from ..._core.classify import Classifier
+    from ..._core.sink import Sink
     from ..._core.transaction import Committed, Unit
     from .chunks import Chunk
     from .results import DeadRowBuffer
@@ -244,7 +244,7 @@ def transaction_retries(classify: Classifier | None, patience: float) -> RetrySt
         attempts=ATTEMPTS,
         unlisted_attempts=1,
         give_up_after=patience,
-        backoff=DoublingBackoff(FIRST_WAIT, LONGEST_WAIT),
+        backoff=Backoff(base=FIRST_WAIT, longest=LONGEST_WAIT, jitter="none"),
         final=frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED, ErrorClass.REFUSED}),
         uncounted=frozenset({ErrorClass.UNAVAILABLE}),
     )

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from sluicegate import ConfigError, Counts, RowBatch, StagesLost, Unit, send
-from sluicegate._core.staging import Begun, Epoch, Stage, staged
+from sluicegate import ConfigError, RowBatch, send
+from sluicegate._core.staging import Begun, Epoch, Stage, staged, stages_of
+from sluicegate.errors import StagesLost
 from sluicegate.postgres import PostgresAccess, PostgresSink
+from sluicegate.sinks import Counts, Unit
 from sluicegate.testing import embedded_postgres as server_of_its_own
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 NO_TIMELINE = (
@@ -101,7 +103,7 @@ class Write:
 
     async def begin(self) -> None:
         async with self.sink as sink:
-            self.begun = await sink.begin(self.epoch)
+            self.begun = await stages_of(sink).begin(self.epoch)
 
     async def task(self, rows: Sequence[tuple[Any, ...]]) -> None:
         async with self.sink, staged(self.sink, self.epoch) as stage:
@@ -111,11 +113,11 @@ class Write:
     async def publish(self) -> None:
         async with self.sink as sink:
             counts = Counts(rows=sum(stage.rows for stage in self.stages))
-            await sink.publish(self.epoch, self.stages, counts, self.begun.mark)
+            await stages_of(sink).publish(self.epoch, self.stages, counts, self.begun.mark)
 
     async def discard(self) -> None:
         async with self.sink as sink:
-            await sink.discard(self.epoch)
+            await stages_of(sink).discard(self.epoch)
 
 
 async def written(
@@ -369,7 +371,9 @@ async def test_a_target_that_was_altered_casts_nothing_on_the_way(
         )
         await on(shared, statement)
         with pytest.raises(StagesLost, match=told):
-            await driver.publish(write.epoch, write.stages, Counts(rows=1), write.begun.mark)
+            await stages_of(driver).publish(
+                write.epoch, write.stages, Counts(rows=1), write.begun.mark
+            )
     assert await on(shared, "SELECT id FROM events") == [(-1,)]
 
 

@@ -15,26 +15,24 @@ from tests.postgres.sink.postgres_help import Database, role
 from sluicegate import (
     Batch,
     ConfigError,
-    Counts,
     DeadLetter,
-    Observed,
     Observer,
+    RowBatch,
     Timeout,
-    Unit,
     send,
     stack,
     transaction,
 )
-from sluicegate._core.batch import RowBatch
 from sluicegate._core.opening import opened
-from sluicegate._core.staging import Begun, Epoch, Stage, check_staging, staged
+from sluicegate._core.staging import Begun, Epoch, Stage, check_staging, staged, stages_of
 from sluicegate.postgres import PostgresSink
-from sluicegate.sinks import FanOut, MemorySink
+from sluicegate.sinks import Counts, FanOut, MemorySink, Unit
+from sluicegate.telemetry import Observed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 STAGES = (
@@ -87,7 +85,7 @@ async def test_nothing_is_seen_before_everything_is(
     """P-T8, P-T12: two attempts are published, a third is not; publishing again has no effect."""
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
-            begun = await sink.begin(epoch())
+            begun = await stages_of(sink).begin(epoch())
             assert begun.before is None
             stages = [
                 await write(sink, epoch(), [(1, "a"), (2, "b")]),
@@ -96,7 +94,10 @@ async def test_nothing_is_seen_before_everything_is(
             await write(sink, epoch(), [(1, "a"), (2, "b")])  # a speculative attempt
             assert await con.fetchval("SELECT count(*) FROM events") == 0
             assert (
-                await sink.publish(epoch(), stages, Counts(rows=3, delivered=3), begun.mark) is None
+                await stages_of(sink).publish(
+                    epoch(), stages, Counts(rows=3, delivered=3), begun.mark
+                )
+                is None
             )
             assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [
                 (1, "a"),
@@ -104,7 +105,7 @@ async def test_nothing_is_seen_before_everything_is(
                 (3, "c"),
             ]
             assert await con.fetchval(STAGES) == 0
-            again = await sink.publish(
+            again = await stages_of(sink).publish(
                 epoch(),
                 [await write(sink, epoch(), [(4, "d")])],
                 Counts(rows=1, delivered=1),
@@ -112,7 +113,7 @@ async def test_nothing_is_seen_before_everything_is(
             )
             assert again is not None
             assert again.counts.rows == 3
-            assert (await sink.begin(epoch())) == Begun(again)
+            assert (await stages_of(sink).begin(epoch())) == Begun(again)
             assert await con.fetchval("SELECT count(*) FROM events") == 3
             assert await con.fetchval(STAGES) == 0
 
@@ -129,14 +130,14 @@ async def test_orphans_are_collected_by_application_and_version(
             await write(sink, epoch(1), [(1, "a")])
             await write(sink, epoch(2), [(1, "a")])
             await write(sink, other, [(1, "a")])
-            await sink.begin(epoch(2))
+            await stages_of(sink).begin(epoch(2))
             assert await con.fetchval(STAGES) == 2
             zombie = await write(sink, epoch(2), [(9, "late")])
             async with con.transaction():
                 await con.execute(f'LOCK TABLE "{zombie.name}" IN ROW EXCLUSIVE MODE')
-                await sink.publish(epoch(2), [], Counts(), NO_MARK)
+                await stages_of(sink).publish(epoch(2), [], Counts(), NO_MARK)
                 assert await con.fetchval(STAGES) == 2
-            await sink.publish(epoch(3), [], Counts(), NO_MARK)
+            await stages_of(sink).publish(epoch(3), [], Counts(), NO_MARK)
             assert await con.fetchval(STAGES) == 1
             assert await con.fetchval("SELECT count(*) FROM events") == 0
 
@@ -168,12 +169,14 @@ async def test_a_bad_row_is_refused_in_its_attempt(
                 )
                 whole = await stage.inventory()
             assert sorted(errors) == [1, 2, 3]
-            await sink.publish(epoch(), [whole], Counts(rows=5, delivered=2, failed=3), NO_MARK)
+            await stages_of(sink).publish(
+                epoch(), [whole], Counts(rows=5, delivered=2, failed=3), NO_MARK
+            )
             clash = await write(sink, epoch(2), [(3, "twice"), (4, "d")])
             with pytest.raises(asyncpg.UniqueViolationError):
-                await sink.publish(epoch(2), [clash], Counts(rows=2), NO_MARK)
+                await stages_of(sink).publish(epoch(2), [clash], Counts(rows=2), NO_MARK)
             assert await con.fetch("SELECT id FROM events ORDER BY id") == [(1,), (3,)]
-            assert (await sink.begin(epoch(2))).before is None
+            assert (await stages_of(sink).begin(epoch(2))).before is None
 
 
 async def test_conflicts_are_handled_as_the_sink_says(
@@ -188,7 +191,7 @@ async def test_conflicts_are_handled_as_the_sink_says(
                 await write(sink, epoch(), [(1, "z"), (1, "y"), (2, "a")]),
                 await write(sink, epoch(), [(1, "p"), (3, "n")]),
             ]
-            await sink.publish(epoch(), stages, Counts(rows=5), NO_MARK)
+            await stages_of(sink).publish(epoch(), stages, Counts(rows=5), NO_MARK)
         assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [
             (1, "z"),
             (2, "newest"),
@@ -207,7 +210,7 @@ async def test_the_order_of_a_stage_is_kept(
                 for start in range(0, 300, 30):
                     await send(stage.sink, RowBatch(rows[start : start + 30]))
                 whole = await stage.inventory()
-            await sink.publish(epoch(ordered=True), [whole], Counts(rows=300), NO_MARK)
+            await stages_of(sink).publish(epoch(ordered=True), [whole], Counts(rows=300), NO_MARK)
         assert (
             await con.fetchval(
                 "SELECT count(*) FROM (SELECT id < lag(id) OVER (ORDER BY serial) AS bad FROM "
@@ -253,10 +256,10 @@ async def test_an_overwritten_table_keeps_its_shape_and_rights(
         before = await con.fetch(SHAPE)
         of = epoch(overwrite=True)
         async with sink_on(embedded_postgres) as sink:
-            begun = await sink.begin(of)
+            begun = await stages_of(sink).begin(of)
             assert begun.before is None
             whole = await write(sink, of, [(7, "b"), (8, "a"), (9, "a")])
-            await sink.publish(of, [whole], Counts(rows=3), begun.mark)
+            await stages_of(sink).publish(of, [whole], Counts(rows=3), begun.mark)
             assert await con.fetch(SHAPE) == before
             assert await con.fetch("SELECT id, name, number FROM events ORDER BY id") == [
                 (7, "b", 3),
@@ -264,7 +267,7 @@ async def test_an_overwritten_table_keeps_its_shape_and_rights(
                 (9, "a", 5),
             ]
             assert await con.fetchval("SELECT min(serial) FROM events") > 2
-            again = await sink.publish(
+            again = await stages_of(sink).publish(
                 of, [await write(sink, of, [(1, "a")])], Counts(rows=1), begun.mark
             )
             assert again is not None
@@ -301,7 +304,7 @@ async def test_what_would_break_is_refused(
         await con.execute(made)
         async with sink_on(embedded_postgres) as sink:
             with pytest.raises(ConfigError, match=told):
-                await sink.begin(epoch(overwrite=True))
+                await stages_of(sink).begin(epoch(overwrite=True))
 
 
 async def test_a_role_that_may_make_no_stage_is_told_what_it_lacks(
@@ -338,7 +341,9 @@ async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
         await con.execute("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
         try:
             of = epoch(overwrite=True)
-            await sink.publish(of, [await write(sink, of, [(1, "a")])], Counts(rows=1), NO_MARK)
+            await stages_of(sink).publish(
+                of, [await write(sink, of, [(1, "a")])], Counts(rows=1), NO_MARK
+            )
         finally:
             await con.execute("ALTER DEFAULT PRIVILEGES REVOKE SELECT ON TABLES FROM PUBLIC")
         assert await con.fetch(f"{shape} FROM pg_class WHERE oid = 'events'::regclass") == before
@@ -353,7 +358,7 @@ async def test_a_published_table_is_not_replaced(
         await con.execute(f"CREATE PUBLICATION sluicegate_test FOR {tables}")
         try:
             with pytest.raises(ConfigError, match="is in the publication sluicegate_test"):
-                await sink.begin(epoch(overwrite=True))
+                await stages_of(sink).begin(epoch(overwrite=True))
         finally:
             await con.execute("DROP PUBLICATION sluicegate_test")
 
@@ -377,10 +382,12 @@ async def test_what_cannot_be_tidied_does_not_fail_what_is_published(
         async with PostgresSink(
             writer.dsn, table="events", columns=("id", "name"), ledger="sluicegate_writers_ledger"
         ) as sink:
-            begun = await sink.begin(epoch(2))
+            begun = await stages_of(sink).begin(epoch(2))
             stages = [await write(sink, epoch(2), [(1, "a")])]
             assert (
-                await sink.publish(epoch(2), stages, Counts(rows=1, delivered=1), begun.mark)
+                await stages_of(sink).publish(
+                    epoch(2), stages, Counts(rows=1, delivered=1), begun.mark
+                )
                 is None
             )
         assert await con.fetch("SELECT id, name FROM events") == [(1, "a")]
@@ -407,7 +414,9 @@ async def test_a_reader_sees_the_old_rows_or_the_new_ones(
             for version in range(1, 6):
                 of = epoch(version, overwrite=True)
                 rows = [(number, f"v{version}") for number in range(100)]
-                await sink.publish(of, [await write(sink, of, rows)], Counts(rows=100), NO_MARK)
+                await stages_of(sink).publish(
+                    of, [await write(sink, of, rows)], Counts(rows=100), NO_MARK
+                )
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
         assert {count for count, _ in seen} == {100}
@@ -432,7 +441,7 @@ async def test_decorators_stand_around_the_stage(
         sink = stack(destination, Timeout(20.0), Observed(observer))
         async with opened(sink):
             whole = await write(sink, epoch(), [(1, "a")])
-            await destination.publish(epoch(), [whole], Counts(rows=1), NO_MARK)
+            await stages_of(destination).publish(epoch(), [whole], Counts(rows=1), NO_MARK)
         assert observer.batches == 1
         assert await con.fetchval("SELECT count(*) FROM events") == 1
 
@@ -457,12 +466,17 @@ async def test_what_was_published_before_an_overwrite_stays_published(
     async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
         for version in (1, 2, 3):
             of = epoch(version, overwrite=version == 2)
-            begun = await sink.begin(of)
+            begun = await stages_of(sink).begin(of)
             stages = [await write(sink, of, [(version, "a")])]
-            assert await sink.publish(of, stages, Counts(rows=1, delivered=1), begun.mark) is None
+            assert (
+                await stages_of(sink).publish(of, stages, Counts(rows=1, delivered=1), begun.mark)
+                is None
+            )
         assert [row[0] for row in await con.fetch("SELECT id FROM events ORDER BY 1")] == [2, 3]
         for version in (1, 2, 3):
-            assert (await sink.begin(epoch(version, overwrite=version == 2))).before is not None
+            assert (
+                await stages_of(sink).begin(epoch(version, overwrite=version == 2))
+            ).before is not None
         found = await con.fetch(
             "SELECT DISTINCT target, target_oid = 'events'::regclass FROM sluicegate_ledger"
         )

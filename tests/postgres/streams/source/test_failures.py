@@ -13,16 +13,16 @@ from tests.postgres.streams.log_help import Log, role
 from sluicegate import ConfigError
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresStreamSource, install_streams
-from sluicegate.postgres.client.waking import Waker
-from sluicegate.postgres.streams.messages.channel import channel_of
-from sluicegate.postgres.streams.source import standing
-from sluicegate.postgres.streams.source.log_reader import LogReader
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.postgres.client.notifications import Waker
+from sluicegate.postgres.streams import balancing
+from sluicegate.postgres.streams.log import channel_of
+from sluicegate.postgres.streams.log_reader import LogReader
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 LONG = 60.0
 """Seconds that no test waits for."""
@@ -171,13 +171,13 @@ async def test_a_notification_during_a_read_is_not_missed(
     """P6, S17, S-T12: of a message behind the horizon of this read; no poll is needed."""
     host, reader = StreamHost(), source(log, poll=LONG)
     heard, is_due = asyncio.Event(), False
-    read, notified = LogReader.horizon, Waker._notified
+    read, notified = LogReader.horizon, Waker._on_notification
 
     def hear(waker: Waker, *told: object) -> None:
         notified(waker, *told)
         heard.set()
 
-    monkeypatch.setattr(Waker, "_notified", hear)
+    monkeypatch.setattr(Waker, "_on_notification", hear)
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
 
         async def horizon(reading: LogReader) -> Any:
@@ -207,7 +207,7 @@ async def test_the_transaction_that_holds_the_horizon_is_named(
     """S18: with its process, application, user and age, until it ends; a transaction that has not
     appended does not hold it.
     """
-    monkeypatch.setattr(standing, "STANDS_AFTER", 0.1)
+    monkeypatch.setattr(balancing, "STANDS_AFTER", 0.1)
     host, reader = StreamHost(), source(log)
     importer = log.connected(server_settings={"application_name": "importer"})
     async with asyncio.timeout(WITHIN), log.connected() as con, importer as other:

@@ -5,6 +5,8 @@
    tuples alike.
 2. If a column has no encoder, the batch is sent as tuples. A row then fails alone if it contains a
    value without a Python object.
+3. Rows that another row with the same key replaces are dropped before they are sent, if Arrow can
+   tell (`latest`).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -17,22 +19,33 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from ...._core.arrow import TIME_ZONE
-from ...._core.arrow_rows import refusal
+from ...._core.arrow import TIME_ZONE, refusal
 from ...copying.columns import NoEncoder, binary_copy
-from .casts import fitted
-from .faults import faults, objects
-from .latest import are_whole, latest
-from .lazy import LazyRows
-from .types import takes
+from .casts import fit
+from .faults import faults, objects, takes
+from .values import LazyRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ...._core.errors import PermanentError
-    from ..plan.table import TableColumn
+    from ..table import TableColumn
+
 
 pc: Any = compute  # its functions are created at import, so type checkers do not see them
+_COUNTED = frozenset(
+    {
+        "smallint",
+        "integer",
+        "bigint",
+        "date",
+        "timestamp without time zone",
+        "timestamp with time zone",
+    }
+)
+"""Types stored as whole numbers: the values have the same order in Arrow and in the table, and
+those that differ in Arrow differ in the table.
+"""
 
 
 class ColumnRows(LazyRows):
@@ -50,16 +63,16 @@ class ColumnRows(LazyRows):
         return int(self._batch.num_rows)
 
     def __getitem__(self, place: Any) -> Any:
-        return self._made()[place]
+        return self._tuples()[place]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self._made())
+        return iter(self._tuples())
 
-    def kept(self, places: Sequence[int]) -> ColumnRows:
+    def keep(self, places: Sequence[int]) -> ColumnRows:
         """Keep only the rows at these places."""
         return ColumnRows(self._batch.take(pa.array(places, pa.int64())), self._columns)
 
-    def by(self, columns: Sequence[TableColumn]) -> ColumnRows:
+    def fit_to(self, columns: Sequence[TableColumn]) -> ColumnRows:
         """Fit the same rows to columns of other types."""
         return ColumnRows(self._batch, columns)
 
@@ -69,7 +82,7 @@ class ColumnRows(LazyRows):
 
     def unreadable(self) -> dict[int, PermanentError]:
         """The rows with a value that has no Python object. Creates the tuples."""
-        self._made()
+        self._tuples()
         return self._unreadable
 
     def nulls(self, name: str) -> Sequence[int]:
@@ -109,11 +122,11 @@ class ColumnRows(LazyRows):
             else ColumnRows(self._batch.take(pa.array(places)), self._columns, places)
         )
 
-    def encoded(self, *, places: bool) -> Iterator[memoryview] | None:
+    def encode(self, *, places: bool) -> Iterator[memoryview] | None:
         """The rows as pieces of binary COPY; `None` if a column has no encoder."""
         in_order = self._places is None
         try:
-            return encoded(
+            return encode(
                 self._values,
                 self._columns,
                 np.arange(len(self), dtype=np.int32) if places and in_order else self._places,
@@ -127,7 +140,7 @@ class ColumnRows(LazyRows):
         if self._fitted is None:
             zone = _zone_of(self._batch)
             made = [
-                fitted(self._batch.column(column.name), column.sent_as, zone)
+                fit(self._batch.column(column.name), column.sent_as, zone)
                 for column in self._columns
             ]
             self._fitted = pa.RecordBatch.from_arrays(
@@ -135,7 +148,7 @@ class ColumnRows(LazyRows):
             )
         return self._fitted
 
-    def _made(self) -> list[tuple[Any, ...]]:
+    def _tuples(self) -> list[tuple[Any, ...]]:
         if self._rows is None:
             columns: list[list[Any]] = []
             for column in self._columns:
@@ -147,7 +160,7 @@ class ColumnRows(LazyRows):
         return self._rows
 
 
-def encoded(batch: Any, columns: Sequence[TableColumn], places: Any = None) -> Iterator[memoryview]:
+def encode(batch: Any, columns: Sequence[TableColumn], places: Any = None) -> Iterator[memoryview]:
     """The rows as pieces of binary COPY, preceded by their places if given.
 
     Raises `NoEncoder`.
@@ -195,3 +208,51 @@ def column_rows(batch: Any, columns: Sequence[TableColumn]) -> ColumnRows | None
     if not {column.name for column in columns} <= set(batch.schema.names):
         return None
     return ColumnRows(batch, columns)
+
+
+def latest(key: Sequence[Any], version: Any = None) -> Any:
+    """The places of the rows that remain when each row replaces the earlier ones with the same key,
+    in order.
+
+    `None` if all remain. With `version` the first row with the highest version remains; it must not
+    contain NULL, and have the same order in Arrow as in the table (see `are_whole`). A key that
+    contains NULL is unique. Values that are equal on the server but not in Arrow both remain.
+    """
+    count = len(key[0])
+    codes, alone = np.zeros(count, np.int64), np.zeros(count, bool)
+    for column in key:
+        if pa.types.is_floating(column.type):  # 0.0 and -0.0, NaN
+            return None
+        found = pc.dictionary_encode(column)
+        alone |= pc.is_null(column).to_numpy(zero_copy_only=False)
+        absent = len(found.dictionary)
+        numbers = pc.fill_null(found.indices.cast(pa.int64()), absent).to_numpy(
+            zero_copy_only=False
+        )
+        codes = np.unique(codes * (absent + 1) + numbers, return_inverse=True)[1]
+    order = (
+        np.arange(count)
+        if version is None
+        else count - 1 - _sort_places(version.take(pa.array(np.arange(count)[::-1])))
+    )
+    last = np.empty(count, np.int64)
+    last[codes[order]] = order  # of several assignments to one place the last one takes effect
+    stays = alone
+    stays[last[np.unique(codes)]] = True
+    return None if stays.all() else np.flatnonzero(stays)
+
+
+def _sort_places(values: Any) -> Any:
+    """The places of the values in ascending order; of equal ones, in their order."""
+    return pc.array_sort_indices(values).to_numpy()
+
+
+def are_whole(exact: str, kind: Any) -> bool:
+    """Whether values of the Arrow type are stored in the column's declared type as they are, as
+    whole numbers.
+    """
+    return exact in _COUNTED and bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_date32(kind)
+        or kind.equals(pa.timestamp("us", getattr(kind, "tz", None)))
+    )

@@ -25,8 +25,8 @@ from uuid import UUID
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..plan.table import TableColumn
-    from .lazy import Row
+    from ..table import TableColumn
+    from .values import Row
 
 _LENGTH = re.compile(r"\((\d+)\)")
 _NAIVE, _AWARE = "timestamp without time zone", "timestamp with time zone"
@@ -57,7 +57,7 @@ def sorted_places(kinds: Sequence[KeyKind], keys: list[Any]) -> Sequence[int] | 
     return places if sorted(keys) == keys else sorted(places, key=keys.__getitem__)
 
 
-def arranged(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
+def arrange(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
     """The rows in the order of their places."""
     return rows if isinstance(places, range) else [rows[place] for place in places]
 

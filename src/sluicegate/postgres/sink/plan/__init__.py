@@ -1,1 +1,0 @@
-"""The table's facts and the statements that write into it."""

@@ -1,1 +1,0 @@
-"""Repairs after errors: changed tables, blame, resending, sifting."""

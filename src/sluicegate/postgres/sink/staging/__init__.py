@@ -1,1 +1,0 @@
-"""Stages: tables whose rows are published together."""

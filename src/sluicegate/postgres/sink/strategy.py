@@ -1,0 +1,205 @@
+"""The rows' destination, the treatment of conflicts, and the choice of a statement, from the arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.values.rows import RowTarget
+from .plan import TablePlan
+
+if TYPE_CHECKING:
+    from ..client.access import StatementCache
+    from .table import Table
+
+STATEMENTS = ("auto", "values", "insert", "unnest", "copy")
+VALUES_BELOW = 150
+COPY_FROM = 50
+STAGING_FROM = 10_000
+SIZES = 32
+"""Maximum number of row counts with their own statement."""
+PARAMETERS = 1_000
+"""Maximum parameters of such a statement: the server uses about half a kilobyte for each."""
+MOST_PARAMETERS = 32_767
+"""Maximum parameters of any statement: their number has 15 bits."""
+STALE = 1_000
+"""Number of batches after which an unused row count may be replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(RowTarget):
+    """A row target with the write strategy."""
+
+    strategy: WriteStrategy
+
+    def __post_init__(self) -> None:
+        RowTarget.__post_init__(self)  # `super()` would refer to the class without slots
+        if self.returning and self.mode == "error" and self.strategy.statement == "copy":
+            raise bad(
+                "returning",
+                self.returning,
+                'COPY returns nothing; use statement="auto", "values", "insert" or "unnest"',
+            )
+
+    def plan(self, table: Table, *, reads_text: bool) -> TablePlan:
+        """Complete the arguments with the facts of the table. Raises `ConfigError` for a mismatch."""
+        target, key = self.conflict, self.conflict or table.key_within(self.columns)
+        self._check_keys(table, key)
+        if self.mode == "update" or (self.mode == "ignore" and self.returning):
+            target = key  # returned rows are matched to their items by one key
+        known = {column.name for column in table.columns}
+        strange = [name for name in self.returning if name not in known]
+        if strange:
+            raise bad("returning", strange, f"{table.qualified} has no such column")
+        update = self.update
+        if update is None:
+            update = tuple(column for column in self.columns if column not in (target or ()))
+        elif self.version is not None and self.version not in (*update, *(target or ())):
+            update = (*update, self.version)  # the next version is compared with it
+        return TablePlan(
+            table=table,
+            columns=self.columns,
+            mode=self.mode,
+            target=target,
+            key=key,
+            update_columns=update,
+            version=self.version,
+            reads_text=reads_text,
+            returning=self.returning,
+        )
+
+    def _check_keys(self, table: Table, key: tuple[str, ...] | None) -> None:
+        shown = "; ".join(", ".join(each) for each in table.keys) or "none"
+        if self.conflict is not None and set(self.conflict) not in map(set, table.keys):
+            rule = (
+                f"{table.qualified} has no unique index on exactly these columns; its "
+                f"unique keys: {shown}"
+            )
+            raise bad("conflict_columns", self.conflict, rule)
+        if self.mode != "error" and table.has_rules:
+            rule = (
+                f"{table.qualified} has a rule for insertions or updates, with which PostgreSQL "
+                "handles no conflicts; replace it by a trigger"
+            )
+            raise bad("on_conflict", self.mode, rule)
+        if self.mode != "error" and key is None:
+            rule = (
+                f"requires a unique index of {table.qualified} over columns that this sink writes; "
+                f"its unique keys: {shown}"
+            )
+            raise bad("on_conflict", self.mode, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStrategy:
+    """The requested statement, or the thresholds that determine it."""
+
+    statement: str
+    values_below: int
+    copy_from: int
+    staging_from: int
+
+    @classmethod
+    def of(
+        cls, statement: str, copy_threshold: int | None, staging_threshold: int | None
+    ) -> WriteStrategy:
+        """Validate the arguments; `None` is the default. Raises `ConfigError`."""
+        checks.choice("statement", statement, STATEMENTS)
+        for name, value in (
+            ("copy_threshold", copy_threshold),
+            ("staging_threshold", staging_threshold),
+        ):
+            checks.optional_count(name, value)
+            if value is not None and statement != "auto":
+                raise bad(
+                    name,
+                    value,
+                    f"has no effect with statement={statement!r}; omit one of them",
+                )
+        return cls(
+            statement,
+            copy_threshold or min(VALUES_BELOW, staging_threshold or VALUES_BELOW),
+            copy_threshold or COPY_FROM,
+            staging_threshold or STAGING_FROM,
+        )
+
+    def check(self, plan: TablePlan) -> None:
+        """Raise `ConfigError` if the requested statement cannot write the table's columns."""
+        if self.statement == "unnest" and plan.merge_arrays is None:
+            nested = [name for name in plan.columns if plan.table.column(name).is_nested]
+            raise bad(
+                "statement",
+                self.statement,
+                f"unnest would split the values of these columns: {', '.join(nested)}",
+            )
+        if self.statement == "copy" and (uncopied := plan.uncopied or plan.texts):
+            raise bad(
+                "statement",
+                self.statement,
+                "asyncpg encodes the values of these columns only as text, which a binary COPY does "
+                f"not accept: {', '.join(uncopied)}; choose another statement, or set a codec in "
+                "binary format for their types",
+            )
+
+
+class Chooser:
+    """Chooses the statement for each batch of an open table."""
+
+    def __init__(self, strategy: WriteStrategy, cache: StatementCache) -> None:
+        self._strategy = strategy
+        self._longest = cache.longest
+        self._sizes = Sizes(min(SIZES, cache.size // 3))
+
+    def choose(self, plan: TablePlan, rows: int) -> str:
+        """Choose `values`, `insert`, `unnest`, `copy` or `staging`."""
+        strategy = self._strategy
+        by_copy = "staging" if plan.needs_staging else "copy"
+        if strategy.statement == "copy":
+            return by_copy
+        if strategy.statement == "values":
+            return "values" if rows * len(plan.columns) <= MOST_PARAMETERS else "insert"
+        if strategy.statement != "auto":
+            return strategy.statement
+        if rows < strategy.values_below and self._has_statement(plan, rows):
+            return "values"
+        if rows < strategy.copy_from:
+            return "insert"
+        has_arrays = plan.merge_arrays is not None
+        if plan.copies and not (plan.needs_staging and has_arrays and rows < strategy.staging_from):
+            return by_copy
+        return "unnest" if has_arrays else "insert"
+
+    def _has_statement(self, plan: TablePlan, rows: int) -> bool:
+        return (
+            rows * len(plan.columns) <= PARAMETERS
+            and len(plan.values(rows)) <= self._longest
+            and self._sizes.take(rows)
+        )
+
+
+class Sizes:
+    """A bounded set of row counts that follows the traffic.
+
+    Each row count costs a prepared statement per connection. A batcher mostly writes full batches,
+    and small ones of few different sizes. If there are more row counts than statements, the
+    existing ones keep theirs: replacing one in each write would prepare a statement in each write.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._turn = 0
+        self._used: dict[int, int] = {}
+        """The batch in which each row count was last used, the oldest first."""
+
+    def take(self, rows: int) -> bool:
+        """Whether to write this number of rows with its own statement."""
+        self._turn += 1
+        if self._used.pop(rows, None) is None and len(self._used) >= self._most:
+            oldest = next(iter(self._used), None)
+            if oldest is None or self._turn - self._used[oldest] <= STALE:
+                return False
+            del self._used[oldest]
+        self._used[rows] = self._turn
+        return True

@@ -1,1 +1,0 @@
-"""Transactions and the ledger of committed units."""

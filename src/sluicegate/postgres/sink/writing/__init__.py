@@ -1,1 +1,0 @@
-"""Statements for the rows of one batch: the fast path."""
