@@ -41,6 +41,7 @@ from ..._core.errors import (
 from ..._core.letter_limit import LetterLimit
 from ..._core.logs import for_log, log_safely, storable
 from ..._core.opening import opened
+from ..._core.order.keys import key_text
 from ..._core.send import send
 from ..._core.sink import classifier_of
 from ..._core.text import text_of
@@ -195,7 +196,7 @@ class LetterWriter:
             batch_id=message.coordinates,
             key=letter_key(self._name, message),
             maybe_delivered=isinstance(error, UnverifiableError),
-            item_key=None if isinstance(lane, SingleRecord) else text_of(message.order_key),
+            item_key=None if isinstance(lane, SingleRecord) else key_text(message.order_key),
             parked_behind=isinstance(error, ParkedBehind),
             cause_type=cause_name(error),
             code=code_of(error),

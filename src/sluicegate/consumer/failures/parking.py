@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..._core.clock import wait_until
 from ..._core.logs import for_log, log_safely, storable
-from ..._core.order.keys import PLAIN, key_of, shown
+from ..._core.order.keys import PLAIN, key_of, key_text, shown
 from ..._core.park_store import ParkedRecord
 from ..._core.source import TopicPartition
 from ..._core.text import text_of
@@ -245,7 +245,7 @@ class Parker:
         for name in names:
             text = name.removeprefix(scope)
             key = key_of(text)
-            if type(key) in PLAIN and text_of(key) == text:
+            if type(key) in PLAIN and key_text(key) == text:
                 found.append(NamedKey(key, name))
                 continue
             records = await self._store.first(self._run.name, name, 1)

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..._core.errors import NoSuchKey
-from ..._core.order.keys import PLAIN, accepted, identity, shown
+from ..._core.order.keys import PLAIN, accepted, identity, key_text, shown
 from ..._core.source import UndecodableRecord
-from ..._core.text import repr_of, text_of
+from ..._core.text import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable
@@ -111,7 +111,7 @@ class KeyRules:
 
     def name_of(self, partition: TopicPartition, key: Hashable) -> str:
         """Return the name of a lane's key in a store, such as `orders/3 customer-7`."""
-        return f"{self.scope_name(partition)}{text_of(shown(key))}"
+        return f"{self.scope_name(partition)}{key_text(shown(key))}"
 
     def has_first_keyless(self, active: Collection[Hashable]) -> bool:
         """Return whether these active keys contain records without a key for the first time."""
