@@ -47,7 +47,7 @@ HEAVY = {
 """Parts of the standard library that a bare import must not load, unless `asyncio` does."""
 
 DOORS = [
-    "sluicegate.letters.record", "sluicegate._core.transaction", "sluicegate.consumer.message",
+    "sluicegate.letters.letter", "sluicegate._core.transaction", "sluicegate.consumer.message",
     "sluicegate.postgres.sink.sink", "sluicegate.telemetry.tracing", "sluicegate.batcher.report",
     "sluicegate.batcher.blocking", "sluicegate.retry.circuit",
     "sluicegate.sinks.router", "sluicegate.sinks.timeout",
