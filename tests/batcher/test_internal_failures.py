@@ -86,6 +86,8 @@ class Tracer:
             raise Fault(f"{name}, call {self.seen[name]}")
 
 
+PURE = ("Agenda.", "Countdown.", "Ledger.", "Parking.", "Waiter.", "own_context")
+"""Parts that cannot fail by themselves: sums and queues, without a call of a program's code."""
 _names: dict[CodeType, str] = {}
 
 
@@ -93,7 +95,11 @@ def step_of(code: CodeType) -> str:
     """The function's name, if it is one of the steps."""
     if code not in _names:
         file = code.co_filename
-        is_step = file.startswith(STEPS) and code.co_name not in NO_STEPS
+        is_step = (
+            file.startswith(STEPS)
+            and code.co_name not in NO_STEPS
+            and not code.co_qualname.startswith(PURE)
+        )
         _names[code] = f"{Path(file).stem}.{code.co_qualname}" if is_step else ""
     return _names[code]
 

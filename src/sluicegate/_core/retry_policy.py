@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from . import checks
 from .clock import LOOP_CLOCK
@@ -76,11 +76,13 @@ class Backoff:
 
     def bound(self, tries: int, factor: float | None = None) -> float:
         """Return the longest wait after `tries` failed tries."""
-        base, longest = checks.in_seconds(self.base), checks.in_seconds(self.longest)
+        base: Any = self.base  # in seconds, and so is the next
+        longest: Any = self.longest
         try:
-            return min(longest, base * (factor or self.factor) ** (max(1, tries) - 1))
+            wait = base * (factor or self.factor) ** (tries - 1 if tries > 1 else 0)
         except OverflowError:
-            return longest if base else 0.0
+            wait = longest if base else 0.0
+        return float(min(longest, wait))
 
     def __call__(
         self, tries: int, error: BaseException | None = None, waited: float = 0.0

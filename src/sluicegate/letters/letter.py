@@ -122,7 +122,7 @@ class DeadLetterRecord(MakesForm, Generic[T]):
         return tuple(row[name] for name in self.COLUMNS)
 
 
-publish("sluicegate", DeadLetterRecord)
+publish("sluicegate.sinks", DeadLetterRecord)
 
 
 PENDING, INTERRUPTED, REPLAYED = STATES = ("pending", "interrupted", "replayed")

@@ -71,7 +71,9 @@ class RetrySink(WrappingSink[T]):
         """Return the class from the retry's own classifier, else from the wrapped sink's. A breaker
         or dead-letter sink outside the retry sees the same classes.
         """
-        if self._is_given_up(error) or not self._may_retry(error):
+        if self._is_given_up(error) or (
+            self._settings.retry is not None and not self._may_retry(error)
+        ):
             return ErrorClass.PERMANENT
         return first_answer(error, self._settings.classify, super().classify)
 
