@@ -81,7 +81,7 @@ def ours(
         log = MemoryLog(given)
         consumer = consumer_of(source_of(log), concurrency=concurrency, window=window)
         watch = Stopwatch()
-        await consumer.receive(handler)
+        await consumer.run(handler)
         took = watch.read()
         check(log, len(given))
         return took
@@ -96,7 +96,7 @@ def ours_in_batches(given: Sequence[Record], size: int) -> TimedTurn:
         log = MemoryLog(given)
         consumer = consumer_of(source_of(log))
         watch = Stopwatch()
-        await consumer.receive_batch(nothing, size=size, max_wait=0.01)
+        await consumer.run_batch(nothing, size=size, max_wait=0.01)
         took = watch.read()
         check(log, len(given))
         return took

@@ -41,7 +41,7 @@ def case(
             destination=phases,
             traffic=rates,
             limits=LIMITS,
-            adaptive=sluicegate.Adaptive(),
+            adaptive=sluicegate.batcher.Adaptive(),
             seconds=40.0,
             **rest,
         ),
@@ -83,7 +83,7 @@ CASES = {
         "Refuses batches of more than 50 items",
         (0.0, replace(USUAL, most_items=50)),
         traffic=1_500.0,
-        decorators=(sluicegate.Isolate(),),
+        decorators=(sluicegate.sinks.Isolate(),),
     ),
     "tenfold": case(
         "Ten times the traffic, every other 10 s",

@@ -12,7 +12,9 @@ from sluicegate.postgres import PostgresSink
 TABLE = "CREATE TABLE IF NOT EXISTS audit_events (id bigint PRIMARY KEY, action text NOT NULL)"
 
 
-async def main(dsn: str, events: int) -> sluicegate.ShutdownReport[dict[str, object]] | None:
+async def main(
+    dsn: str, events: int
+) -> sluicegate.batcher.ShutdownReport[dict[str, object]] | None:
     connection = await asyncpg.connect(dsn)
     await connection.execute(TABLE)
     await connection.close()

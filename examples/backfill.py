@@ -43,9 +43,9 @@ async def main() -> None:
                 first.stop()
 
         first = Consumer(FileSource(folder, key="customer"), name="first", concurrency=1)
-        print(await first.receive(book))
+        print(await first.run(book))
         second = Consumer(FileSource(folder, key="customer"), name="second", concurrency=1)
-        print(await second.receive(book))
+        print(await second.run(book))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ async def main() -> None:
     for account, amount in [("ann", 50), ("ann", -80), ("bob", 20), ("ann", 10)]:
         log.produce("movements", amount, key=account)
     consumer = Consumer(MemorySource(log, ends=True), dead_letters=keep)
-    report = await consumer.receive_batch(book, size=500, max_wait=0.2)
+    report = await consumer.run_batch(book, size=500, max_wait=0.2)
     print(dict(balances))
     print(report)
 

@@ -42,7 +42,7 @@ async def main() -> None:
             drain=5.0,
         )
         asyncio.get_running_loop().call_later(1.0, consumer.stop)
-        report = await consumer.receive(charge)
+        report = await consumer.run(charge)
         for partition, position in report.positions.items():
             print(f"{report}; {partition} is at {position}")
 

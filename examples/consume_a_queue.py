@@ -32,7 +32,7 @@ async def send(message: Message) -> None:
 
 async def consume(dsn: str) -> DrainReport:
     source = PostgresQueueSource(dsn, queue="mails", ends=True)
-    return await Consumer(source, name="mails", retry=RetryPolicy(attempts=3)).receive(send)
+    return await Consumer(source, name="mails", retry=RetryPolicy(attempts=3)).run(send)
 
 
 async def main(dsn: str) -> None:

@@ -32,7 +32,7 @@ async def main() -> None:
             done.append(message.value)
 
         log.positions.clear()  # from the beginning
-        await Consumer(MemorySource(log, ends=True), key=key).receive(book)
+        await Consumer(MemorySource(log, ends=True), key=key).run(book)
         print(f"{title}: {', '.join(done)}")
 
 

@@ -63,7 +63,7 @@ async def main() -> None:
         ],
         poison="skip",
     )
-    report = await consumer.receive(handlers)
+    report = await consumer.run(handlers)
     done = report.counts
     print(f"{done.acked} handled, {done.skipped} skipped, {done.terminated} given up")
 

@@ -10,7 +10,7 @@ from sluicegate.http import ElasticsearchSink
 Document = dict[str, object]
 
 
-async def main(url: str, documents: int) -> sluicegate.ShutdownReport[Document] | None:
+async def main(url: str, documents: int) -> sluicegate.batcher.ShutdownReport[Document] | None:
     sink = sluicegate.stack(
         ElasticsearchSink(url, index="events", id="id"),
         sluicegate.Timeout(5.0),

@@ -23,7 +23,7 @@ def parse(response: HttpResponse, batch: sluicegate.Batch[Event]) -> sluicegate.
 # --8<-- [end:parse]
 
 
-async def main(url: str, events: int) -> sluicegate.ShutdownReport[Event] | None:
+async def main(url: str, events: int) -> sluicegate.batcher.ShutdownReport[Event] | None:
     # --8<-- [start:sink]
     sink = sluicegate.stack(
         HttpSink(

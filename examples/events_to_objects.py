@@ -10,9 +10,9 @@ from typing import Any
 
 from pyarrow import dataset
 
-from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
+from sluicegate import Batcher, DeadLetter, Limits, Retry, stack
 from sluicegate.objects import ParquetSink
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import DeadLetterRecord, MemorySink
 
 START = datetime(2026, 1, 31, 23, 59, 30, tzinfo=UTC)
 SCHEMA = {"user": "int64", "action": "string", "took": "float64"}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def complete(folder: str, book: Callable[[Message], Awaitable[None]]) -> dict[str, str]:
     # --8<-- [start:unread]
     try:
-        await Consumer(FileSource(folder, key="customer")).receive(book)
+        await Consumer(FileSource(folder, key="customer")).run(book)
     except UnreadFiles as unread:
         return unread.files
     return {}

@@ -23,7 +23,7 @@ async def main() -> None:
     for customer, event in [("ann", "placed"), ("ann", "paid"), ("bob", "placed"), ("bob", "paid")]:
         log.produce("orders", event, key=customer)
     consumer = Consumer(MemorySource(log, ends=True), name="orders")
-    print(await consumer.receive(handle))
+    print(await consumer.run(handle))
 
 
 if __name__ == "__main__":

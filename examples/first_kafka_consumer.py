@@ -36,7 +36,7 @@ async def bill_orders(bootstrap: str, until: int) -> None:
         if number == until:
             consumer.stop()
 
-    report = await consumer.receive(bill)
+    report = await consumer.run(bill)
     for partition, position in report.positions.items():
         print(f"{report}; {partition} is at {position}")
 

@@ -28,10 +28,10 @@ class Moody:
         )
 
 
-letters: MemorySink[sluicegate.DeadLetterRecord[int]] = MemorySink()
+letters: MemorySink[sluicegate.sinks.DeadLetterRecord[int]] = MemorySink()
 timeout = sluicegate.Timeout(0.1)
 retry = sluicegate.Retry(backoff=tenacity.wait_fixed(0.05))
-STACKS: list[tuple[str, list[sluicegate.Decorator[int]]]] = [
+STACKS: list[tuple[str, list[sluicegate.sinks.Decorator[int]]]] = [
     ("a bare function", []),
     ("with Retry", [retry]),
     ("with Timeout inside", [timeout, retry]),

@@ -53,7 +53,7 @@ async def main() -> None:
         log.produce("orders", text, key="ada", headers=[("type", kind)])
 
     consumer = Consumer(MemorySource(log, ends=True), poison="skip")
-    done = (await consumer.receive(handlers)).counts
+    done = (await consumer.run(handlers)).counts
     print(f"{done.acked} handled, {done.skipped} skipped, {done.terminated} given up")
 
 

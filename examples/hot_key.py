@@ -47,7 +47,7 @@ async def by_handler(clock: FakeClock) -> None:
             await rows.deliver((message.key, message.value))
 
         began = clock.now()
-        await consumer.receive(handle)
+        await consumer.run(handle)
         seconds = clock.now() - began
     print(f"a handler that awaits deliver: {len(table.rows) / seconds:,.0f} records a second")
 

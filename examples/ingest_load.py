@@ -10,7 +10,7 @@ import httpx
 
 import sluicegate
 
-CLOCK = sluicegate.LoopClock()
+CLOCK = sluicegate.batcher.LoopClock()
 NO_ANSWER = 0
 
 

@@ -56,7 +56,7 @@ class Endpoints:
             await self.batcher.add(event, timeout=PATIENCE)
         except sluicegate.AddTimeout as full:
             return busy("no room", full.retry_after)
-        except sluicegate.BatcherBroken:
+        except sluicegate.errors.BatcherBroken:
             raise  # waiting does not help: 500
         except sluicegate.ClosedError:
             return busy("shutting down", RETRY_AFTER)

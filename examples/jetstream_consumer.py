@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from nats.js.api import StreamConfig
 
 import nats
-from sluicegate import Ack, Consumer, DeadLetterRecord, RetryPolicy, ToDeadLetter
+from sluicegate import Ack, Consumer, RetryPolicy, ToDeadLetter
 from sluicegate.nats import JetStreamSource
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import DeadLetterRecord, MemorySink
 from sluicegate.testing import embedded_nats
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def main(servers: str) -> None:
             consumer.stop()
         return Ack()
 
-    print(await consumer.receive(bill))
+    print(await consumer.run(bill))
     for letter in letters.items:
         print("dead letter:", letter.item["value"], letter.message)
 

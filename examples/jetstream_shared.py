@@ -64,7 +64,7 @@ async def main(servers: str) -> None:
     await create_stream(servers)
     first, second = members = [Billing(servers, name) for name in ("billing-0", "billing-1")]
     async with asyncio.TaskGroup() as tasks:
-        runs = [tasks.create_task(each.consumer.receive(each.bill)) for each in members]
+        runs = [tasks.create_task(each.consumer.run(each.bill)) for each in members]
         await place_orders(servers, range(1, 3))
         first.consumer.stop()
         await runs[0]

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from aiokafka import AIOKafkaProducer
 
-from sluicegate import Batcher, DeadLetterRecord, Limits, Retry, Timeout, flow, stack
+from sluicegate import Batcher, Limits, Retry, Timeout, flow, stack
 from sluicegate.kafka import KafkaSource
 from sluicegate.postgres import PostgresSink
 from sluicegate.testing import embedded_kafka, embedded_postgres
 
 if TYPE_CHECKING:
     from sluicegate import Batch, Message
+    from sluicegate.sinks import DeadLetterRecord
 
 TABLE = """
 CREATE TABLE payments (

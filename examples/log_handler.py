@@ -13,7 +13,7 @@ class BatchHandler(logging.Handler):
     def __init__(self, batcher: sluicegate.BlockingBatcher[str]) -> None:
         super().__init__()
         self.batcher = batcher
-        self.addFilter(sluicegate.NoFeedback())
+        self.addFilter(sluicegate.batcher.NoFeedback())
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

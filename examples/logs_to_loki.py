@@ -61,7 +61,7 @@ def class_of(error: BaseException) -> ErrorClass | None:
 
 async def main(url: str) -> None:
     retry = sluicegate.Retry(classify=class_of)
-    sink = sluicegate.stack(loki(url), sluicegate.Timeout(5.0), sluicegate.Isolate(), retry)
+    sink = sluicegate.stack(loki(url), sluicegate.Timeout(5.0), sluicegate.sinks.Isolate(), retry)
     limits = sluicegate.Limits(max_items=1_000, max_delay=1.0)
     async with sluicegate.Batcher(sink, name="loki", limits=limits) as batcher:
         await batcher.add(Line(1767225600000000001, "info", "started"))

@@ -16,7 +16,7 @@ SCENARIO = Scenario(
     destination=((0.0, DESTINATION), (8.0, replace(DESTINATION, servers=2)), (12.0, DESTINATION)),
     traffic=((0.0, 3_000.0), (4.0, 25_000.0)),  # items per second
     limits=sluicegate.Limits(max_items=400, max_delay=0.1, workers=16, max_pending_items=50_000),
-    adaptive=sluicegate.Adaptive(),
+    adaptive=sluicegate.batcher.Adaptive(),
     seconds=16.0,
     timeout=0.4,
 )

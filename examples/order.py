@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import sluicegate
 
-CLOCK = sluicegate.LoopClock()
+CLOCK = sluicegate.batcher.LoopClock()
 
 
 class Log:

@@ -8,16 +8,8 @@ import asyncio
 from collections import defaultdict
 from typing import NamedTuple
 
-from sluicegate import (
-    Batch,
-    Batcher,
-    DeadLetter,
-    DeadLetterRecord,
-    Limits,
-    PermanentError,
-    WriteResult,
-    stack,
-)
+from sluicegate import Batch, Batcher, DeadLetter, Limits, PermanentError, WriteResult, stack
+from sluicegate.sinks import DeadLetterRecord
 
 
 class Movement(NamedTuple):

@@ -11,7 +11,7 @@ Row = tuple[int, str]
 ROWS: list[Row] = [(1, "login"), (1, "login"), (2, "logout")]
 
 
-class SqliteSink(sluicegate.Openable):
+class SqliteSink(sluicegate.sinks.Openable):
     """Writes rows to a table `events (id, action)`. A row that the table refuses fails alone."""
 
     _run_time = ("_database",)

@@ -109,7 +109,7 @@ async def main() -> None:
                 base.execute("insert into events values ('orders', 0, ?, ?, ?)", [at, *event])
         consumer = Consumer(TableSource(path, "orders"), name="book")
         asyncio.get_running_loop().call_later(1.0, consumer.stop)
-        print(await consumer.receive(book))
+        print(await consumer.run(book))
 
 
 if __name__ == "__main__":

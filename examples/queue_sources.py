@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # --8<-- [start:service]
 async def serve(dsn: str, send: Callable[[Message], Awaitable[None]]) -> None:
     source = PostgresQueueSource(dsn, queue="mails")
-    await Consumer(source, name="mails", concurrency=50, drain=20.0).receive(send)
+    await Consumer(source, name="mails", concurrency=50, drain=20.0).run(send)
 
 
 # --8<-- [end:service]
@@ -31,14 +31,14 @@ async def in_batches(
     dsn: str, send_all: Callable[[Sequence[Message]], Awaitable[None]]
 ) -> DrainReport:
     source = PostgresQueueSource(dsn, queue="mails", per_key=100, ends=True)
-    return await Consumer(source, name="mails").receive_batch(send_all, size=500, max_wait=0.2)
+    return await Consumer(source, name="mails").run_batch(send_all, size=500, max_wait=0.2)
 
 
 # --8<-- [end:batches]
 # --8<-- [start:budget]
 async def for_a_minute(dsn: str, send: Callable[[Message], Awaitable[None]]) -> DrainReport:
     source = PostgresQueueSource(dsn, queue="mails", ends=True)
-    report = await Consumer(source, name="mails", budget=60.0).receive(send)
+    report = await Consumer(source, name="mails", budget=60.0).run(send)
     if report.work_remaining:
         print("more to do: run me again soon")
     return report

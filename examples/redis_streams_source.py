@@ -354,7 +354,7 @@ async def main() -> None:
             await place(redis, "orders", 4, key, value)
     consumer = Consumer(RedisStreamsSource(url, "orders", partitions=4, group="book"), name="book")
     asyncio.get_running_loop().call_later(1.0, consumer.stop)
-    print(await consumer.receive(book))
+    print(await consumer.run(book))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import asyncio
 import warnings
 from typing import TYPE_CHECKING
 
-from sluicegate import Consumer, SluicegateWarning, Terminate
+from sluicegate import Consumer, Terminate
 from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
+from sluicegate.errors import SluicegateWarning
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -30,7 +31,7 @@ async def main() -> None:
     warnings.simplefilter("ignore", SluicegateWarning)  # of a store in memory
     store = MemoryParkStore()
     consumer = Consumer(MemorySource(log, ends=True), name="billing", parked=store)
-    print(await consumer.receive(bill))
+    print(await consumer.run(bill))
 
     prices["jam"] = 7
     consumer = Consumer(MemorySource(log), name="billing", parked=store)

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import httpx
 
-from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
+from sluicegate import Batcher, DeadLetter, Limits, Retry, stack
 from sluicegate.clickhouse import ClickHouseSink
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import DeadLetterRecord, MemorySink
 
 TABLE = """
 CREATE TABLE clicks (at DateTime64(3, 'UTC'), page LowCardinality(String), visitor UUID, taps UInt8)

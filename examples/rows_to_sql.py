@@ -8,8 +8,8 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, Retry, stack
-from sluicegate.sinks import MemorySink
+from sluicegate import Batcher, DeadLetter, Limits, Retry, stack
+from sluicegate.sinks import DeadLetterRecord, MemorySink
 from sluicegate.sql import SqlSink
 
 TABLE = "CREATE TABLE stock (item TEXT PRIMARY KEY, version INT NOT NULL, amount INT CHECK (amount >= 0))"

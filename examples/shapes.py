@@ -20,7 +20,7 @@ class Destination:
         self.items = 0
 
     async def write(self, batch: Sized) -> None:
-        await sluicegate.LoopClock().sleep(self.seconds)
+        await sluicegate.batcher.LoopClock().sleep(self.seconds)
         self.items += len(batch)
 
 

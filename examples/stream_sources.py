@@ -50,7 +50,7 @@ def how_to_divide(dsn: str) -> list[PostgresStreamSource]:
 async def for_a_minute(dsn: str, send: Callable[[Message], Awaitable[None]]) -> DrainReport:
     # --8<-- [start:budget]
     mails = PostgresStreamSource(dsn, subscription="mails", category="order", ends=True)
-    report = await Consumer(mails, name="mails", budget=60.0).receive(send)
+    report = await Consumer(mails, name="mails", budget=60.0).run(send)
     if report.work_remaining:
         print("more to do: run me again soon")
     # --8<-- [end:budget]

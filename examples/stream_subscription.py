@@ -70,7 +70,7 @@ async def thank(event: Envelope[Paid]) -> None:
 
 async def send_mails(dsn: str) -> DrainReport:
     source = PostgresStreamSource(dsn, subscription="mails", category="order", ends=True)
-    return await Consumer(source, name="mails").receive(mails)
+    return await Consumer(source, name="mails").run(mails)
 
 
 # --8<-- [start:effects]

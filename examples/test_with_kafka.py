@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from sluicegate.testing import EmbeddedKafka, embedded_kafka
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def send(server: EmbeddedKafka, text: bytes) -> None:

@@ -7,9 +7,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from sluicegate import Batcher, Retry, Timeout, Tracing, stack
+from sluicegate import Batcher, Retry, Timeout, stack
 from sluicegate.sinks import MemorySink
-from sluicegate.telemetry import traced
+from sluicegate.telemetry import Tracing, traced
 
 
 async def main() -> None:

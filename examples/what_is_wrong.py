@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from sluicegate import (
-    AddTimeout,
-    Batch,
-    Batcher,
-    Limits,
-    RefusedError,
-    Retry,
-    ShutdownReport,
-    stack,
-)
+from sluicegate import AddTimeout, Batch, Batcher, Limits, RefusedError, Retry, stack
+
+if TYPE_CHECKING:
+    from sluicegate.batcher import ShutdownReport
 
 
 async def write(_: Batch[int]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from sluicegate.testing.servers.children import reap
+from sluicegate.testing.servers.program import reap
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluicegate.testing.servers.require import EmbeddedUnavailable
+from sluicegate.testing import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate.testing.servers.ports import free_port
-from sluicegate.testing.servers.program import START_SECONDS, ServerProgram
-from sluicegate.testing.servers.require import EmbeddedUnavailable, there_or_skip
+from sluicegate.testing import EmbeddedUnavailable
+from sluicegate.testing.servers.program import START_SECONDS, ServerProgram, free_port
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     import subprocess

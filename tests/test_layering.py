@@ -34,7 +34,7 @@ SIGNPOSTS = {"pyspark_sluicegate": {"sluicegate.spark.source"}}
 """Top-level modules besides the package, and the one module of the package that each may import."""
 
 CLIENTS = [
-    "aiokafka", "asyncpg", "confluent_kafka", "httpx", "hypothesis", "nats", "numpy", "opentelemetry", "pandas", "prometheus_client",
+    "aiokafka", "asyncpg", "confluent_kafka", "httpx", "hypothesis", "msgspec", "nats", "numpy", "opentelemetry", "pandas", "prometheus_client",
     "psutil", "pyarrow", "pyspark", "pytest", "redis", "rich", "sqlalchemy", "sqlglot", "uvicorn",
 ]  # fmt: skip
 

@@ -44,8 +44,8 @@ sys.meta_path = [
 
 DSN = '"postgresql://db/sales"'
 CALLS = {
-    "sluicegate.Metrics": ('"m"', "prometheus-client", "prometheus"),
-    "sluicegate.Tracing": ("", "opentelemetry-api", "otel"),
+    "sluicegate.telemetry.Metrics": ('"m"', "prometheus-client", "prometheus"),
+    "sluicegate.telemetry.Tracing": ("", "opentelemetry-api", "otel"),
     "sluicegate.consumer.serve_probes": ("consumer, port=0", "uvicorn", "probes"),
     "sluicegate.kafka.KafkaState": ('topic="t", bootstrap="h:1"', "aiokafka", "kafka"),
     "sluicegate.postgres.PostgresState": (f'{DSN}, table="t"', "asyncpg", "postgres"),
@@ -175,7 +175,8 @@ def test_the_table_has_every_name_whose_description_mentions_the_error() -> None
     documented = {
         name
         for name, thing in public_names().items()
-        if name != "sluicegate.MissingExtra" and "MissingExtra" in (inspect.getdoc(thing) or "")
+        if name != "sluicegate.errors.MissingExtra"
+        and "MissingExtra" in (inspect.getdoc(thing) or "")
     }
     assert documented - set(CALLS) == set()
     assert set(CALLS) - documented == {name for name in CALLS if ".spark." in name}

@@ -54,11 +54,11 @@ def rows_of(size: int) -> list[Row]:
 
 def encoder(*, is_arrow: bool) -> Any:
     """Encode a batch like the sink."""
-    from sluicegate.clickhouse.opened import OpenClickHouseTable
-    from sluicegate.clickhouse.table import TableFacts, TableName
-    from sluicegate.clickhouse.types import parsed
+    from sluicegate.clickhouse.server import TableFacts, TableName
+    from sluicegate.clickhouse.table import OpenClickHouseTable
+    from sluicegate.clickhouse.values import parse_type
 
-    columns = {name: parsed(kind) for name, kind in TYPES.items()}
+    columns = {name: parse_type(kind) for name, kind in TYPES.items()}
     facts = TableFacts(columns, tuple(columns), (26, 9), "26.9", frozenset(), [])
     table = OpenClickHouseTable(facts, TableName("events", None), None, None, is_arrow=is_arrow)
 

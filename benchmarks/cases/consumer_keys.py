@@ -17,8 +17,7 @@ from ..stopwatch import Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
-    from sluicegate._core.source import SourceRecord
-    from sluicegate.consumer import Message, Record
+    from sluicegate.consumer import Message, Record, SourceRecord
 
     from ..harness import Turn
 

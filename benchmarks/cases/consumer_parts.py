@@ -11,14 +11,12 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog
-from sluicegate.consumer.claim import Claim
-from sluicegate.consumer.keys import KeyRules
-from sluicegate.consumer.message import Message
-from sluicegate.consumer.record_sizes import RecordSizes
-from sluicegate.consumer.schedule import Schedule
-from sluicegate.consumer.window import Window
+from sluicegate import Message
+from sluicegate.consumer import MemoryLog, Position
+from sluicegate.consumer.lanes.keys import KeyRules
+from sluicegate.consumer.lanes.schedule import Schedule
+from sluicegate.consumer.lanes.window import RecordSizes, Window
+from sluicegate.consumer.progress.claim import Claim
 
 from ..consuming import FETCH, PARTITION, WINDOW, nothing, ours, records, source_of
 from ..harness import NS_PER_ITEM, Case, Contender
@@ -28,8 +26,7 @@ from ..stopwatch import Clock, Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sluicegate.consumer import Record
-    from sluicegate.consumer.results import Result
+    from sluicegate.consumer import Record, Result
 
     from ..harness import Results, Turn
 
@@ -46,8 +43,8 @@ PARTS = (FETCHING, ADMITTING, CALLING, ACKNOWLEDGING, COMMITTING)
 REST = "the worker's loop around the handler, its wake-ups, the consumer's other tasks, its start"
 
 
-class NoDesk:
-    """A desk that settles nothing: no handler uses it."""
+class NoOwner:
+    """An owner that settles nothing: no handler uses it."""
 
     def settle(self, message: Message, result: Result) -> bool:
         return False
@@ -73,7 +70,7 @@ async def drive(given: Sequence[Record]) -> Stretches:
     """Pass records through the parts, one fetch at a time."""
     schedule = Schedule(KeyRules(), Window(WINDOW, 2**40), max_per_key=WINDOW // 2)
     lanes = schedule.lanes_for(PARTITION)
-    claim = Claim(PARTITION, 1, Position(0), lanes, NoDesk())
+    claim = Claim(PARTITION, 1, Position(0), lanes, NoOwner())
     sizes = RecordSizes(None)
     ready, acknowledge = schedule.ready, schedule.acknowledge
     stretches, host, source = Stretches(), Host(), source_of(MemoryLog(given))

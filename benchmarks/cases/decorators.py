@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from sluicegate import CircuitBreaker, DeadLetter, Decorator, Retry, Sink, Timeout, stack
+from sluicegate import CircuitBreaker, DeadLetter, Retry, Sink, Timeout, stack
 from sluicegate.telemetry import Metrics, Tracing
 
 from ..feeds import add, ours
@@ -16,6 +16,8 @@ from ..stopwatch import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from sluicegate.sinks import Decorator
 
     from ..harness import Turn
 

@@ -168,7 +168,6 @@ async def piped(given: Sequence[Record]) -> Took:
         batcher_of(sink),
         lambda message: message.record,
         max_in_flight=WINDOW,
-        fetch_max=FETCH,
         commit_every=0.1,
     )
     watch = Stopwatch()

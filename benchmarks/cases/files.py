@@ -59,7 +59,7 @@ def _consumed(path: Path, count: int) -> Took:
     async def turn() -> Took:
         source = FileSource(path, subscription=f"x{uuid.uuid4().hex}")
         watch = Stopwatch()
-        await Consumer(source, name="benchmark", keyless="parallel").receive(handle)
+        await Consumer(source, name="benchmark", keyless="parallel").run(handle)
         took = watch.read()
         assert seen == count, f"{seen} of {count}"
         return took

@@ -92,7 +92,7 @@ def _by_hand(store: Any, encode: Callable[[Any], Any], *, folder: Path | None) -
     """Encode in a thread, store under a new name, and sync in the case of a folder."""
     import obstore
 
-    from sluicegate.objects.client.uploads import PART_BYTES, PARTS_AT_ONCE, sync
+    from sluicegate.objects.store import PART_BYTES, PARTS_AT_ONCE, sync
 
     @contextlib.asynccontextmanager
     async def opened() -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import tenacity
 
-from sluicegate import Batch, CircuitBreaker, Decorator, Retry, RowBatch, send, stack
+from sluicegate import Batch, CircuitBreaker, Retry, RowBatch, send, stack
 
 from ..feeds import SIZE
 from ..harness import Case, CaseUnavailableError, Unit, placed
@@ -18,6 +18,8 @@ from ..stopwatch import Clock, Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from sluicegate.sinks import Decorator
 
     from ..harness import Contender, Turn
 

@@ -17,7 +17,7 @@ from ..harness import CaseUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sluicegate.kafka.server import EmbeddedKafka
+    from sluicegate.testing import EmbeddedKafka
 
 VALUE = b"x" * 100
 CHUNK = 5_000

@@ -14,7 +14,7 @@ from .task_recipe import Host
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sluicegate._core.source import Source, SourceRecord
+    from sluicegate.consumer import Source, SourceRecord
 
     Process = Callable[[object, object], Awaitable[object]]
 

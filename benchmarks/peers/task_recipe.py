@@ -9,18 +9,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluicegate._core.source import Settled
+from sluicegate.consumer import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from sluicegate._core.source import (
-        Position,
-        Source,
-        SourceClaim,
-        SourceRecord,
-        TopicPartition,
-    )
+    from sluicegate.consumer import Position, Source, SourceClaim, SourceRecord, TopicPartition
 
     Handler = Callable[[SourceRecord], Awaitable[object]]
 

@@ -112,7 +112,7 @@ async def store(event: Event, batcher: Events) -> Response:
     """Return 201 only if the event is in the table."""
     try:
         outcome = await batcher.deliver(event, timeout=STORED_WITHIN)
-    except sluicegate.DeliverTimeout:  # accepted, and written once the database is back
+    except sluicegate.errors.DeliverTimeout:  # accepted, and written once the database is back
         return JSONResponse({"outcome": "pending"}, 202)
     except sluicegate.ItemFailed as failed:
         return JSONResponse({"outcome": failed.outcome.value}, status_of(failed))

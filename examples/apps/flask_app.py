@@ -72,7 +72,7 @@ def store() -> flask.Response:
     event = event_of(flask.request)
     try:
         outcome = batcher.deliver(event, timeout=STORED_WITHIN)
-    except sluicegate.DeliverTimeout:  # accepted, and written once the database is back
+    except sluicegate.errors.DeliverTimeout:  # accepted, and written once the database is back
         return flask.Response("pending\n", 202)
     except sluicegate.ItemFailed as failed:
         return flask.Response(f"{failed.outcome.value}\n", 502)

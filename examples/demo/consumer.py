@@ -14,17 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from sluicegate import (
-    Batcher,
-    CircuitBreaker,
-    DeadLetter,
-    DeadLetterRecord,
-    Limits,
-    Retry,
-    Timeout,
-    run,
-    stack,
-)
+from sluicegate import Batcher, CircuitBreaker, DeadLetter, Limits, Retry, Timeout, run, stack
 from sluicegate.flow import pipe
 from sluicegate.kafka import KafkaSource
 from sluicegate.nats import JetStreamSource
@@ -36,6 +26,7 @@ if TYPE_CHECKING:
     from sluicegate import Message
     from sluicegate.consumer import Source
     from sluicegate.flow import Pipe
+    from sluicegate.sinks import DeadLetterRecord
 
 Broker: TypeAlias = "Literal['kafka', 'nats']"
 MODULE = "examples.demo.consumer"

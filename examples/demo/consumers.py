@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate import SluicegateError
-from sluicegate.testing.servers.children import reap
-from sluicegate.testing.servers.guarded import GuardedFolder
-from sluicegate.testing.servers.processes import kill_all_in
+from sluicegate.testing.servers.guard import kill_all_in
+from sluicegate.testing.servers.program import GuardedFolder, reap
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

@@ -24,16 +24,15 @@ from sluicegate import (
     CircuitBreaker,
     ConfigError,
     DeadLetter,
-    DeadLetterRecord,
     DrainTimeout,
     Limits,
-    MissingExtra,
     Retry,
     SluicegateError,
     Timeout,
     run,
     stack,
 )
+from sluicegate.errors import MissingExtra
 from sluicegate.postgres import PostgresSink
 from sluicegate.testing import EmbeddedUnavailable
 
@@ -46,6 +45,8 @@ from .scenes import Scenes, check_options
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+
+    from sluicegate.sinks import DeadLetterRecord
 
 SCHEMA = "sluicegate_demo"
 SHUTDOWN_SECONDS = 20.0

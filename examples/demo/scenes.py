@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sluicegate import MissingExtra
+from sluicegate.errors import MissingExtra
 from sluicegate.testing import EmbeddedUnavailable
 from sluicegate.testing.servers.require import is_required
 

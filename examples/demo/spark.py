@@ -21,16 +21,10 @@ from typing import TYPE_CHECKING
 import asyncpg
 import psutil
 
-from sluicegate.spark.driver.session import cancel, has_java
-from sluicegate.spark.pipeline import (
-    Destination,
-    Layer,
-    Pipeline,
-    Source,
-    SparkSettings,
-    Step,
-    Write,
-)
+from sluicegate.consumer import Source, Step
+from sluicegate.spark.java import cancel, has_java
+from sluicegate.spark.pipeline import Layer, Pipeline, SparkSettings, Write
+from sluicegate.testing import Destination
 
 from .flights import FlightFile
 from .proof import CONNECT_SECONDS, Finding

@@ -20,7 +20,7 @@ def not_recorded(events: Sequence[Event], error: BaseException) -> None:
     logger.error("events %s are not recorded: %r", [number for number, _ in events], error)
 
 
-def refused(record: sluicegate.DeadLetterRecord[Event]) -> tuple[str, str]:
+def refused(record: sluicegate.sinks.DeadLetterRecord[Event]) -> tuple[str, str]:
     return json.dumps(record.item), record.message
 
 

@@ -26,12 +26,12 @@ from sluicegate import (
     Outcome,
     PermanentError,
     Retry,
-    TimedOutError,
     TransientError,
     UnavailableError,
     WriteResult,
     stack,
 )
+from sluicegate.errors import TimedOutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluicegate import Batcher, Reason
-from sluicegate._core.clock import Clock
-from sluicegate._core.ledger import Ledger
-from sluicegate._core.order.parking import Parking
-from sluicegate.batcher.gathering.add_group import AddGroup
-from sluicegate.batcher.gathering.gatherer import Shape
-from sluicegate.batcher.gathering.gathering import Gathering
+from sluicegate import Batcher
+from sluicegate.batcher import Clock, Reason
+from sluicegate.batcher.gathering.gatherer import Gathering, Shape
+from sluicegate.batcher.gathering.holds import Parking
 from sluicegate.batcher.gathering.keyed import KeyedGatherer
 from sluicegate.batcher.gathering.make import gathering_for
-from sluicegate.batcher.gathering.numbers import Numbers
-from sluicegate.batcher.gathering.pack import Pack
+from sluicegate.batcher.gathering.pack import AddGroup, Numbers, Pack
 from sluicegate.batcher.gathering.plain import PlainGatherer
 from sluicegate.batcher.gathering.tenants import TenantGatherer, TenantRules
 from sluicegate.batcher.gathering.window import AddWindow
+from sluicegate.batcher.ledger import Ledger
 from sluicegate.batcher.setup import checked_setup
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import FakeClock
@@ -25,8 +22,8 @@ from sluicegate.testing import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from sluicegate.batcher import Resolvable
     from sluicegate.batcher.gathering.pack import Leftover
-    from sluicegate.batcher.resolvable import Resolvable
 
 T = TypeVar("T")
 

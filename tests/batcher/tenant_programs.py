@@ -10,15 +10,14 @@ from sluicegate import (
     Backoff,
     Batcher,
     ClosedError,
-    ItemFunctionError,
-    KeyFailedError,
     Limits,
     PermanentError,
     Retry,
-    Tenants,
     TransientError,
     stack,
 )
+from sluicegate.batcher import Tenants
+from sluicegate.errors import ItemFunctionError, KeyFailedError
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

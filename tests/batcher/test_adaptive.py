@@ -12,23 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate import (
-    Adaptive,
-    CircuitOpenError,
     ConfigError,
     ErrorClass,
     Limits,
     PermanentError,
     ThrottledError,
-    TimedOutError,
-    TooLargeError,
     TransientError,
     UnavailableError,
 )
-from sluicegate.batcher.adaptive.adaptive import AdaptiveControl, Load, Setting, Try
-from sluicegate.batcher.adaptive.ceiling import HOLD, Ceiling
-from sluicegate.batcher.adaptive.governor import Governor, load_of
-from sluicegate.batcher.adaptive.items import TRIES, ItemsControl
-from sluicegate.batcher.adaptive.workers import WorkersControl
+from sluicegate.batcher import Adaptive
+from sluicegate.batcher.adaptive import (
+    HOLD,
+    TRIES,
+    AdaptiveControl,
+    Ceiling,
+    ItemsControl,
+    Load,
+    Setting,
+    Try,
+    WorkersControl,
+)
+from sluicegate.batcher.governor import Governor, load_of
+from sluicegate.errors import CircuitOpenError, TimedOutError, TooLargeError
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -10,27 +10,24 @@ from gatherers import Plain
 
 from helpers import Gated, Recording
 from sluicegate import (
-    Adaptive,
     Batch,
     Batcher,
     BlockingBatcher,
     ConfigError,
     DeadLetter,
-    Isolate,
     Limits,
     Observer,
     Outcome,
     PermanentError,
-    RateLimit,
     Retry,
     ThrottledError,
     Timeout,
-    TooLargeError,
     WriteResult,
     stack,
 )
-from sluicegate._core.lineage import Reason
-from sluicegate.sinks import MemorySink
+from sluicegate.batcher import Adaptive, Reason
+from sluicegate.errors import TooLargeError
+from sluicegate.sinks import Isolate, MemorySink, RateLimit
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -12,25 +12,24 @@ from keyed_help import Destination, Item, key_of
 
 from helpers import Recording
 from sluicegate import (
-    Adaptive,
+    Backoff,
     Batch,
     Batcher,
     CircuitBreaker,
-    Isolate,
     Limits,
     Observer,
     PermanentError,
-    RateLimit,
     Retry,
-    Tenants,
     ThrottledError,
     Timeout,
-    TooLargeError,
     TransientError,
     UnavailableError,
     WriteResult,
     stack,
 )
+from sluicegate.batcher import Adaptive, Tenants
+from sluicegate.errors import TooLargeError
+from sluicegate.sinks import Isolate, RateLimit
 from sluicegate.testing import FakeClock
 
 LIMITS = Limits(max_items=100, max_delay=0.05, workers=16, max_pending_items=4000)
@@ -318,7 +317,7 @@ async def _chaos(of: str, seed: int) -> None:
         Timeout(1.0),
         RateLimit(20_000),
         CircuitBreaker(min_calls=10, window=5.0, open_for=0.5),
-        Retry(attempts=20, rng=random.Random(seed)),
+        Retry(attempts=20, backoff=Backoff(rng=random.Random(seed))),
     )
     limits = Limits(max_items=50, max_delay=0.05, workers=16, max_pending_items=2000)
     batcher = Batcher[Any](

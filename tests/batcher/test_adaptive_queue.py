@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sluicegate.batcher.adaptive.workers import WorkersControl
+from sluicegate.batcher.adaptive import WorkersControl
 
 SERVICE = 0.1
 SEEDS = range(1, 4)

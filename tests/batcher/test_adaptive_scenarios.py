@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.examples.example import DOCS, load, printed_on
 
-from sluicegate import Adaptive, Limits
+from sluicegate import Limits
+from sluicegate.batcher import Adaptive
 from sluicegate.testing import Destination, Sample, Scenario, simulate
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from helpers import Gated, Recording
-from sluicegate import AddTimeout, Batcher, ClosedError, ItemTooLarge, LedgerFull, Limits
+from sluicegate import AddTimeout, Batcher, ClosedError, Limits
+from sluicegate.errors import ItemTooLarge, LedgerFull
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

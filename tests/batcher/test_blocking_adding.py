@@ -23,15 +23,14 @@ from sluicegate import (
     BlockingBatcher,
     ClosedError,
     ConfigError,
-    DeliverTimeout,
     ItemFailed,
     Limits,
     Outcome,
     PermanentError,
 )
+from sluicegate.batcher.inbox import Inbox, InboxBatcher, InboxEntry
 from sluicegate.batcher.setup import Setup, checked_setup
-from sluicegate.batcher.threads.inbox import Inbox, InboxEntry
-from sluicegate.batcher.threads.inbox_batcher import InboxBatcher
+from sluicegate.errors import DeliverTimeout
 from sluicegate.testing import FakeClock
 
 

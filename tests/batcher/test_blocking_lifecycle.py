@@ -13,9 +13,7 @@ from blocking_help import PATIENCE, Plain, full, waits
 
 from sluicegate import (
     Batch,
-    BatcherBroken,
     BlockingBatcher,
-    Clock,
     ClosedError,
     ConfigError,
     DrainTimeout,
@@ -23,7 +21,10 @@ from sluicegate import (
     Limits,
     PermanentError,
 )
-from sluicegate.batcher.threads import thread_run
+from sluicegate.batcher import Clock, blocking
+from sluicegate.errors import BatcherBroken
+
+# fuse
 
 
 def test_use_before_opening_and_after_closing_says_so() -> None:
@@ -106,7 +107,7 @@ def test_a_loop_that_is_stuck_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
     """An `async def` that blocks stops the loop itself: the shutdown still ends, and its error says
     what to change.
     """
-    monkeypatch.setattr(thread_run, "SLACK", 0.05)
+    monkeypatch.setattr(blocking, "SLACK", 0.05)
     gate, called = threading.Event(), threading.Event()
 
     async def write(batch: Batch[str]) -> None:

@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 from blocking_help import PATIENCE, Plain, full, waits
 
-from sluicegate import (
-    AddTimeout,
-    Batch,
-    BlockingBatcher,
-    ItemFailed,
-    ItemTooLarge,
-    LedgerFull,
-    Limits,
-    Outcome,
-)
+from sluicegate import AddTimeout, Batch, BlockingBatcher, ItemFailed, Limits, Outcome
+from sluicegate.errors import ItemTooLarge, LedgerFull
 
 
 def test_add_waits_for_room_and_its_timeout_leaves_nothing_behind() -> None:

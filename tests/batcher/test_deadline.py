@@ -25,10 +25,10 @@ from sluicegate import (
     UnknownOutcomeError,
     stack,
 )
-from sluicegate._core.patience import SHARE, SHORTEST, latest_try, next_try
+from sluicegate._core.delivery.pacing import SHARE, SHORTEST, latest_try, next_try
 
 if TYPE_CHECKING:
-    from sluicegate import ShutdownReport
+    from sluicegate.batcher import ShutdownReport
     from sluicegate.testing import FakeClock
 
 FAULTS: dict[str, Exception] = {

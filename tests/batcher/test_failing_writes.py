@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from helpers import Deaf, Recording
-from sluicegate import Batch, Batcher, BatcherBroken, Limits, Outcome, PermanentError, WriteResult
+from sluicegate import Batch, Batcher, Limits, Outcome, PermanentError, WriteResult
+from sluicegate.errors import BatcherBroken
 from sluicegate.testing import FakeClock
 
 

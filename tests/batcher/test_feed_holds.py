@@ -21,15 +21,8 @@ from feed_help import (
     tenant_of,
 )
 
-from sluicegate import (
-    Batcher,
-    ClosedError,
-    ConfigError,
-    Limits,
-    Outcome,
-    PermanentError,
-    TimedOutError,
-)
+from sluicegate import Batcher, ClosedError, ConfigError, Limits, Outcome, PermanentError
+from sluicegate.errors import TimedOutError
 from sluicegate.testing import FakeClock
 
 HOLDS = (Outcome.UNKNOWN, Outcome.REJECTED)

@@ -21,17 +21,9 @@ from feed_help import (
     tenant_of,
 )
 
-from sluicegate import (
-    Batcher,
-    ClosedError,
-    ItemFunctionError,
-    ItemTooLarge,
-    KeyFailedError,
-    Limits,
-    PermanentError,
-    Tenants,
-    WithdrawnError,
-)
+from sluicegate import Batcher, ClosedError, Limits, PermanentError
+from sluicegate.batcher import Tenants
+from sluicegate.errors import ItemFunctionError, ItemTooLarge, KeyFailedError, WithdrawnError
 from sluicegate.testing import FakeClock
 
 SHAPES: dict[str, dict[str, Any]] = {

@@ -29,12 +29,11 @@ from sluicegate import (
     Limits,
     PermanentError,
     Retry,
-    TimedOutError,
     TransientError,
-    WithdrawnError,
     WriteResult,
     stack,
 )
+from sluicegate.errors import TimedOutError, WithdrawnError
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from helpers import Gated
-from sluicegate import Batch, Batcher, BlockingBatcher, Limits, NoFeedback, PermanentError
+from sluicegate import Batch, Batcher, BlockingBatcher, Limits, PermanentError
+from sluicegate.batcher import NoFeedback
 from sluicegate.testing import FakeClock
 
 app = logging.getLogger("app")

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks h
 
 PARENT = """
     import asyncio, ctypes, os, pathlib, select, sys, threading, warnings
-    from sluicegate import Batcher, BlockingBatcher, ForkedError, Limits, Openable
+    from sluicegate import Batcher, BlockingBatcher, Limits
+    from sluicegate.errors import ForkedError
+    from sluicegate.sinks import Openable
 
     warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads running: that is the point
 

@@ -13,18 +13,18 @@ from sluicegate import (
     Batcher,
     ClosedError,
     DeadLetter,
-    Isolate,
     ItemFailed,
     Limits,
     Outcome,
     PermanentError,
-    ResultMismatch,
     Retry,
     TransientError,
     WriteResult,
     gather,
     stack,
 )
+from sluicegate.errors import ResultMismatch
+from sluicegate.sinks import Isolate
 from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ import pytest
 from sluicegate import (
     Batch,
     Batcher,
-    BatcherBroken,
     BlockingBatcher,
     ItemFailed,
     Limits,
     Observer,
-    Openable,
     Outcome,
     PermanentError,
     run,
 )
+from sluicegate.errors import BatcherBroken
+from sluicegate.sinks import Openable
 
 PATIENCE = 20.0
 EXITS = [SystemExit(3), KeyboardInterrupt()]

@@ -25,9 +25,7 @@ from sluicegate import (
     Outcome,
     PermanentError,
     Receipt,
-    ResultMismatch,
     Retry,
-    Split,
     ThrottledError,
     Timeout,
     TransientError,
@@ -36,8 +34,9 @@ from sluicegate import (
     WriteResult,
     stack,
 )
+from sluicegate.errors import ResultMismatch
 from sluicegate.retry import Backoff
-from sluicegate.sinks import Isolate, MemorySink
+from sluicegate.sinks import Isolate, MemorySink, Split
 from sluicegate.testing import FakeClock
 
 COUNT = 60

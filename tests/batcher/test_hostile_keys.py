@@ -15,14 +15,14 @@ from sluicegate import (
     Limits,
     Outcome,
     PermanentError,
-    Tenants,
+    RowBatch,
     WriteResult,
     gather,
 )
-from sluicegate._core.batch import RowBatch
 from sluicegate._core.delivery.delivery import Delivery
 from sluicegate._core.order.keys import identity, shown
-from sluicegate._core.order.prefix import leaders
+from sluicegate._core.order.left_out import leaders
+from sluicegate.batcher import Tenants
 from sluicegate.testing import BlockingSink, FakeClock, FakeSink
 
 

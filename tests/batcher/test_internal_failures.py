@@ -20,7 +20,6 @@ import sluicegate
 from sluicegate import (
     Batch,
     Batcher,
-    BatcherBroken,
     BlockingBatcher,
     Limits,
     Observer,
@@ -31,9 +30,10 @@ from sluicegate import (
     TransientError,
     stack,
 )
-from sluicegate._core.ledger import Ledger
+from sluicegate.batcher.inbox import InboxBatcher
+from sluicegate.batcher.ledger import Ledger
 from sluicegate.batcher.setup import checked_setup
-from sluicegate.batcher.threads.inbox_batcher import InboxBatcher
+from sluicegate.errors import BatcherBroken
 from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock
 
@@ -44,9 +44,10 @@ if TYPE_CHECKING:
 HOME = Path(sluicegate.__file__).parent
 STEPS = (
     str(HOME / "batcher"),
-    str(HOME / "_core/ledger.py"),
+    str(HOME / "batcher/ledger.py"),
     str(HOME / "_core/delivery"),
-    str(HOME / "testing/clock"),  # the clock's and the loop's calls, as they begin
+    str(HOME / "testing/clock.py"),
+    str(HOME / "testing/virtual_loop.py"),  # the clock's and the loop's calls, as they begin
     asyncio.base_events.__file__,
 )
 CALLERS = str(HOME / "batcher")
@@ -60,7 +61,9 @@ class Fault(Exception):
 
 
 class Steady(Backoff):
-    def __call__(self, retry_state: object) -> float:
+    def __call__(
+        self, tries: int, error: BaseException | None = None, waited: float = 0.0
+    ) -> float:
         return 1.0
 
 

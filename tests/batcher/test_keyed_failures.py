@@ -13,13 +13,13 @@ from sluicegate import (
     BlockingBatcher,
     ConfigError,
     ItemFailed,
-    KeyFailedError,
     Limits,
     Outcome,
     Retry,
     TransientError,
     stack,
 )
+from sluicegate.errors import KeyFailedError
 
 if TYPE_CHECKING:
     from sluicegate import Batch

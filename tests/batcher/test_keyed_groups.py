@@ -9,18 +9,10 @@ import pytest
 from gatherers import Keyed
 from tests.seeds import run_by
 
-from sluicegate import (
-    Batcher,
-    DeadLetter,
-    ItemFunctionError,
-    KeyFailedError,
-    Limits,
-    PermanentError,
-    Reason,
-    stack,
-)
-from sluicegate.batcher.gathering.add_group import AddGroup
-from sluicegate.batcher.receipt import Receipt
+from sluicegate import Batcher, DeadLetter, Limits, PermanentError, Receipt, stack
+from sluicegate.batcher import Reason
+from sluicegate.batcher.gathering.pack import AddGroup
+from sluicegate.errors import ItemFunctionError, KeyFailedError
 from sluicegate.testing import FakeSink, fail
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ import pytest
 import test_keyed_failures
 import test_keyed_order
 
-import sluicegate.batcher.landing
+import sluicegate.batcher.books
 import sluicegate.retry.retrying
-import sluicegate.sinks.decorators.dead_letter
+import sluicegate.sinks.dead_letter
 from sluicegate._core.order.lanes import Lane, Lanes
-from sluicegate._core.order.parking import Parking
 from sluicegate.batcher.dispatch import Dispatcher
-from sluicegate.batcher.gathering.key_holds import KeyHolds
+from sluicegate.batcher.gathering.holds import KeyHolds, Parking
 from sluicegate.batcher.gathering.tenants import TenantGatherer
 from sluicegate.retry.series import RetrySeries
 
@@ -77,12 +76,10 @@ def what_is_put_back_comes_back_turned_round(monkeypatch: pytest.MonkeyPatch) ->
 
 def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prefix rule is missing: each error counts for its own item only."""
-    monkeypatch.setattr(sluicegate.batcher.landing, "leaders", lambda batch, errors: {})
+    monkeypatch.setattr(sluicegate.batcher.books, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(sluicegate.retry.retrying, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(RetrySeries, "leave_behind", lambda self, tried: None)
-    monkeypatch.setattr(
-        sluicegate.sinks.decorators.dead_letter, "held_back", lambda batch, errors: errors
-    )
+    monkeypatch.setattr(sluicegate.sinks.dead_letter, "held_back", lambda batch, errors: errors)
 
 
 def a_key_goes_on_behind_what_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:

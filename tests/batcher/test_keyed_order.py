@@ -16,13 +16,11 @@ from sluicegate import (
     Batcher,
     ClosedError,
     DeadLetter,
-    KeyFailedError,
     Limits,
     Observer,
     Outcome,
     PermanentError,
     Retry,
-    Tenants,
     Timeout,
     TransientError,
     UnavailableError,
@@ -30,6 +28,8 @@ from sluicegate import (
     WriteResult,
     stack,
 )
+from sluicegate.batcher import Tenants
+from sluicegate.errors import KeyFailedError
 from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock
 

@@ -18,12 +18,12 @@ from sluicegate import (
     ConfigError,
     ItemFailed,
     Limits,
-    LoopClock,
     Observer,
-    ResultMismatch,
     WriteResult,
     run,
 )
+from sluicegate.batcher import LoopClock
+from sluicegate.errors import ResultMismatch
 from sluicegate.testing import FakeClock
 
 new: Any = Batcher  # wrong types are intended here

@@ -14,7 +14,6 @@ from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
-    DestinationStats,
     Limits,
     Observer,
     PermanentError,
@@ -25,8 +24,9 @@ from sluicegate import (
     UnavailableError,
     stack,
 )
-from sluicegate._core.condition import Condition, DestinationState
-from sluicegate.batcher.conditions import EVERY, Conditions
+from sluicegate._core.delivery.host import Condition, DestinationState
+from sluicegate.batcher import DestinationStats
+from sluicegate.batcher.monitor import EVERY, Conditions
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.testing import ScriptedSink, fail, ok
 

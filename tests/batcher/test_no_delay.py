@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import Gated, Recording
-from sluicegate import Adaptive, Batcher, BlockingBatcher, ConfigError, Limits, Outcome
+from sluicegate import Batcher, BlockingBatcher, ConfigError, Limits, Outcome
+from sluicegate.batcher import Adaptive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

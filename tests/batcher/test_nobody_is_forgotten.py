@@ -9,17 +9,8 @@ import asyncio
 import pytest
 
 from helpers import Deaf, Gated, Recording
-from sluicegate import (
-    Batch,
-    Batcher,
-    BatcherBroken,
-    Limits,
-    Outcome,
-    PermanentError,
-    Retry,
-    TransientError,
-    stack,
-)
+from sluicegate import Batch, Batcher, Limits, Outcome, PermanentError, Retry, TransientError, stack
+from sluicegate.errors import BatcherBroken
 from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock, ScriptedSink, fail, hang
 
@@ -29,7 +20,9 @@ SINGLES = Limits(max_items=1, workers=2, max_pending_items=10)
 class Steady(Backoff):
     """Waits for one second."""
 
-    def __call__(self, retry_state: object) -> float:
+    def __call__(
+        self, tries: int, error: BaseException | None = None, waited: float = 0.0
+    ) -> float:
         return 1.0
 
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluicegate import (
-    Adaptive,
     Batch,
     Batcher,
-    BatcherBroken,
     BlockingBatcher,
     ConfigError,
     DrainTimeout,
@@ -24,6 +22,8 @@ from sluicegate import (
     TransientError,
     UnavailableError,
 )
+from sluicegate.batcher import Adaptive
+from sluicegate.errors import BatcherBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable

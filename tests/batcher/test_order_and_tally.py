@@ -13,17 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import Gated, Recording
-from sluicegate import (
-    AddTimeout,
-    Batch,
-    Batcher,
-    Limits,
-    Observer,
-    Outcome,
-    Reason,
-    Tally,
-    WriteResult,
-)
+from sluicegate import AddTimeout, Batch, Batcher, Limits, Observer, Outcome, WriteResult
+from sluicegate.batcher import Reason, Tally
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

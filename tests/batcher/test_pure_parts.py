@@ -6,10 +6,10 @@ from gatherers import Plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate._core.lineage import Reason
+from sluicegate import Receipt
+from sluicegate.batcher import Reason
+from sluicegate.batcher.flight import FifoSlots
 from sluicegate.batcher.gathering.pack import Sealed
-from sluicegate.batcher.receipt import Receipt
-from sluicegate.batcher.slots import FifoSlots
 
 
 def drained(gatherer: Plain[int], now: float) -> list[Sealed[int]]:

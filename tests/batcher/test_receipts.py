@@ -14,17 +14,16 @@ from sluicegate import (
     Batcher,
     BlockingBatcher,
     DeadLetter,
-    DeliverTimeout,
     ItemFailed,
     Limits,
     Outcome,
     PermanentError,
-    StoppedError,
     UnknownOutcomeError,
     WriteResult,
     gather,
     stack,
 )
+from sluicegate.errors import DeliverTimeout, StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -9,16 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import Deaf, Gated, Recording
-from sluicegate import (
-    Batch,
-    Batcher,
-    ClosedError,
-    DrainTimeout,
-    Limits,
-    Outcome,
-    PermanentError,
-    ShutdownReport,
-)
+from sluicegate import Batch, Batcher, ClosedError, DrainTimeout, Limits, Outcome, PermanentError
+from sluicegate.batcher import ShutdownReport
 from sluicegate.testing import FakeClock
 
 SINGLES = Limits(max_items=1, max_pending_items=200)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import sluicegate
-from sluicegate import Batcher, DrainTimeout, Limits, Openable, Retry, ShutdownReport, stack
-from sluicegate.sinks import MemorySink
+from sluicegate import Batcher, DrainTimeout, Limits, Retry, stack
+from sluicegate.batcher import ShutdownReport
+from sluicegate.sinks import MemorySink, Openable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,12 +22,12 @@ from sluicegate import (
     ConfigError,
     Limits,
     Retry,
-    Tenants,
     ThrottledError,
     TransientError,
     WriteResult,
     stack,
 )
+from sluicegate.batcher import Tenants
 from sluicegate.testing import BlockingSink, FakeClock, FakeSink
 
 if TYPE_CHECKING:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from tenant_help import Item, Watched, limits, some, tenant_of
 
-from sluicegate import AddTimeout, Batcher, ClosedError, ItemTooLarge, LedgerFull, Tenants
+from sluicegate import AddTimeout, Batcher, ClosedError
+from sluicegate.batcher import Tenants
+from sluicegate.errors import ItemTooLarge, LedgerFull
 from sluicegate.testing import BlockingSink, FakeClock, FakeSink
 
 

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from tenant_help import Item, some, tenant_of
 
-from sluicegate import (
-    Batcher,
-    ConfigError,
-    LedgerFull,
-    Limits,
-    Retry,
-    Tenants,
-    ThrottledError,
-    stack,
-)
+from sluicegate import Batcher, ConfigError, Limits, Retry, ThrottledError, stack
+from sluicegate.batcher import Tenants
+from sluicegate.errors import LedgerFull
 from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import pytest
 from keyed_help import on_virtual_time
 from tenant_help import Item, limits, some, tenant_of
 
-from sluicegate import Batcher, Limits, Tenants
+from sluicegate import Batcher, Limits
+from sluicegate.batcher import Tenants
 from sluicegate.testing import BlockingSink, FakeClock
 
 if TYPE_CHECKING:

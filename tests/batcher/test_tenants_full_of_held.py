@@ -11,16 +11,9 @@ import pytest
 from keyed_help import Destination, Item, Lane, Setting, key_of, on_virtual_time, some, tenant_of
 from tenant_keys_help import NO_ROOM, A, B, let_go, tenanted
 
-from sluicegate import (
-    AddTimeout,
-    Batcher,
-    BlockingBatcher,
-    ClosedError,
-    LedgerFull,
-    Limits,
-    Outcome,
-    Tenants,
-)
+from sluicegate import AddTimeout, Batcher, BlockingBatcher, ClosedError, Limits, Outcome
+from sluicegate.batcher import Tenants
+from sluicegate.errors import LedgerFull
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

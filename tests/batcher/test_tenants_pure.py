@@ -12,17 +12,14 @@ from gatherers import OfTenants, gathering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate._core.ledger import Ledger
-from sluicegate._core.lineage import Reason
 from sluicegate._core.order.keys import identity
-from sluicegate.batcher import Limits
-from sluicegate.batcher.gathering.add_group import AddGroup
-from sluicegate.batcher.gathering.gatherer import Holding, Shape
-from sluicegate.batcher.gathering.gathering import Gathering
-from sluicegate.batcher.gathering.pack import Pack, Sealed
+from sluicegate.batcher import Limits, Reason
+from sluicegate.batcher.gathering.gatherer import Gathering, Holding, Shape
+from sluicegate.batcher.gathering.pack import AddGroup, Pack, Sealed
 from sluicegate.batcher.gathering.tenant_queue import TenantKey, TenantQueue
 from sluicegate.batcher.gathering.tenants import TenantGatherer
-from sluicegate.batcher.reservations import tenant_reservations
+from sluicegate.batcher.intake import tenant_reservations
+from sluicegate.batcher.ledger import Ledger
 
 Item = tuple[str, int]
 

@@ -8,7 +8,8 @@ import pytest
 from keyed_help import Destination, Item, Setting, key_of, some, tenant_of
 from tenant_keys_help import A, B
 
-from sluicegate import Batcher, BlockingBatcher, ConfigError, KeyFailedError, Limits, Outcome
+from sluicegate import Batcher, BlockingBatcher, ConfigError, Limits, Outcome
+from sluicegate.errors import KeyFailedError
 
 IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)
 

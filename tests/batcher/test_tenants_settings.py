@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tenant_help import Item, limits, tenant_of
 
-from sluicegate import Batcher, ConfigError, Tenants
+from sluicegate import Batcher, ConfigError
+from sluicegate.batcher import Tenants
 from sluicegate.testing import FakeClock, FakeSink
 
 

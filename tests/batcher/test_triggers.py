@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import Gated, Recording
-from sluicegate import (
-    Batch,
-    Batcher,
-    ConfigError,
-    DeadLetter,
-    ItemTooLarge,
-    Limits,
-    Retry,
-    Timeout,
-    stack,
-)
+from sluicegate import Batch, Batcher, ConfigError, DeadLetter, Limits, Retry, Timeout, stack
+from sluicegate.errors import ItemTooLarge
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

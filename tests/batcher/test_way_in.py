@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import Batcher, BlockingBatcher, ItemTooLarge, LedgerFull, Limits, Observer, Tenants
+from sluicegate import Batcher, BlockingBatcher, Limits, Observer
+from sluicegate.batcher import Tenants
+from sluicegate.errors import ItemTooLarge, LedgerFull
 from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import Batcher, Limits, Tenants
+from sluicegate import Batcher, Limits
+from sluicegate.batcher import Tenants
 from sluicegate.testing import BlockingSink, FakeClock, FakeSink
 
 if TYPE_CHECKING:

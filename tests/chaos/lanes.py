@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.storm import KEYS, Row
 
-from sluicegate import Adaptive, Outcome, Tenants
+from sluicegate import Outcome
+from sluicegate.batcher import Adaptive, Tenants
 from sluicegate.batcher.gathering.tenants import TenantGatherer
 
 if TYPE_CHECKING:

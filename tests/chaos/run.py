@@ -12,18 +12,9 @@ from tests.chaos.lanes import Lanes
 from tests.chaos.shapes import Shape
 from tests.chaos.storm import KEYS, Row
 
-from sluicegate import (
-    AddTimeout,
-    Batch,
-    Batcher,
-    ClosedError,
-    KeyFailedError,
-    Limits,
-    Observer,
-    Outcome,
-    Receipt,
-    ShutdownReport,
-)
+from sluicegate import AddTimeout, Batch, Batcher, ClosedError, Limits, Observer, Outcome, Receipt
+from sluicegate.batcher import ShutdownReport
+from sluicegate.errors import KeyFailedError
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

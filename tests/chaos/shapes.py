@@ -8,21 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.storm import KEYS, Row, Storm
 
-from sluicegate import (
-    CircuitBreaker,
-    Combine,
-    DeadLetter,
-    FanOut,
-    Isolate,
-    RateLimit,
-    Retry,
-    Router,
-    Sink,
-    Split,
-    Timeout,
-    stack,
-)
+from sluicegate import CircuitBreaker, DeadLetter, FanOut, Retry, Sink, Timeout, stack
 from sluicegate.retry import Backoff
+from sluicegate.sinks import Combine, Isolate, RateLimit, Router, Split
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from sluicegate import (
     Batch,
-    DeadLetterRecord,
     Outcome,
     PermanentError,
     ThrottledError,
@@ -19,6 +18,7 @@ from sluicegate import (
     UnknownOutcomeError,
     WriteResult,
 )
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable

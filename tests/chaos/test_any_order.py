@@ -17,16 +17,15 @@ from sluicegate import (
     Batcher,
     CircuitBreaker,
     DeadLetter,
-    Isolate,
     Limits,
     Observer,
     Outcome,
     Receipt,
     Retry,
-    Split,
     Timeout,
     stack,
 )
+from sluicegate.sinks import Isolate, Split
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

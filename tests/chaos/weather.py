@@ -13,6 +13,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     DeadLetter,
@@ -30,7 +31,7 @@ from sluicegate import (
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from sluicegate import ShutdownReport
+    from sluicegate.batcher import ShutdownReport
 
 WEATHER = ("calm", "calm", "outage", "refusal", "throttle", "kill", "standby")
 CUT = 1.0
@@ -135,7 +136,7 @@ class Weather:
         sink = stack(
             database,
             Timeout(5.0),
-            Retry(attempts=50, rng=random.Random(rng.random())),
+            Retry(attempts=50, backoff=Backoff(rng=random.Random(rng.random()))),
             DeadLetter(letters),
         )
         deadline = rng.choice([0.0, 0.5, 3.0, 8.0, 25.0])

@@ -9,9 +9,10 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import DeadLetterRecord, RowBatch, send
+from sluicegate import RowBatch, send
 from sluicegate.cli import main
 from sluicegate.files import FileSink
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, process, record
 
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, Terminate
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, Record, Terminate
 from sluicegate.files import FileSink
-from sluicegate.letters.source_items import item_of_record
+from sluicegate.letters.items import item_of_record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluicegate import DeadLetterRecord
+    from sluicegate.sinks import DeadLetterRecord
     from sluicegate.testing import FakeClock
 
 _NAMES = (f"handlers_{number}" for number in itertools.count())
@@ -335,7 +334,7 @@ def test_what_a_consumer_gave_up_is_handled_again(
         dead_letters=FileSink(tmp_path / "dead"),
         clock=fake_clock,
     )
-    assert fake_clock.run(consumer.receive(_poisoned)).complete
+    assert fake_clock.run(consumer.run(_poisoned)).complete
     store = str(tmp_path / "dead")
     listed = cli("list", store, "--batcher", "billing")
     assert len(listed) == 4

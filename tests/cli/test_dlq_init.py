@@ -11,11 +11,11 @@ import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, record
 
-from sluicegate import DeadLetterRecord
 from sluicegate.letters.store import StoreError
 from sluicegate.postgres import PostgresSink
-from sluicegate.postgres.letters.preparation import prepare
+from sluicegate.postgres.letters.store import prepare
 from sluicegate.postgres.letters.table import COLUMNS, creation
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,13 +23,13 @@ from sluicegate import (
     Limits,
     Outcome,
     PermanentError,
-    TimedOutError,
     UnavailableError,
     WriteResult,
     stack,
 )
 from sluicegate.cli.dlq.replay import LEFT, Replay, ReplayRules, item_of
 from sluicegate.cli.named import named_sink
+from sluicegate.errors import TimedOutError
 from sluicegate.files import FileSink
 from sluicegate.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
 from sluicegate.letters.store import Unreadable

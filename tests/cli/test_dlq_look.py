@@ -10,7 +10,7 @@ import pytest
 from tests.cli.dlq_help import NOON, Cli, keep_in_file, process, record
 
 from sluicegate.cli import main
-from sluicegate.files.client.append import archives
+from sluicegate.files.append import archives
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, record
 
-from sluicegate.files.letters import rewrite as _dlq_rewrite
+from sluicegate.files.letters import real
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,7 +213,7 @@ def test_a_loop_of_links_is_told(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "x").symlink_to("y")
     (tmp_path / "y").symlink_to("x")
     with pytest.raises(Exception, match="loop of symbolic links"):
-        _dlq_rewrite.real(tmp_path / "x")
+        real(tmp_path / "x")
 
 
 def test_a_rotated_name_that_is_no_file_is_left_alone(cli: Cli, tmp_path: Path) -> None:

@@ -15,19 +15,11 @@ import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, module, process, record
 
-from sluicegate import (
-    Batcher,
-    DeadLetter,
-    DeadLetterRecord,
-    Limits,
-    PermanentError,
-    WriteResult,
-    stack,
-)
-from sluicegate._core.source import Record
+from sluicegate import Batcher, DeadLetter, Limits, PermanentError, WriteResult, stack
 from sluicegate.cli import main
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, PoisonError
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, PoisonError, Record
 from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -313,7 +305,7 @@ def test_the_letters_of_a_consumer_in_a_table_are_handled_again_exactly(
         source = MemorySource(log, ends=True)
         await Consumer(
             source, name=name, poison="skip", dead_letters=letters.sink(), commit_every=60.0
-        ).receive(give_up)
+        ).run(give_up)
         log.positions.clear()
 
     for name in ("billing", "billing", "shipping"):

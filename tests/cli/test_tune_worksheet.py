@@ -15,7 +15,7 @@ from sluicegate.cli.tune.worksheet import (
     Needs,
     amount_of,
     as_code,
-    enough,
+    fewest_workers,
     headline,
     memory,
     nearly_best,
@@ -122,9 +122,9 @@ def test_enough_workers() -> None:
         Measured(100, (seconds,), workers)
         for workers, seconds in ((1, 0.1), (2, 0.1), (4, 0.11), (8, 0.22))
     ]
-    assert enough(some, 1500).workers == 2
-    assert enough(some, None).workers == 4
-    assert enough(some, 1e6).workers == 4
+    assert fewest_workers(some, 1500).workers == 2
+    assert fewest_workers(some, None).workers == 4
+    assert fewest_workers(some, 1e6).workers == 4
 
 
 def test_the_memory_of_a_full_ledger() -> None:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from tests.debian_packages import command, unpacked
 
-from sluicegate.testing.servers.ports import free_port
-from sluicegate.testing.servers.program import START_SECONDS, ServerProgram
-from sluicegate.testing.servers.require import EmbeddedUnavailable
+from sluicegate.testing import EmbeddedUnavailable
+from sluicegate.testing.servers.program import START_SECONDS, ServerProgram, free_port
 
 if TYPE_CHECKING:
     import subprocess

@@ -11,12 +11,11 @@ import pytest
 from tests.clickhouse.clickhouse_help import PLAIN, Words, bad, told, written
 from tests.http.http_help import Reply, Request, Server, Step, reply, serving
 
-from sluicegate import ErrorClass, PermanentError, ThrottledError
+from sluicegate import ConfigError, ErrorClass, PermanentError, ThrottledError
 from sluicegate._core.classify import classified
-from sluicegate._core.errors import ConfigError
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
 from sluicegate.clickhouse import ClickHouseError, ClickHouseSink
-from sluicegate.clickhouse.request import own_settings
+from sluicegate.clickhouse.server import own_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

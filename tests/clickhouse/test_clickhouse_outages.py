@@ -10,6 +10,7 @@ from tests.clickhouse.clickhouse_help import Words, told, written
 
 from sluicegate import (
     Batcher,
+    ConfigError,
     ErrorClass,
     Limits,
     Outcome,
@@ -24,7 +25,6 @@ from sluicegate import (
 )
 from sluicegate._core.classify import classified
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate._core.errors import ConfigError
 from sluicegate.retry import Backoff, Retry
 
 if TYPE_CHECKING:

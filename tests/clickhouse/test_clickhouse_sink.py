@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.clickhouse.clickhouse_help import Words, bad, told, written
 
-from sluicegate import ArrowBatch, RefusedError, RowBatch, UnknownOutcomeError, send
-from sluicegate._core.errors import ConfigError
+from sluicegate import ArrowBatch, ConfigError, RefusedError, RowBatch, UnknownOutcomeError, send
 from sluicegate.clickhouse import ClickHouseSink
 
 if TYPE_CHECKING:
@@ -486,8 +485,7 @@ def test_nothing_of_a_sink_shows_its_password() -> None:
 
 def test_a_moment_without_a_zone_is_in_utc() -> None:
     """In both formats; the server would use its own zone for text."""
-    from sluicegate.clickhouse.types import parsed
-    from sluicegate.clickhouse.values import rule_of
+    from sluicegate.clickhouse.values import parse_type, rule_of
 
-    convert = rule_of(parsed("DateTime64(3, 'Asia/Tokyo')")).convert
+    convert = rule_of(parse_type("DateTime64(3, 'Asia/Tokyo')")).convert
     assert convert(datetime(2026, 1, 1)) == datetime(2026, 1, 1, tzinfo=UTC)

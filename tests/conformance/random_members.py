@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import TransientError
+from sluicegate import Backoff, TransientError
 from sluicegate.consumer import (
     Consumer,
     Crashed,
-    DoublingBackoff,
     MemoryLog,
     MemorySource,
     Nak,
@@ -22,8 +21,7 @@ from sluicegate.consumer import (
     RetryPolicy,
     TopicPartition,
 )
-from sluicegate.testing.conformance.source.journal import Journal
-from sluicegate.testing.conformance.source.watched import WatchedSource
+from sluicegate.testing.conformance.source.consumers import Journal, WatchedSource
 
 if TYPE_CHECKING:
     from sluicegate.consumer import DrainReport, Message
@@ -31,7 +29,9 @@ if TYPE_CHECKING:
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 FOR_EVER = RetryPolicy(
-    attempts=1_000_000, unlisted_attempts=1_000_000, backoff=DoublingBackoff(0.001, 0.01)
+    attempts=1_000_000,
+    unlisted_attempts=1_000_000,
+    backoff=Backoff(base=0.001, longest=0.01, jitter="none"),
 )
 
 

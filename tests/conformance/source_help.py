@@ -12,7 +12,7 @@ from sluicegate.testing.conformance import SourceConformance
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sluicegate import Clock
+    from sluicegate.batcher import Clock
     from sluicegate.consumer import Position, Source
     from sluicegate.testing import FakeClock
 

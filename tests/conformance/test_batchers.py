@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import Batcher, Observer, Tally
+from sluicegate import Batcher, Observer
+from sluicegate.batcher import Tally
 from sluicegate.testing import FakeClock
 from sluicegate.testing.conformance import BatcherConformance
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.table import CALLS, PAGE, READ, SETTLED, page, sources
 
-from sluicegate import MissingExtra
 from sluicegate.consumer import (
     DeclaresCapabilities,
     MemoryLog,
@@ -18,11 +17,12 @@ from sluicegate.consumer import (
     Source,
     SourceCapabilities,
 )
+from sluicegate.errors import MissingExtra
 from sluicegate.files import FileSource
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 from sluicegate.nats import JetStreamSource
 from sluicegate.postgres import PostgresQueueSource, PostgresStreamSource
-from sluicegate.testing.conformance.source.declaration import contradictions
+from sluicegate.testing.conformance.source.delivery import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import pytest
 from tests.files.file_help import lines
 
 from sluicegate.files import FileSink
-from sluicegate.files.client.append import archives
+from sluicegate.files.append import archives
 from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import LoopClock
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import MemoryParkStore, ParkedRecord, ParkStore
 from sluicegate.testing.conformance import ParkStoreConformance
 

@@ -11,27 +11,22 @@ import pytest
 from sluicegate import (
     Batch,
     CircuitBreaker,
-    Combine,
     DeadLetter,
     FanOut,
-    Isolate,
-    Observed,
     Observer,
     PermanentError,
-    RateLimit,
     Retry,
-    Router,
-    Split,
     Timeout,
-    Tracing,
     WriteResult,
     stack,
 )
-from sluicegate.sinks import FunctionSink, MemorySink
+from sluicegate.sinks import Combine, FunctionSink, Isolate, MemorySink, RateLimit, Router, Split
+from sluicegate.telemetry import Observed, Tracing
 from sluicegate.testing.conformance import SinkConformance, TransactionConformance
 
 if TYPE_CHECKING:
-    from sluicegate import Sink, SinkLike
+    from sluicegate import Sink
+    from sluicegate.sinks import SinkLike
 
 Row = dict[str, int]
 SHELVES: dict[int, list[Any]] = {}

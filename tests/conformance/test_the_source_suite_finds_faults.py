@@ -21,7 +21,7 @@ from sluicegate.consumer import (
     UndecodableRecord,
 )
 from sluicegate.testing import FakeClock
-from sluicegate.testing.conformance.source.declaration import contradictions
+from sluicegate.testing.conformance.source.delivery import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.subscriptions.frozen import MovedClock
 
-from sluicegate import LoopClock
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import MemorySubscriptions, Subscribed
 from sluicegate.testing.conformance import (
     SubscriptionLocksConformance,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import ArrowBatch, Batch, Capabilities, LoopClock, PermanentError, WriteResult
+from sluicegate import ArrowBatch, Batch, Capabilities, PermanentError, WriteResult
+from sluicegate.batcher import LoopClock
 from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:

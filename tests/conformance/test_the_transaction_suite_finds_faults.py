@@ -12,15 +12,17 @@ from uuid import uuid4
 
 import pytest
 
-from sluicegate import Capabilities, LoopClock
-from sluicegate._core.enlisted import enlisted
+from sluicegate import Capabilities
+from sluicegate._core.transaction import enlist
+from sluicegate.batcher import LoopClock
 from sluicegate.sinks import MemorySink
 from sluicegate.testing.conformance import TransactionConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate import Sink, Unit
+    from sluicegate import Sink
+    from sluicegate.sinks import Unit
 
 
 class Faultless(MemorySink[int]):
@@ -34,7 +36,7 @@ class SeenAtOnce(Faultless):
             return self
 
         async with super().transaction(unit) as tx:
-            yield enlisted(past_it, tx)
+            yield enlist(past_it, tx)
 
 
 class CommitsAnyhow(Faultless):

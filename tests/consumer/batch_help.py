@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
 
     Answer = Callable[[list[Message]], object]
 

@@ -6,15 +6,13 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from sluicegate._core.source import Record, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Terminate
+from sluicegate import Consumer, Terminate
+from sluicegate.consumer import MemoryLog, MemorySource, Record, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 P0 = TopicPartition("t", 0)

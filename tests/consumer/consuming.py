@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sluicegate._core.retry_policy import DoublingBackoff, RetryPolicy
-from sluicegate._core.source import Record
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
+from sluicegate import Backoff, Consumer, RetryPolicy
+from sluicegate.consumer import MemoryLog, MemorySource, Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.consumer.report import DrainReport
+    from sluicegate.consumer import DrainReport
     from sluicegate.testing import FakeClock
 
-PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
+PROMPT = RetryPolicy(
+    attempts=2, unlisted_attempts=2, backoff=Backoff(base=0.1, longest=0.1, jitter="none")
+)
 """Two attempts, 0.1 s apart."""
 
 
@@ -48,7 +48,7 @@ async def consume_batches(
     options = {"retry": PROMPT, "poison": "skip", **options}
     source = MemorySource(log, ends=True, clock=clock)
     consumer = Consumer(source, clock=clock, **options)
-    return Ran(await consumer.receive_batch(handler, size=size), log)
+    return Ran(await consumer.run_batch(handler, size=size), log)
 
 
 async def consume(clock: FakeClock, given: Sequence[Record], handler: Any, **options: Any) -> Ran:
@@ -56,5 +56,5 @@ async def consume(clock: FakeClock, given: Sequence[Record], handler: Any, **opt
     log = MemoryLog(given)
     options = {"retry": PROMPT, "poison": "skip", **options}
     source = MemorySource(log, ends=True, clock=clock)
-    report = await Consumer(source, clock=clock, **options).receive(handler)
+    report = await Consumer(source, clock=clock, **options).run(handler)
     return Ran(report, log)

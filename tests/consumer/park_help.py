@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sluicegate._core.park_store import ParkedRecord
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.consumer import MemoryParkStore, ParkedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic
 
-from sluicegate._core.source import Record
+from sluicegate.consumer import Record
 
 
 @dataclass(frozen=True)

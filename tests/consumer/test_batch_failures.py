@@ -13,19 +13,14 @@ from consumer_help import P0, P1, finite, log_of, records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate import UnavailableError
-from sluicegate._core.retry_policy import RetryPolicy
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate import Ack, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter, UnavailableError
+from sluicegate.consumer import Manual, MemoryLog, MemoryParkStore, MemorySource, Position
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
 
 
 def once(offset: int, result: object) -> Callable[[list[Message]], object]:
@@ -69,7 +64,7 @@ async def test_every_message_has_the_result_at_its_position(fake_clock: FakeCloc
     """consumer/O20, O-T11, consumer/C:Ba1: one result per message, and exact counts."""
     handler = Batches(lambda batch: [Ack(), Nak(1.0), Terminate("no")][: len(batch)])
     log = log_of(*"abc")
-    report = await finite(log, fake_clock, poison="skip").receive_batch(handler)
+    report = await finite(log, fake_clock, poison="skip").run_batch(handler)
     assert handler.offsets == [[0, 1, 2], [1]]
     counts = report.counts
     assert (counts.acked, counts.naks, counts.terminated) == (2, 1, 1)
@@ -81,7 +76,7 @@ async def test_a_nak_holds_back_what_follows_it_in_its_key(fake_clock: FakeClock
     another key, does.
     """
     log, handler = log_of("a", "a", "a", "b"), Batches(once(1, Nak(1.0)))
-    report = await finite(log, fake_clock).receive_batch(handler)
+    report = await finite(log, fake_clock).run_batch(handler)
     assert handler.offsets == [[0, 1, 2, 3], [1, 2]]
     assert handler.attempts == [[1, 1, 1, 1], [2, 1]]
     assert (report.counts.acked, report.counts.naks) == (4, 1)
@@ -94,7 +89,7 @@ async def test_a_redelivered_message_joins_a_batch_of_its_key(fake_clock: FakeCl
     log, handler = log_of(*"ab"), Batches(once(0, Nak(1.0)))
     source = MemorySource(log, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, on_nak="redeliver")
-    running = asyncio.create_task(consumer.receive_batch(handler, size=2, max_wait=None))
+    running = asyncio.create_task(consumer.run_batch(handler, size=2, max_wait=None))
     await fake_clock.advance(0.5)
     log.produce("t", b"", key="a")
     await fake_clock.advance(10.0)
@@ -106,17 +101,17 @@ async def test_a_redelivered_message_joins_a_batch_of_its_key(fake_clock: FakeCl
 async def test_messages_that_were_held_back_precede_later_ones(fake_clock: FakeClock) -> None:
     """consumer/C:Ba4: in key order, whatever arrived meanwhile."""
     log, handler = log_of(*"aaaaa"), Batches(once(0, Nak(1.0)))
-    await finite(log, fake_clock).receive_batch(handler, size=3)
+    await finite(log, fake_clock).run_batch(handler, size=3)
     assert handler.offsets == [[0, 1, 2], [0, 1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("result", [Terminate("no"), ToDeadLetter("no"), 17])
-async def test_a_key_goes_on_after_the_errand_of_its_poison(
+async def test_a_key_goes_on_after_the_dead_letter_of_its_poison(
     result: object, fake_clock: FakeClock
 ) -> None:
     """consumer/C:Ba4: not before the poison is settled."""
     log, handler = log_of(*"aaa"), Batches(once(1, result))
-    report = await skipping(log, fake_clock).receive_batch(handler)
+    report = await skipping(log, fake_clock).run_batch(handler)
     assert handler.offsets == [[0, 1, 2], [2]]
     assert (report.counts.acked, report.counts.terminated) == (2, 1)
 
@@ -126,7 +121,7 @@ async def test_a_blocked_message_holds_back_its_key_only(fake_clock: FakeClock) 
     log, handler = log_of(*"aab"), Batches(once(0, Terminate("no")))
     source = MemorySource(log, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, poison="block")
-    running = asyncio.create_task(consumer.receive_batch(handler))
+    running = asyncio.create_task(consumer.run_batch(handler))
     await fake_clock.advance(10.0)
     assert handler.offsets == [[0, 1, 2]]
     consumer.stop()
@@ -164,7 +159,7 @@ async def test_a_key_waits_for_a_manual_settle(fake_clock: FakeClock) -> None:
     log, handler = log_of(*"aa"), Batches(once(0, Manual()))
     source = MemorySource(log, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock)
-    running = asyncio.create_task(consumer.receive_batch(handler))
+    running = asyncio.create_task(consumer.run_batch(handler))
     await fake_clock.advance(10.0)
     assert handler.offsets == [[0, 1]]
     assert handler.batches[0][0].settle(Ack())
@@ -179,7 +174,7 @@ async def test_a_result_of_a_wrong_type_is_poison_for_its_message_only(
 ) -> None:
     """O-T12, consumer/C:Ba1."""
     handler = Batches(lambda batch: [None, "nonsense", None][: len(batch)])
-    report = await skipping(log_of(*"abc"), fake_clock).receive_batch(handler)
+    report = await skipping(log_of(*"abc"), fake_clock).run_batch(handler)
     assert (report.counts.acked, report.counts.terminated) == (2, 1)
     assert report.counts.miscounted_batches == 0
 
@@ -187,7 +182,7 @@ async def test_a_result_of_a_wrong_type_is_poison_for_its_message_only(
 async def test_messages_without_a_result_are_poison(fake_clock: FakeClock) -> None:
     """O-T12, consumer/O11."""
     handler = Batches(lambda _: [Ack()])
-    report = await skipping(log_of(*"abc"), fake_clock).receive_batch(handler)
+    report = await skipping(log_of(*"abc"), fake_clock).run_batch(handler)
     assert (report.counts.acked, report.counts.terminated) == (1, 2)
     assert report.counts.miscounted_batches == 1
 
@@ -197,7 +192,7 @@ async def test_superfluous_results_are_reported(
 ) -> None:
     """O-T12, consumer/O12: no message is settled twice."""
     handler = Batches(lambda _: [Ack()] * 5)
-    report = await finite(log_of(*"abc"), fake_clock).receive_batch(handler)
+    report = await finite(log_of(*"abc"), fake_clock).run_batch(handler)
     assert (report.counts.acked, report.counts.miscounted_batches) == (3, 1)
     assert "5 results for 3 messages" in caplog.text
 
@@ -207,7 +202,7 @@ async def test_with_retry_messages_without_a_result_are_tried_again(
 ) -> None:
     """consumer/C:Ba1: one mistake of the handler does not turn good messages into dead letters."""
     handler = Batches(lambda batch: [Ack()] * max(1, len(batch) - 1))
-    report = await finite(log_of(*"abc"), fake_clock, poison="skip").receive_batch(
+    report = await finite(log_of(*"abc"), fake_clock, poison="skip").run_batch(
         handler, on_mismatch="retry"
     )
     assert (report.counts.acked, report.counts.terminated) == (3, 0)
@@ -222,7 +217,7 @@ async def test_a_batch_that_fails_is_halved_until_its_poison_is_alone(
 ) -> None:
     """O-T16, consumer/C:Ba2: the others are acknowledged without a counted attempt."""
     log, handler = log_of(*range(8)), Batches(refusing(5))
-    report = await skipping(log, fake_clock).receive_batch(handler, size=8)
+    report = await skipping(log, fake_clock).run_batch(handler, size=8)
     assert handler.offsets[0] == list(range(8))
     assert handler.calls_with(5) == 4
     assert [5] in handler.offsets
@@ -237,7 +232,7 @@ async def test_the_attempts_of_the_poison_are_its_own(fake_clock: FakeClock) -> 
     retry = RetryPolicy(attempts=3, unlisted_attempts=3)
     handler = Batches(refusing(0))
     consumer = finite(log_of(*range(4)), fake_clock, poison="skip", retry=retry)
-    report = await consumer.receive_batch(handler, size=4)
+    report = await consumer.run_batch(handler, size=4)
     alone = [offsets for offsets in handler.offsets if offsets == [0]]
     assert len(alone) == 3
     assert handler.calls_with(0) == 5
@@ -247,7 +242,7 @@ async def test_the_attempts_of_the_poison_are_its_own(fake_clock: FakeClock) -> 
 async def test_a_batch_of_one_key_is_halved_in_order(fake_clock: FakeClock) -> None:
     """consumer/C:Ba2, consumer/C:Ba4: no message of the key passes its poison."""
     handler = Batches(refusing(5))
-    report = await skipping(log_of(*"aaaaaaaa"), fake_clock).receive_batch(handler, size=8)
+    report = await skipping(log_of(*"aaaaaaaa"), fake_clock).run_batch(handler, size=8)
     done = [offset for offsets in handler.offsets if 5 not in offsets for offset in offsets]
     assert done == [0, 1, 2, 3, 4, 6, 7]
     assert handler.calls_with(5) == 4
@@ -257,7 +252,7 @@ async def test_a_batch_of_one_key_is_halved_in_order(fake_clock: FakeClock) -> N
 async def test_messages_that_arrive_later_are_not_in_the_halves(fake_clock: FakeClock) -> None:
     """consumer/C:Ba2: they are batched as usual meanwhile."""
     handler = Batches(refusing(1))
-    report = await skipping(log_of(*range(40)), fake_clock).receive_batch(handler, size=20)
+    report = await skipping(log_of(*range(40)), fake_clock).run_batch(handler, size=20)
     assert [handler.offsets[1][0], handler.offsets[1][-1]] == [20, 39]
     assert report.counts.acked == 39
 
@@ -276,7 +271,7 @@ async def test_an_outage_neither_splits_a_batch_nor_uses_up_attempts(
 
     handler = Batches(answer)
     log = log_of(*"abcab")
-    report = await skipping(log, fake_clock).receive_batch(handler, size=5)
+    report = await skipping(log, fake_clock).run_batch(handler, size=5)
     assert [sorted(offsets) for offsets in handler.offsets] == [[0, 1, 2, 3, 4]] * 11
     assert report.counts.acked == 5
     assert report.counts.split_batches == 0
@@ -289,7 +284,7 @@ async def test_an_outage_for_one_message_is_split_when_other_batches_succeed(
     handler = Batches(refusing(3, error=UnavailableError))
     source = MemorySource(log_of(*range(30)), clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock)
-    running = asyncio.create_task(consumer.receive_batch(handler, size=10, max_wait=0.1))
+    running = asyncio.create_task(consumer.run_batch(handler, size=10, max_wait=0.1))
     await fake_clock.advance(1.0)
     source.log.produce("t", b"", key="x")
     await fake_clock.advance(120.0)
@@ -329,7 +324,7 @@ async def test_an_exception_that_is_no_error_fails_its_batch_only(fake_clock: Fa
             raise failures.pop()
 
     handler = Batches(answer)
-    report = await finite(log_of(*"ab"), fake_clock).receive_batch(handler)
+    report = await finite(log_of(*"ab"), fake_clock).run_batch(handler)
     assert handler.offsets == [[0, 1], [0], [1]]
     assert report.counts.acked == 2
 
@@ -338,7 +333,7 @@ async def test_an_exit_of_the_program_ends_the_consumer(fake_clock: FakeClock) -
     """O-T16: it drains and raises the exit; its messages are redelivered."""
     log, handler = log_of(*"abc"), Batches(refusing(2, error=SystemExit))
     with pytest.raises(SystemExit):
-        await finite(log, fake_clock, concurrency=1).receive_batch(handler, size=2)
+        await finite(log, fake_clock, concurrency=1).run_batch(handler, size=2)
     assert handler.offsets == [[0, 1], [2]]
     assert log.positions[P0] == Position(2)
 
@@ -359,7 +354,7 @@ async def test_a_revoke_amid_a_batch_leaves_the_other_partition_its_messages(
         return [Nak(), *[Ack()] * 3] if len(batch) == 4 else [Ack()] * len(batch)
 
     consumer = Consumer(source, clock=fake_clock, key_scope="topic")
-    running = asyncio.create_task(consumer.receive_batch(handle, max_wait=1.0))
+    running = asyncio.create_task(consumer.run_batch(handle, max_wait=1.0))
     await fake_clock.advance(0.5)
     for _ in range(2):
         log.produce("t", b"", key="a", partition=1)
@@ -381,7 +376,7 @@ async def test_a_batch_that_takes_too_long_is_halved(fake_clock: FakeClock) -> N
         handled.extend(message.offset for message in batch)
 
     consumer = skipping(log_of(*range(4)), fake_clock, timeout=1.0)
-    report = await consumer.receive_batch(handle)
+    report = await consumer.run_batch(handle)
     assert sorted(handled) == [0, 1, 3]
     assert (report.counts.acked, report.counts.terminated) == (3, 1)
 
@@ -400,7 +395,7 @@ async def test_results_that_a_cut_handler_returns_count(fake_clock: FakeClock) -
         return results
 
     consumer = skipping(log_of(*range(3)), fake_clock, timeout=1.0)
-    report = await consumer.receive_batch(handle)
+    report = await consumer.run_batch(handle)
     assert (report.counts.acked, report.counts.terminated) == (1, 2)
     assert report.counts.split_batches == 0
 
@@ -423,7 +418,7 @@ async def test_a_key_of_two_partitions_is_in_one_running_batch(fake_clock: FakeC
         handled.extend((message.partition, message.offset) for message in batch)
 
     consumer = Consumer(source, clock=fake_clock, key_scope="topic")
-    running_consumer = asyncio.create_task(consumer.receive_batch(handle, size=3, max_wait=0.5))
+    running_consumer = asyncio.create_task(consumer.run_batch(handle, size=3, max_wait=0.5))
     await fake_clock.advance(0.4)
     await source.revoke([P0], within=5.0)
     await fake_clock.advance(10.0)
@@ -447,7 +442,7 @@ async def test_a_batch_that_is_cut_for_one_partition_is_not_split_for_the_others
         await fake_clock.sleep(100.0 if len(begun) == 1 else 0.0)
 
     consumer = Consumer(source, clock=fake_clock, drain=1.0)
-    running = asyncio.create_task(consumer.receive_batch(handle))
+    running = asyncio.create_task(consumer.run_batch(handle))
     await fake_clock.advance(1.0)
     await source.revoke([P0], within=5.0)
     await fake_clock.advance(50.0)
@@ -471,7 +466,7 @@ async def test_results_of_a_closing_claim_count_if_they_are_acknowledgements(
 
     source = MemorySource(log, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock)
-    running = asyncio.create_task(consumer.receive_batch(handle))
+    running = asyncio.create_task(consumer.run_batch(handle))
     await fake_clock.advance(0.5)
     consumer.stop()
     report = await running
@@ -500,7 +495,7 @@ def test_one_poison_message_costs_its_neighbours_nothing(
         log = log_of(*[place % keys for place in range(count)])
         retry = RetryPolicy(attempts=2, unlisted_attempts=2)
         consumer = finite(log, clock, poison="skip", retry=retry, concurrency=3)
-        report = await consumer.receive_batch(handler, size=size)
+        report = await consumer.run_batch(handler, size=size)
         assert (report.counts.acked, report.counts.terminated) == (count - 1, 1)
         assert log.positions[P0] == Position(count)
 
@@ -516,6 +511,6 @@ def test_one_poison_message_costs_its_neighbours_nothing(
 
 
 @pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+def _drainer(caplog: pytest.LogCaptureFixture) -> None:
     """Suppress the log lines of failures."""
     caplog.set_level(logging.WARNING)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import records
 
-from sluicegate._core.source import Position, Record, TopicPartition
-from sluicegate.consumer.batching.batch_limits import BatchLimits
-from sluicegate.consumer.claim import Claim
-from sluicegate.consumer.keys import KeyRules
-from sluicegate.consumer.message import Message
-from sluicegate.consumer.schedule import Schedule
-from sluicegate.consumer.window import Window
+from sluicegate import Message
+from sluicegate.consumer import Position, Record, TopicPartition
+from sluicegate.consumer.lanes.batches import BatchLimits
+from sluicegate.consumer.lanes.keys import KeyRules
+from sluicegate.consumer.lanes.schedule import Schedule
+from sluicegate.consumer.lanes.window import Window
+from sluicegate.consumer.progress.claim import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Batch = list[int]
 
 
-class Desk:
-    """A desk without settlements from outside."""
+class Owner:
+    """An owner without settlements from outside."""
 
     def settle(self, message: Message, result: object) -> bool:
         """Do nothing."""
@@ -49,7 +49,7 @@ class Forming:
     def claim(self, partition: int) -> Claim:
         """Begin a claim."""
         at = TopicPartition("t", partition)
-        return Claim(at, partition, Position(0), self.schedule.lanes_for(at), Desk())
+        return Claim(at, partition, Position(0), self.schedule.lanes_for(at), Owner())
 
     def arrive(self, keys: Iterable[object], now: float = 0.0, *, partition: int = 0) -> None:
         """Admit one record per key and process the arrivals."""

@@ -12,17 +12,22 @@ from consumer_help import finite
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate import TransientError, UnavailableError
-from sluicegate._core.retry_policy import RetryPolicy
-from sluicegate._core.source import Record
-from sluicegate.consumer import MemoryLog
-from sluicegate.consumer.results import Ack, Nak, Skip, Terminate, ToDeadLetter
+from sluicegate import (
+    Ack,
+    Nak,
+    RetryPolicy,
+    Terminate,
+    ToDeadLetter,
+    TransientError,
+    UnavailableError,
+)
+from sluicegate.consumer import MemoryLog, Record, Skip
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
 
 ATTEMPTS = 3
 
@@ -187,7 +192,7 @@ def check(program: Program) -> None:
             retry=RetryPolicy(attempts=ATTEMPTS),
         )
         report = clock.run(
-            consumer.receive_batch(
+            consumer.run_batch(
                 model,
                 size=program.size,
                 max_wait=program.max_wait,

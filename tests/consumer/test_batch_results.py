@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sluicegate import TransientError
-from sluicegate.consumer.batching.batch_results import results_of
-from sluicegate.consumer.results import ACK, BatchResultCountError, Nak, Terminate
+from sluicegate import Nak, Terminate, TransientError
+from sluicegate.consumer import BatchResultCountError
+from sluicegate.consumer.handling.batches import results_of
+from sluicegate.consumer.handling.results import ACK
 
 NAK = Nak()
 

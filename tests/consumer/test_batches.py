@@ -11,16 +11,11 @@ import pytest
 from batch_help import Batches
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
-from sluicegate import ConfigError
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Skip
-from sluicegate.consumer.stepping import with_steps
-from sluicegate.consumer.steps import decode
+from sluicegate import ConfigError, Consumer
+from sluicegate.consumer import MemoryLog, MemorySource, Position, Skip, decode, with_steps
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 
@@ -30,9 +25,9 @@ def endless(log: MemoryLog, clock: FakeClock, **options: Any) -> Consumer:
 
 
 async def test_all_messages_are_handled_in_batches(fake_clock: FakeClock) -> None:
-    """consumer/O10, O-T25: `receive_batch` opens, runs and closes the source."""
+    """consumer/O10, O-T25: `run_batch` opens, runs and closes a consumer that is not open."""
     log, handler = log_of(*"abcde"), Batches()
-    report = await finite(log, fake_clock).receive_batch(handler, size=2)
+    report = await finite(log, fake_clock).run_batch(handler, size=2)
     assert handler.offsets == [[0, 1], [2, 3], [4]]
     assert (report.counts.acked, report.counts.batches) == (5, 3)
     assert log.positions[P0] == Position(5)
@@ -53,7 +48,7 @@ async def test_a_batch_is_handled_when_its_first_message_is_max_wait_old(
     """O-T13, consumer/O15: not earlier."""
     handler = Batches()
     consumer = endless(log_of(*"ab"), fake_clock)
-    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=timedelta(seconds=2)))
+    running = asyncio.create_task(consumer.run_batch(handler, max_wait=timedelta(seconds=2)))
     await fake_clock.advance(1.999)
     assert handler.offsets == []
     await fake_clock.advance(0.001)
@@ -68,7 +63,7 @@ async def test_the_time_of_a_batch_counts_from_its_own_first_message(
     """O-T13: for messages that arrive while the consumer is idle, and after another batch."""
     log, handler = log_of("a"), Batches()
     consumer = endless(log, fake_clock)
-    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=2.0))
+    running = asyncio.create_task(consumer.run_batch(handler, max_wait=2.0))
     await fake_clock.advance(10.0)
     log.produce("t", b"")
     await fake_clock.advance(1.0)
@@ -85,7 +80,7 @@ async def test_each_open_batch_has_its_own_time(fake_clock: FakeClock) -> None:
     """O-T13: a batch also becomes due after another was taken, without a new arrival."""
     log, handler = MemoryLog([*records("a"), *records("a", partition=1)]), Batches()
     consumer = endless(log, fake_clock, ordering="partition")
-    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=2.0))
+    running = asyncio.create_task(consumer.run_batch(handler, max_wait=2.0))
     await fake_clock.advance(2.0)
     handler.batches.clear()
     log.produce("t", b"")
@@ -103,7 +98,7 @@ async def test_max_wait_zero_waits_for_nothing(fake_clock: FakeClock) -> None:
     """A free worker takes all ready messages as a batch."""
     handler = Batches()
     consumer = endless(log_of(*"ab"), fake_clock)
-    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=0))
+    running = asyncio.create_task(consumer.run_batch(handler, max_wait=0))
     await fake_clock.advance(0.0)
     assert handler.offsets == [[0, 1]]
     consumer.stop()
@@ -116,7 +111,7 @@ async def test_a_drain_handles_the_batch_that_is_being_formed(fake_clock: FakeCl
     """
     log, handler = log_of(*"aab"), Batches()
     consumer = endless(log, fake_clock)
-    running = asyncio.create_task(consumer.receive_batch(handler, size=1000, max_wait=None))
+    running = asyncio.create_task(consumer.run_batch(handler, size=1000, max_wait=None))
     await fake_clock.advance(1000.0)
     assert handler.offsets == []
     consumer.stop()
@@ -135,7 +130,7 @@ async def test_a_drain_leaves_later_batches_to_the_next_claim(fake_clock: FakeCl
         handled.append([message.offset for message in batch])
 
     consumer = endless(log, fake_clock, concurrency=1)
-    running = asyncio.create_task(consumer.receive_batch(handle, size=2))
+    running = asyncio.create_task(consumer.run_batch(handle, size=2))
     await fake_clock.advance(0.5)
     consumer.stop()
     report = await running
@@ -157,7 +152,7 @@ async def test_a_batch_that_is_not_begun_at_the_deadline_is_dropped(
 
     log = log_of(*range(4))
     consumer = endless(log, fake_clock, concurrency=1, drain=5.0)
-    running = asyncio.create_task(consumer.receive_batch(handle, size=2))
+    running = asyncio.create_task(consumer.run_batch(handle, size=2))
     await fake_clock.advance(1.0)
     consumer.stop()
     report = await running
@@ -172,7 +167,7 @@ async def test_a_revoke_drops_the_batch_that_is_being_formed(fake_clock: FakeClo
     log = MemoryLog([*records("ab"), *records("ab", partition=1)])
     source, handler = MemorySource(log, clock=fake_clock), Batches()
     consumer = Consumer(source, clock=fake_clock)
-    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=5.0))
+    running = asyncio.create_task(consumer.run_batch(handler, max_wait=5.0))
     await fake_clock.advance(1.0)
     await source.revoke([P0], within=5.0)
     await fake_clock.advance(4.0)
@@ -186,7 +181,7 @@ async def test_a_full_window_makes_a_batch_due(fake_clock: FakeClock) -> None:
     """O-T15: by bytes, which no argument check can exclude; nothing hangs without a timer."""
     handler = Batches()
     log = log_of(*range(20))  # one or two bytes each
-    report = await finite(log, fake_clock, max_in_flight_bytes=7).receive_batch(
+    report = await finite(log, fake_clock, max_in_flight_bytes=7).run_batch(
         handler, size=100, max_wait=None
     )
     assert report.counts.acked == 20
@@ -199,7 +194,7 @@ async def test_a_record_that_does_not_fit_into_the_window_makes_a_batch_due(
     """O-T15: the window is not full but cannot take the record."""
     handler = Batches()
     consumer = finite(log_of(*range(6)), fake_clock, max_in_flight_bytes=10, size_of=lambda _: 6)
-    report = await consumer.receive_batch(handler, size=100, max_wait=None)
+    report = await consumer.run_batch(handler, size=100, max_wait=None)
     assert handler.offsets == [[0], [1], [2], [3], [4], [5]]
     assert report.counts.acked == 6
 
@@ -208,7 +203,7 @@ async def test_a_window_as_large_as_a_batch_gives_full_batches(fake_clock: FakeC
     """consumer/O17: later batches, too, when the window fills again."""
     handler = Batches()
     consumer = finite(log_of(*range(40)), fake_clock, max_in_flight=10)
-    await consumer.receive_batch(handler, size=10, max_wait=None)
+    await consumer.run_batch(handler, size=10, max_wait=None)
     assert list(map(len, handler.batches)) == [10, 10, 10, 10]
 
 
@@ -223,7 +218,7 @@ async def test_messages_of_a_batch_stay_in_the_window(fake_clock: FakeClock) -> 
         most.append(window.messages)
 
     consumer = finite(log, fake_clock, max_in_flight=10)
-    report = await consumer.receive_batch(handle, size=5)
+    report = await consumer.run_batch(handle, size=5)
     assert max(most) <= 10
     assert report.counts.acked == 100
 
@@ -241,7 +236,7 @@ async def test_concurrency_is_the_number_of_batches_that_run_at_once(
         await fake_clock.sleep(1.0)
         running -= 1
 
-    await finite(log_of(*range(40)), fake_clock, concurrency=3).receive_batch(handle, size=5)
+    await finite(log_of(*range(40)), fake_clock, concurrency=3).run_batch(handle, size=5)
     assert most == 3
 
 
@@ -260,7 +255,7 @@ async def test_a_batch_of_a_lane_waits_for_the_end_of_the_one_before(
         events.append(("end", partition, offsets))
 
     consumer = finite(log, fake_clock, ordering="partition")
-    await consumer.receive_batch(handle, size=3)
+    await consumer.run_batch(handle, size=3)
     for partition in (0, 1):
         of_lane = [(what, offsets) for what, at, offsets in events if at == partition]
         first, second = [0, 1, 2], [3, 4, 5]
@@ -271,7 +266,7 @@ async def test_a_batch_of_a_lane_waits_for_the_end_of_the_one_before(
 async def test_partitions_share_a_batch(fake_clock: FakeClock) -> None:
     """G-T8, consumer/C:Ba3."""
     log, handler = MemoryLog([*records("ab"), *records("ab", partition=1)]), Batches()
-    await finite(log, fake_clock).receive_batch(handler, max_wait=1.0)
+    await finite(log, fake_clock).run_batch(handler, max_wait=1.0)
     (batch,) = handler.batches
     places = sorted([(message.partition, message.offset) for message in batch])
     assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -286,7 +281,7 @@ async def test_a_plain_function_runs_in_a_thread(fake_clock: FakeClock) -> None:
         threads.append(threading.current_thread())
         return [None] * len(batch)
 
-    report = await finite(log_of(*"abc"), fake_clock).receive_batch(handle)
+    report = await finite(log_of(*"abc"), fake_clock).run_batch(handle)
     assert report.counts.acked == 3
     assert threads[0] is not threading.current_thread()
 
@@ -301,7 +296,7 @@ async def test_a_batch_that_is_due_waits_for_a_worker_at_rest(fake_clock: FakeCl
 
     log = log_of("a")
     consumer = endless(log, fake_clock, concurrency=1)
-    running = asyncio.create_task(consumer.receive_batch(handle, max_wait=0.1))
+    running = asyncio.create_task(consumer.run_batch(handle, max_wait=0.1))
     await fake_clock.advance(0.5)
     log.produce("t", b"", key="b")
     await fake_clock.advance(0.3)
@@ -319,8 +314,8 @@ async def test_what_is_no_handler_is_refused_before_anything_starts(
     consumer = finite(log_of("a"), fake_clock)
     for handler in (17, Batches, handle_nothing, with_steps(Recorder(), decode(int))):
         with pytest.raises(ConfigError, match="handler"):
-            await consumer.receive_batch(handler)  # type: ignore[arg-type]
-    await consumer.receive_batch(Batches())
+            await consumer.run_batch(handler)  # type: ignore[arg-type]
+    await consumer.run_batch(Batches())
 
 
 def handle_nothing() -> None:
@@ -336,7 +331,7 @@ async def test_a_message_that_a_step_settles_is_not_shown_to_the_handler(
         log.produce("t", value, key=value)
     handler = Batches(lambda batch: [None] * len(batch))
     consumer = finite(log, fake_clock, steps=[decode(int), skip_three], poison="skip")
-    report = await consumer.receive_batch(handler)
+    report = await consumer.run_batch(handler)
     assert [[message.value for message in batch] for batch in handler.batches] == [[1, 4]]
     counts = report.counts
     assert (counts.acked, counts.skipped, counts.terminated) == (2, 1, 1)
@@ -360,7 +355,7 @@ async def test_the_results_of_steps_hold_when_the_handler_raises(fake_clock: Fak
 
     handler = Batches(answer)
     consumer = finite(log, fake_clock, steps=[decode(int), skip_three], poison="skip")
-    report = await consumer.receive_batch(handler)
+    report = await consumer.run_batch(handler)
     assert handler.offsets == [[1, 2], [1], [2]]
     counts = report.counts
     assert (counts.acked, counts.skipped, counts.terminated) == (2, 1, 1)
@@ -370,7 +365,7 @@ async def test_a_batch_that_steps_settle_is_not_handled(fake_clock: FakeClock) -
     """Handlers receive no empty batches."""
     handler = Batches()
     consumer = finite(log_of(*"ab"), fake_clock, steps=[lambda _: Skip()])
-    report = await consumer.receive_batch(handler)
+    report = await consumer.run_batch(handler)
     assert handler.batches == []
     assert report.counts.skipped == 2
 
@@ -378,7 +373,7 @@ async def test_a_batch_that_steps_settle_is_not_handled(fake_clock: FakeClock) -
 async def test_a_handler_may_change_the_list_that_it_is_given(fake_clock: FakeClock) -> None:
     """The handler owns the list."""
     log = log_of(*"abc")
-    report = await finite(log, fake_clock).receive_batch(Batches(lambda batch: batch.clear()))
+    report = await finite(log, fake_clock).run_batch(Batches(lambda batch: batch.clear()))
     assert report.counts.acked == 3
 
 
@@ -401,8 +396,8 @@ async def test_a_bad_argument_is_refused_before_anything_starts(
     handler = Batches()
     consumer = finite(log_of("a"), fake_clock)
     with pytest.raises(ConfigError, match=words):
-        await consumer.receive_batch(handler, **options)
-    await consumer.receive_batch(handler)
+        await consumer.run_batch(handler, **options)
+    await consumer.run_batch(handler)
     assert handler.offsets == [[0]]
 
 
@@ -410,6 +405,6 @@ async def test_a_bound_per_key_of_the_consumer_holds_no_batch_up(fake_clock: Fak
     """O-T15: held-back records fill the window, and a full window makes the batch due."""
     log, handler = log_of(*("a" * 50)), Batches()
     consumer = finite(log, fake_clock, max_per_key=5, max_in_flight=20)
-    report = await consumer.receive_batch(handler, size=20, max_wait=None, max_per_key=3)
+    report = await consumer.run_batch(handler, size=20, max_wait=None, max_per_key=3)
     assert report.counts.acked == 50
     assert max(map(len, handler.batches)) == 3

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 
-from sluicegate import ConfigError, NoSuchKey
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource, offset_map
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Nak, PoisonError
+from sluicegate import ConfigError, Consumer, Nak
+from sluicegate.consumer import MemoryLog, MemorySource, PoisonError, Position
+from sluicegate.consumer.progress import offset_map
+from sluicegate.errors import NoSuchKey
 from sluicegate.testing import FakeSink
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 
@@ -130,14 +129,14 @@ async def test_a_run_with_only_blocked_messages_left_ends_and_reports_them(
 ) -> None:
     """When the source ends, the run does not wait for an operator."""
     log, handler = log_of(*"aabc"), Poisoned(0)
-    report = await finite(log, fake_clock, drain=5.0).receive(handler)
+    report = await finite(log, fake_clock, drain=5.0).run(handler)
     assert fake_clock.now() < 1.0
     assert report.complete
     assert [(each.offset, each.key) for each in report.blocked] == [(0, "a")]
     assert isinstance(report.blocked[0].error, PoisonError)
     assert "1 blocked and delivered again: t/0@0 (key 'a'" in str(report)
     assert log.positions[P0].offset == 0
-    assert (await finite(log, fake_clock).receive(again := Recorder())).complete
+    assert (await finite(log, fake_clock).run(again := Recorder())).complete
     assert again.offsets == [0, 1]
 
 

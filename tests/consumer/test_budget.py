@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import Poisoned, Recorder, finite, log_of, records
 
-from sluicegate import ConfigError
+from sluicegate import ConfigError, Consumer
 from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 
@@ -41,7 +40,7 @@ async def test_a_run_ends_with_its_budget_and_the_next_one_goes_on_there(
     remaining = []
     for least in (3, 5):
         began = fake_clock.now()
-        report = await finite(log, fake_clock, budget=2.5).receive(handler)
+        report = await finite(log, fake_clock, budget=2.5).run(handler)
         assert fake_clock.now() - began <= 3.5
         assert report.complete
         assert len(handler.offsets) == least
@@ -54,16 +53,16 @@ async def test_a_run_of_batches_ends_with_its_budget(fake_clock: FakeClock) -> N
     """S-T12: the drain handles a batch that is being formed."""
     log, handler = log_of(*"abcde"), Slow(fake_clock)
     consumer = finite(log, fake_clock, budget=0.5, concurrency=1)
-    report = await consumer.receive_batch(handler.batch, size=2)
+    report = await consumer.run_batch(handler.batch, size=2)
     assert report.work_remaining
-    report = await finite(log, fake_clock, budget=60.0).receive_batch(handler.batch, size=2)
+    report = await finite(log, fake_clock, budget=60.0).run_batch(handler.batch, size=2)
     assert not report.work_remaining
     assert sorted(handler.offsets) == [0, 1, 2, 3, 4]
 
 
 async def test_a_budget_that_is_not_used_up_ends_nothing(fake_clock: FakeClock) -> None:
     log, handler = log_of(*"abc"), Recorder()
-    report = await finite(log, fake_clock, budget=60.0).receive(handler)
+    report = await finite(log, fake_clock, budget=60.0).run(handler)
     assert not report.work_remaining
     assert fake_clock.now() < 60.0
 
@@ -73,11 +72,11 @@ async def test_work_remains_behind_a_blocked_message_and_without_an_end(
 ) -> None:
     """A source without an end also counts: its next message may arrive at any time."""
     log, handler = log_of(*"aab"), Poisoned(0)
-    report = await finite(log, fake_clock, poison="block").receive(handler)
+    report = await finite(log, fake_clock, poison="block").run(handler)
     assert [each.offset for each in report.blocked] == [0]
     assert report.work_remaining
     source = MemorySource(MemoryLog(records("a")), clock=fake_clock)
-    report = await Consumer(source, clock=fake_clock, budget=5.0).receive(Recorder())
+    report = await Consumer(source, clock=fake_clock, budget=5.0).run(Recorder())
     assert report.counts.acked == 1
     assert report.work_remaining
 

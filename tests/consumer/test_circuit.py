@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Poisoned, finite, log_of, records
 
-from sluicegate import DeadLetterLimit
 from sluicegate._core.order.lanes import Lanes
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog
-from sluicegate.consumer.claim import Claim
-from sluicegate.consumer.letter_circuit import WINDOW, LetterCircuit
-from sluicegate.consumer.results import PoisonError
+from sluicegate.consumer import MemoryLog, PoisonError, Position
+from sluicegate.consumer.failures.dead_letters import WINDOW, LetterCircuit
+from sluicegate.consumer.progress.claim import Claim
+from sluicegate.errors import DeadLetterLimit
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock
 
 
 def claim(partition: Any = P0) -> Claim:
-    desk: Any = None
-    return Claim(partition, 1, Position(0), Lanes(), desk)
+    owner: Any = None
+    return Claim(partition, 1, Position(0), Lanes(), owner)
 
 
 class Progress:
@@ -48,9 +46,9 @@ class Progress:
 
     def failed(self, error: BaseException | None = None) -> DeadLetterLimit | None:
         """Judge a failed message, and settle it with a dead letter."""
-        limit = self.circuit.judge(self.claim, error or ValueError("bad"))
+        limit = self.circuit.count_failure(self.claim, error or ValueError("bad"))
         self.ends()
-        self.circuit.settled(self.claim)
+        self.circuit.leave_out(self.claim)
         return limit
 
 
@@ -80,7 +78,7 @@ def test_settled_dead_letters_are_no_handled_messages() -> None:
     progress = Progress(LetterCircuit(None, 2), claim())
     assert progress.failed() is None
     progress.ends()  # a message behind a parked one is parked
-    progress.circuit.settled(progress.claim)
+    progress.circuit.leave_out(progress.claim)
     assert progress.failed() is not None
 
 
@@ -119,7 +117,7 @@ async def test_the_consumer_stops_before_it_gives_the_message_up(fake_clock: Fak
     log, handler = log_of(*"abbcc"), Poisoned(1, 3)
     options = {"poison": "skip", "max_consecutive_dead_letters": 2, "concurrency": 1}
     with pytest.raises(DeadLetterLimit, match=r"t/0: 2 messages in a row .* PoisonError: bad 1"):
-        await finite(log, fake_clock, **options).receive(handler)
+        await finite(log, fake_clock, **options).run(handler)
     assert handler.offsets == [0, 1, 3, 2]
     assert log.positions[P0] == Position(3)
 
@@ -129,6 +127,6 @@ async def test_a_partition_of_good_messages_does_not_stop_the_consumer(
 ) -> None:
     log = MemoryLog([*records("abc"), *records("abc", partition=1)])
     consumer = finite(log, fake_clock, poison="skip", max_consecutive_dead_letters=2)
-    report = await consumer.receive(Poisoned(0))
+    report = await consumer.run(Poisoned(0))
     assert report.counts.terminated == 2
     assert report.counts.acked == 4

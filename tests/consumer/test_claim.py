@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate._core.order.lanes import Lanes
-from sluicegate._core.source import Position
-from sluicegate.consumer import offset_map
-from sluicegate.consumer.claim import Claim
+from sluicegate.consumer import Position
+from sluicegate.consumer.progress import offset_map
+from sluicegate.consumer.progress.claim import Claim
 
 
 def claim_of(position: int, ranges: list[tuple[int, int]]) -> Claim:
@@ -24,7 +24,7 @@ def deliver(claim: Claim, first: int, last: int) -> None:
     index = claim.tracker.admit(first, last, last - first + 1)
     for offset in range(first, last + 1):
         if claim.replay.skips(offset):
-            assert claim.settled(index + offset - first)
+            assert claim.settle(index + offset - first)
 
 
 def told(claim: Claim) -> tuple[int, list[tuple[int, int]]]:
@@ -38,7 +38,7 @@ def test_a_commit_keeps_the_part_of_the_map_that_was_not_delivered_again() -> No
     assert told(claim) == (5, [(6, 9), (20, 30)])
     deliver(claim, 5, 7)
     assert told(claim) == (5, [(6, 9), (20, 30)])
-    claim.settled(0)
+    claim.settle(0)
     assert told(claim) == (8, [(8, 9), (20, 30)])
     deliver(claim, 8, 24)
     assert told(claim) == (9, [(20, 30)])
@@ -59,7 +59,7 @@ def test_a_claim_never_forgets_what_is_settled(
     """consumer/C:C1, consumer/C:C4, O-T5: every commit contains exactly the settled offsets,
     including those in spans that the source has passed.
     """
-    claim = claim_of(0, list(offset_map.joined((at, at + 1) for at in sorted(before))))
+    claim = claim_of(0, list(offset_map.join((at, at + 1) for at in sorted(before))))
     settled, end = set(before), 0
     indices: list[int] = []
     for count in fetches:
@@ -70,7 +70,7 @@ def test_a_claim_never_forgets_what_is_settled(
             taken = end
             claim.advance(end)
         for index in data.draw(st.sets(st.integers(0, len(indices) - 1), max_size=6)):
-            assert claim.settled(index) is (indices[index] not in settled)
+            assert claim.settle(index) is (indices[index] not in settled)
             settled.add(indices[index])
         position, ranges = told(claim)
         first = next(
@@ -98,9 +98,9 @@ def test_a_passed_span_stays_in_the_map_and_is_counted_when_it_is_taken_in() -> 
     deliver(claim, 50_000, 50_005)
     assert counted(claim) == (7, 49_990, 2)
     assert told(claim) == (5, [(6, 50_000), (50_001, 50_004)])
-    claim.settled(5)  # offset 50,000
+    claim.settle(5)  # offset 50,000
     assert told(claim) == (5, [(6, 50_004)])
-    claim.settled(0)
+    claim.settle(0)
     assert told(claim) == (50_004, [])
 
 
@@ -120,7 +120,7 @@ def test_a_passed_span_leaves_the_ratio_of_the_letter_circuit_alone() -> None:
     claim.advance(claim.pass_settled(1, least=10_000))
     deliver(claim, 50_000, 50_001)
     assert claim.tracker.settled - claim.replay.skipped == 0
-    claim.settled(1)
+    claim.settle(1)
     assert claim.tracker.settled - claim.replay.skipped == 1
 
 

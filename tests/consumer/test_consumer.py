@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
-from sluicegate import ClosedError, ConfigError, RetryPolicy
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource, offset_map
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Nak, Terminate
+from sluicegate import ClosedError, ConfigError, Consumer, Nak, RetryPolicy, Terminate
+from sluicegate.consumer import MemoryLog, MemorySource, Position
+from sluicegate.consumer.progress import offset_map
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate._core.source import Fetched, SourceClaim
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
+    from sluicegate.consumer import Fetched, SourceClaim
     from sluicegate.testing import FakeClock
 
 
@@ -34,9 +32,9 @@ class Counting(MemorySource):
 
 
 async def test_every_record_is_handled_and_committed(fake_clock: FakeClock) -> None:
-    """O-T25: `receive` opens, runs and closes the source."""
+    """O-T25: `run` opens, runs and closes a consumer that is not open."""
     log, handler = log_of(*"abcab"), Recorder()
-    report = await finite(log, fake_clock).receive(handler)
+    report = await finite(log, fake_clock).run(handler)
     assert handler.offsets == [0, 1, 2, 3, 4]
     assert report.complete
     assert report.counts.acked == 5
@@ -53,7 +51,7 @@ async def test_a_slow_key_does_not_delay_another(fake_clock: FakeClock) -> None:
         await fake_clock.sleep(1.0 if message.offset == 0 else 0.1)
         events.append(f"end {message.offset}")
 
-    await finite(log, fake_clock, concurrency=2).receive(handle)
+    await finite(log, fake_clock, concurrency=2).run(handle)
     assert events == ["begin 0", "begin 2", "end 2", "end 0", "begin 1", "end 1"]
 
 
@@ -68,7 +66,7 @@ async def test_one_worker_means_one_handler(fake_clock: FakeClock) -> None:
         await fake_clock.sleep(0.1)
         running -= 1
 
-    await finite(log_of(*"abcdef"), fake_clock, concurrency=1).receive(handle)
+    await finite(log_of(*"abcdef"), fake_clock, concurrency=1).run(handle)
     assert most == 1
 
 
@@ -101,7 +99,7 @@ async def test_a_restart_runs_only_what_was_unfinished(fake_clock: FakeClock) ->
     log = MemoryLog(records("abcdefghij"))
     log.store({P0: Position(5, offset_map.encode(5, [(6, 9)]).text)})
     handler = Recorder()
-    await finite(log, fake_clock).receive(handler)
+    await finite(log, fake_clock).run(handler)
     assert handler.offsets == [5, 9]
     assert log.positions[P0] == Position(10)
 
@@ -118,7 +116,7 @@ async def test_a_failed_message_stays_before_the_later_ones_of_its_key(
         handled.append((message.offset, message.attempt))
         return Nak(1.0) if message.offset == 0 and message.attempt < 3 else None
 
-    report = await finite(log_of("a", "a", "b"), fake_clock).receive(handle)
+    report = await finite(log_of("a", "a", "b"), fake_clock).run(handle)
     assert handled == [(0, 1), (2, 1), (0, 2), (0, 3), (1, 1)]
     assert report.counts.naks == 2
 
@@ -139,7 +137,7 @@ async def test_the_window_bounds_what_is_inside(fake_clock: FakeClock) -> None:
 
     source = Counting(log, ends=True, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, max_in_flight=3)
-    await consumer.receive(handle)
+    await consumer.run(handle)
     assert most == 3
     assert source.most == 3
 
@@ -161,7 +159,7 @@ async def test_bytes_are_bounded_and_a_larger_record_passes_alone(fake_clock: Fa
     consumer = finite(
         log, fake_clock, max_in_flight_bytes=100, size_of=lambda record: sizes[record.offset]
     )
-    report = await consumer.receive(handle)
+    report = await consumer.run(handle)
     assert report.counts.acked == 6
     assert max(seen) == 500
     assert sorted(set(seen))[-2] <= 100
@@ -174,7 +172,7 @@ async def test_settled_records_without_room_stall_nothing(fake_clock: FakeClock)
     handler = Recorder()
     await finite(
         log, fake_clock, max_in_flight_bytes=30, size_of=lambda record: 20 - record.offset
-    ).receive(handler)
+    ).run(handler)
     assert handler.offsets == [0, 2]
     assert log.positions[P0] == Position(3)
 
@@ -339,7 +337,7 @@ async def test_many_keys_leave_nothing_behind(fake_clock: FakeClock) -> None:
 async def test_a_bad_key_is_poison_for_its_own_record(fake_clock: FakeClock) -> None:
     """consumer/C:O3: a list is no key; its neighbours are handled."""
     handler = Recorder()
-    report = await finite(log_of("a", ["list"], "b"), fake_clock, poison="skip").receive(handler)
+    report = await finite(log_of("a", ["list"], "b"), fake_clock, poison="skip").run(handler)
     assert handler.offsets == [0, 2]
     assert report.counts.terminated == 1
 
@@ -352,19 +350,19 @@ async def test_a_terminated_message_is_poison(fake_clock: FakeClock) -> None:
         tries.append(message.offset)
         return Terminate("no such customer")
 
-    report = await finite(log_of("a"), fake_clock, poison="skip").receive(handle)
+    report = await finite(log_of("a"), fake_clock, poison="skip").run(handle)
     assert tries == [0]
     assert report.counts.terminated == 1
 
 
 async def test_a_consumer_runs_once_and_only_while_it_is_open(fake_clock: FakeClock) -> None:
-    """O-T22: a second run, and a run outside `async with`, are refused; closing is idempotent."""
+    """O-T22: a second run, and a use outside `async with`, are refused; closing is idempotent."""
     consumer = finite(log_of("a"), fake_clock)
     with pytest.raises(ClosedError, match="async with"):
+        await consumer.commit()
+    await consumer.run(Recorder())
+    with pytest.raises(ConfigError, match="make a new consumer"):
         await consumer.run(Recorder())
-    await consumer.receive(Recorder())
-    with pytest.raises(ConfigError, match="make a new one"):
-        await consumer.receive(Recorder())
     await consumer.__aexit__(None, None, None)
 
 

@@ -13,19 +13,18 @@ from consuming import records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate import RetryPolicy
-from sluicegate._core.retry_policy import DoublingBackoff
+from sluicegate import Ack, Backoff, Consumer, RetryPolicy
 from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Ack
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
 
-PATIENT = RetryPolicy(attempts=1000, unlisted_attempts=1000, backoff=DoublingBackoff(0.5, 0.5))
+PATIENT = RetryPolicy(
+    attempts=1000, unlisted_attempts=1000, backoff=Backoff(base=0.5, longest=0.5, jitter="none")
+)
 HARMLESS = ("sleep(0)", "sleep", "group", "timeout", "swallow", "child")
 HARMFUL = ("cancel itself", "raise a cancellation", "raise")
 

@@ -12,26 +12,27 @@ import pytest
 from consumer_help import P0, finite, log_of
 
 from sluicegate import (
+    Message,
     PermanentError,
+    Terminate,
     ThrottledError,
+    ToDeadLetter,
     TransientError,
     UnavailableError,
     WriteResult,
 )
 from sluicegate._core.classify import classified
-from sluicegate._core.errors import ParkedBehind
 from sluicegate._core.order.keys import identity
 from sluicegate._core.order.lanes import Lanes
-from sluicegate._core.source import Position, Record, TopicPartition
-from sluicegate.consumer.claim import Claim
-from sluicegate.consumer.dead_letters import LetterWriter
-from sluicegate.consumer.keys import alone
-from sluicegate.consumer.message import Message
-from sluicegate.consumer.results import PoisonError, Terminate, ToDeadLetter
+from sluicegate.consumer import PoisonError, Position, Record, TopicPartition
+from sluicegate.consumer.failures.dead_letters import LetterWriter
+from sluicegate.consumer.lanes.keys import alone
+from sluicegate.consumer.progress.claim import Claim
+from sluicegate.errors import ParkedBehind
 from sluicegate.files import FileSink
-from sluicegate.files.letters.store import FileStore
+from sluicegate.files.letters import FileStore
+from sluicegate.letters.items import NoSourceRecordError, item_of_record, record_of_item
 from sluicegate.letters.letter import Selection
-from sluicegate.letters.source_items import NoSourceRecordError, item_of_record, record_of_item
 from sluicegate.testing import BlockingSink, ScriptedSink, fail, ok
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate import Batch
-    from sluicegate._core.source import SourceRecord
+    from sluicegate.consumer import SourceRecord
     from sluicegate.testing import FakeClock
 
 
-class NoDesk:
+class NoOwner:
     def settle(self, message: Any, result: object) -> bool:
         raise AssertionError
 
@@ -56,7 +57,7 @@ def record(offset: int, key: object = b"k") -> Record:
 
 
 def message_of(made: SourceRecord, *, lane: Any = b"k") -> Message:
-    claim = Claim(TopicPartition("orders", 3), 1, Position(0), Lanes(), NoDesk())
+    claim = Claim(TopicPartition("orders", 3), 1, Position(0), Lanes(), NoOwner())
     return Message(lane, 1, made, claim, 7)
 
 
@@ -225,7 +226,7 @@ async def test_the_position_passes_a_message_once_its_letter_is_written(
     sink = ScriptedSink[Any]([fail(UnavailableError("down")) for _ in range(3)])
     report = await finite(
         log, fake_clock, name="billing", poison="skip", dead_letters=sink, drain=60.0
-    ).receive(give_up)
+    ).run(give_up)
     assert report.complete
     letters = {letter.item["offset"]: letter for letter in sink.applied}
     assert letters.keys() == {0, 1}
@@ -251,7 +252,7 @@ async def test_a_message_whose_letter_is_not_written_is_not_settled(fake_clock: 
     assert log.positions[P0].offset == 0
     letters = ScriptedSink[Any]()
     again = finite(log, fake_clock, name="billing", poison="skip", dead_letters=letters)
-    assert (await again.receive(give_up)).complete
+    assert (await again.run(give_up)).complete
     assert sorted(offsets(letters.applied)) == [0, 1]
 
 

@@ -9,19 +9,17 @@ import pytest
 from consumer_help import P0, log_of
 from consuming import PROMPT
 
-from sluicegate.consumer import MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import ACK, Manual, Nak, Terminate
-from sluicegate.letters.parked import MemoryParkStore
-from sluicegate.sinks.memory import MemorySink
+from sluicegate import Consumer, Nak, Terminate
+from sluicegate.consumer import Manual, MemoryParkStore, MemorySource
+from sluicegate.consumer.handling.results import ACK
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate._core.park_store import ParkedRecord
-    from sluicegate.consumer.message import Message
-    from sluicegate.consumer.poison import PoisonStrategy
-    from sluicegate.consumer.results import Result
+    from sluicegate import Message
+    from sluicegate.consumer import ParkedRecord, Result
+    from sluicegate.consumer.failures.poison import PoisonStrategy
     from sluicegate.testing import FakeClock
 
 
@@ -63,7 +61,7 @@ async def test_a_settle_before_the_handler_answers_manual_counts(
         return Manual()
 
     source = MemorySource(log, ends=True, clock=fake_clock)
-    report = await Consumer(source, clock=fake_clock, retry=PROMPT).receive(handle)
+    report = await Consumer(source, clock=fake_clock, retry=PROMPT).run(handle)
     assert report.counts.acked == 2
     assert log.positions[P0].offset == 2
     assert effects == [True, False] * (2 if first is ACK else 4)
@@ -83,7 +81,7 @@ async def test_a_settle_before_another_result_has_no_effect(fake_clock: FakeCloc
         return Manual()
 
     source = MemorySource(log, ends=True, clock=fake_clock)
-    report = await Consumer(source, clock=fake_clock, retry=PROMPT).receive(handle)
+    report = await Consumer(source, clock=fake_clock, retry=PROMPT).run(handle)
     assert tries == [1, 2]
     assert report.counts.acked == 1
     assert fake_clock.now() > 5.0
@@ -153,7 +151,7 @@ async def test_a_store_that_raises_a_cancellation_of_its_own_is_tried_again(
 
     source = MemorySource(log, ends=True, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, retry=PROMPT, name="shop", parked=store)
-    report = await consumer.receive(handle)
+    report = await consumer.run(handle)
     assert report.counts.parked == 2
     assert log.positions[P0].offset == 3
     (key,) = await store.keys("shop")
@@ -177,7 +175,7 @@ async def test_the_places_of_messages_add_up_in_every_step_of_the_loop(
         run = asyncio.create_task(consumer.run(handle))
         for _ in range(100):
             inside = consumer.stats().in_flight
-            places = inside.ready + inside.running + inside.errands + inside.blocked
+            places = inside.ready + inside.running + inside.writing + inside.blocked
             sums.append((inside.messages, places + inside.waiting))
             await fake_clock.sleep(0)
         consumer.stop()

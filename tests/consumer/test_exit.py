@@ -8,12 +8,12 @@ import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of
 
 from sluicegate import Nak, RetryPolicy
-from sluicegate._core.source import Position
-from sluicegate.consumer import PoisonError, offset_map
+from sluicegate.consumer import PoisonError, Position
+from sluicegate.consumer.progress import offset_map
 from sluicegate.testing import FakeClock, FakeSink
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -46,13 +46,13 @@ async def test_the_exception_of_a_handler_ends_the_run_and_keeps_the_position(
     log, handler = log_of(*"aaaaa"), Raising(2)
     options = {"poison": "exit", "retry": ONCE, "ordering": ordering}
     with pytest.raises(BrokenHandler) as raised:
-        await finite(log, fake_clock, **options).receive(handler)
+        await finite(log, fake_clock, **options).run(handler)
     assert raised.value is handler.error
     assert handler.offsets == [0, 1, 2]
     assert log.positions[P0] == Position(2)
     assert "consumer: t/0@2 cannot be handled, which ends the run" in caplog.text
     later = Recorder()
-    await finite(log, fake_clock, **options).receive(later)
+    await finite(log, fake_clock, **options).run(later)
     assert later.offsets == [2, 3, 4]
 
 
@@ -60,7 +60,7 @@ async def test_it_ends_after_the_last_attempt(fake_clock: FakeClock) -> None:
     """S-T13: retries come first; without `retry=`, an unknown exception has three attempts."""
     log, handler = log_of(*"a"), Raising(0)
     with pytest.raises(BrokenHandler):
-        await finite(log, fake_clock, poison="exit").receive(handler)
+        await finite(log, fake_clock, poison="exit").run(handler)
     assert handler.offsets == [0, 0, 0]
 
 
@@ -76,7 +76,7 @@ async def test_other_keys_that_run_are_finished(fake_clock: FakeClock) -> None:
 
     options = {"poison": "exit", "retry": ONCE}
     with pytest.raises(BrokenHandler):
-        await finite(log, fake_clock, **options).receive(handle)
+        await finite(log, fake_clock, **options).run(handle)
     position = log.positions[P0]
     assert (position.offset, offset_map.decode(*position)) == (0, [(1, 2)])
 
@@ -84,7 +84,7 @@ async def test_other_keys_that_run_are_finished(fake_clock: FakeClock) -> None:
 async def test_skip_goes_on_where_exit_ends(fake_clock: FakeClock) -> None:
     """S14, S-T13: IGNORE advances."""
     log, handler = log_of(*"aaaa"), Raising(1)
-    report = await finite(log, fake_clock, poison="skip", retry=ONCE).receive(handler)
+    report = await finite(log, fake_clock, poison="skip", retry=ONCE).run(handler)
     assert handler.offsets == [0, 1, 2, 3]
     assert log.positions[P0] == Position(4)
     assert (report.counts.acked, report.counts.terminated) == (3, 1)
@@ -93,7 +93,7 @@ async def test_skip_goes_on_where_exit_ends(fake_clock: FakeClock) -> None:
 async def test_a_message_that_is_given_up_ends_the_run_too(fake_clock: FakeClock) -> None:
     log = log_of(*"aa")
     with pytest.raises(PoisonError, match="bad 1"):
-        await finite(log, fake_clock, poison="exit").receive(Poisoned(1))
+        await finite(log, fake_clock, poison="exit").run(Poisoned(1))
     assert log.positions[P0] == Position(1)
 
 
@@ -101,7 +101,7 @@ async def test_dead_letters_get_only_what_a_handler_sends_there(fake_clock: Fake
     log = log_of(*"aa")
     letters: FakeSink[object] = FakeSink()
     with pytest.raises(PoisonError, match="bad 1"):
-        await finite(log, fake_clock, poison="exit", dead_letters=letters).receive(Poisoned(1))
+        await finite(log, fake_clock, poison="exit", dead_letters=letters).run(Poisoned(1))
     assert not letters.applied
 
 
@@ -123,7 +123,7 @@ async def test_a_batch_with_a_message_that_fails_never_moves_the_position_past_i
 
     options = {"poison": "exit", "retry": ONCE, "ordering": ordering}
     with pytest.raises(Exception, match="the handler did not acknowledge"):
-        await finite(log, fake_clock, **options).receive_batch(handle, size=5)
+        await finite(log, fake_clock, **options).run_batch(handle, size=5)
     assert log.positions[P0] == Position(stored)
     offsets = [position.offset for _, position in log.commits]
     assert offsets == sorted(offsets)
@@ -142,7 +142,7 @@ async def test_a_batch_handler_that_raises_keeps_the_position_before_the_cause(
             raise BrokenHandler
 
     with pytest.raises(BrokenHandler):
-        await finite(
-            log, fake_clock, poison="exit", retry=ONCE, ordering="partition"
-        ).receive_batch(handle, size=5)
+        await finite(log, fake_clock, poison="exit", retry=ONCE, ordering="partition").run_batch(
+            handle, size=5
+        )
     assert log.positions[P0] == Position(failing)

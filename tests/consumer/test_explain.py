@@ -12,22 +12,23 @@ import pytest
 from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, causes_of, running
 
-from sluicegate import TransientError
-from sluicegate._core.source import Record, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
-from sluicegate.consumer.standing import standings
-from sluicegate.consumer.wait_reason import REMEDIES, WaitReason
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate import Ack, Consumer, Nak, Terminate, ToDeadLetter, TransientError
+from sluicegate.consumer import (
+    Manual,
+    MemoryLog,
+    MemoryParkStore,
+    MemorySource,
+    Record,
+    TopicPartition,
+)
+from sluicegate.consumer.operating.report import REMEDIES, WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sluicegate import Batch, DeadLetterRecord
-    from sluicegate._core.park_store import ParkedRecord
-    from sluicegate.consumer.explain import Explanation
-    from sluicegate.consumer.message import Message
+    from sluicegate import Batch, Message
+    from sluicegate.consumer import Explanation, ParkedRecord
+    from sluicegate.sinks import DeadLetterRecord
     from sluicegate.testing import FakeClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "why-is-it-stuck.md"
@@ -270,7 +271,7 @@ async def test_a_record_on_its_way_in_is_named(fake_clock: FakeClock) -> None:
     source = MemorySource(log_of("a", "b"), ends=True, chunk=1, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, key=key)
     consumers.append(consumer)
-    await consumer.receive(Recorder())
+    await consumer.run(Recorder())
     assert seen[-1].reasons == {WaitReason.ARRIVING}
 
 
@@ -439,11 +440,11 @@ async def test_operators_read_it_as_text(fake_clock: FakeClock) -> None:
 def check_places(consumer: Consumer) -> None:
     """Check that each message inside is in one place, and that the statistics count all of them."""
     engine = consumer._open()
-    places = [standing.message for standing in standings(engine.views._parts)]
+    places = [standing.message for standing in engine.places.standings()]
     assert len(set(places)) == len(places) == engine.schedule.window.messages
     inside = consumer.stats().in_flight
     assert inside.messages == len(places)
-    busy = inside.running + inside.errands + inside.manual + inside.blocked
+    busy = inside.running + inside.writing + inside.manual + inside.blocked
     queued = inside.ready + inside.batched + inside.waiting + inside.backing_off
     assert busy + queued == inside.messages
 

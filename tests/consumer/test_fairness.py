@@ -26,7 +26,7 @@ async def test_every_ready_key_starts_within_one_round(fake_clock: FakeClock) ->
 
     options = {"concurrency": 10, "max_in_flight": 5_000, "fetch_max": 5_000}
     source = MemorySource(log_of(*keys), ends=True, chunk=5_000, clock=fake_clock)
-    await Consumer(source, clock=fake_clock, **options).receive(handle)  # type: ignore[arg-type]
+    await Consumer(source, clock=fake_clock, **options).run(handle)  # type: ignore[arg-type]
     first_round = started[: 2_001 + options["concurrency"]]
     assert set(first_round) == set(keys)
     assert started.count("hot") == 500

@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consuming import PROMPT, consume, records
 
-from sluicegate import Batcher, ConfigError, flow
-from sluicegate._core.errors import StoppedError
-from sluicegate._core.source import Record
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handlers import as_batch_handler, as_handler
-from sluicegate.consumer.results import Ack, Nak, Skip, Terminate
-from sluicegate.consumer.run_end import TaskCancelled
-from sluicegate.consumer.stepping import with_steps
-from sluicegate.consumer.steps import decode
-from sluicegate.consumer.workers import Slot, result_of_cut
+from sluicegate import Ack, Batcher, ConfigError, Consumer, Nak, Terminate, flow
+from sluicegate.consumer import MemoryLog, MemorySource, Record, Skip, decode, with_steps
+from sluicegate.consumer.handling.handlers import as_batch_handler, as_handler
+from sluicegate.consumer.handling.workers import Slot, result_of_cut
+from sluicegate.consumer.run import TaskCancelled
+from sluicegate.errors import StoppedError
 from sluicegate.sinks import MemorySink
 from sluicegate.sql import SQLiteEffects
 
@@ -28,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate._core.source import SourceRecord
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
+    from sluicegate.consumer import SourceRecord
     from sluicegate.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("fake_clock")
@@ -111,8 +106,8 @@ async def test_receive_refuses_a_bad_handler_before_it_opens(fake_clock: FakeClo
     source = MemorySource(MemoryLog(records(("a", b"1"))), ends=True, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock)
     with pytest.raises(ConfigError, match="must take one argument"):
-        await consumer.receive(takes_none)  # type: ignore[arg-type]  # the mistake
-    report = await consumer.receive(fine)  # it has not been opened before
+        await consumer.run(takes_none)  # type: ignore[arg-type]  # the mistake
+    report = await consumer.run(fine)  # it has not been opened before
     assert report.counts.acked == 1
 
 
@@ -228,7 +223,7 @@ async def test_an_exit_in_a_handler_is_raised_after_the_drain(
 
     consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock)
     with pytest.raises(type(error)):
-        await consumer.receive(handle)
+        await consumer.run(handle)
     assert handled == [b"slow"]
     assert [position.offset for _, position in log.commits] == [1]
 
@@ -321,7 +316,7 @@ async def test_a_consumer_whose_task_is_cancelled_does_not_end_as_if_all_were_do
         await asyncio.sleep(1.0)
 
     with pytest.raises(TaskCancelled, match="'consumer poller' was cancelled"):
-        await Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock).receive(handle)
+        await Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock).run(handle)
     assert [position.offset for _, position in log.commits] == [1]
 
 
@@ -546,16 +541,14 @@ def _pipe(source: MemorySource, transform: Any, **options: Any) -> Any:
 
 
 RAISING: dict[str, Callable[..., Any]] = {
-    "run": lambda source, wrong, _, **options: Consumer(source, **options).receive(wrong),
-    "run_batch": lambda source, wrong, _, **options: Consumer(source, **options).receive_batch(
-        wrong
+    "run": lambda source, wrong, _, **options: Consumer(source, **options).run(wrong),
+    "run_batch": lambda source, wrong, _, **options: Consumer(source, **options).run_batch(wrong),
+    "a step": lambda source, wrong, _, **options: Consumer(source, steps=[wrong], **options).run(
+        fine
     ),
-    "a step": lambda source, wrong, _, **options: Consumer(
-        source, steps=[wrong], **options
-    ).receive(fine),
     "a step of a batch": lambda source, wrong, _, **options: Consumer(
         source, steps=[wrong], **options
-    ).receive_batch(fine_batch),
+    ).run_batch(fine_batch),
     "flow.pipe": lambda source, wrong, _, **options: _pipe(source, wrong, **options),
     "flow.transaction": lambda source, _, folder, **options: flow.transaction(
         source, SQLiteEffects(folder / "state.db"), raises_a_result, **options

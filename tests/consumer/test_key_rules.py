@@ -23,7 +23,7 @@ async def _most_at_once(clock: FakeClock, **options: object) -> int:
         await clock.sleep(0.1)
         running -= 1
 
-    await finite(log_of(None, None, None, "a"), clock, **options).receive(handle)
+    await finite(log_of(None, None, None, "a"), clock, **options).run(handle)
     return most
 
 

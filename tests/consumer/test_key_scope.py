@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from consumer_help import P0, P1
 
+from sluicegate import Consumer
 from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 

@@ -9,13 +9,12 @@ import pytest
 from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, running
 
-from sluicegate._core.source import Record, Unread
-from sluicegate.consumer import Consumer, Crashed, Lag, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, Crashed, Lag, MemoryLog, MemorySource, Record, Unread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from sluicegate._core.source import SourceClaim
+    from sluicegate.consumer import SourceClaim
     from sluicegate.testing import FakeClock
 
 

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of, records, running
 
-from sluicegate import DeadLetterLimit, TransientError
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource, Nak, Terminate, ToDeadLetter
-from sluicegate.consumer.consumer import Consumer
+from sluicegate import Consumer, TransientError
+from sluicegate.consumer import MemoryLog, MemorySource, Nak, Position, Terminate, ToDeadLetter
+from sluicegate.errors import DeadLetterLimit
 from sluicegate.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, SlowSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate._core.batch import Batch
-    from sluicegate._core.source import ClaimHost
-    from sluicegate.consumer.message import Message
+    from sluicegate import Batch, Message
+    from sluicegate.consumer import ClaimHost
     from sluicegate.testing import FakeClock
 
 
@@ -77,7 +75,7 @@ async def test_a_letter_that_a_drain_cuts_leaves_its_message_to_the_next_run(
     assert [each.offset for each in report.unfinished] == [0]
     assert not report.complete
     assert log.positions[P0].offset == 0
-    again = await finite(log, fake_clock).receive(taken := Recorder())
+    again = await finite(log, fake_clock).run(taken := Recorder())
     assert taken.offsets == [0]
     assert again.complete
 
@@ -112,7 +110,7 @@ async def test_the_letter_of_used_up_attempts_counts_them(fake_clock: FakeClock)
         return Nak(0.1, TransientError("the shop is closed"))
 
     options = {"poison": "skip", "dead_letters": letters}
-    report = await finite(log_of("a"), fake_clock, **options).receive(handle)
+    report = await finite(log_of("a"), fake_clock, **options).run(handle)
     (letter,) = letters.applied
     assert (letter.attempts, letter.error_class) == (5, "transient")
     assert letter.message == "the shop is closed"
@@ -131,7 +129,7 @@ async def test_a_dead_letter_by_result_is_of_that_record_only(
         return ToDeadLetter("too old") if message.offset == 1 else None
 
     options = {"poison": poison, "dead_letters": letters}
-    report = await finite(log, fake_clock, **options).receive(handle)
+    report = await finite(log, fake_clock, **options).run(handle)
     assert handled == [0, 1, 2]
     assert offsets(letters) == [1]
     assert report.blocked == ()
@@ -144,7 +142,7 @@ async def test_a_dead_letter_by_result_is_poison_without_dead_letters(
     async def handle(message: Message) -> ToDeadLetter:
         return ToDeadLetter("too old")
 
-    report = await finite(log_of("a"), fake_clock).receive(handle)
+    report = await finite(log_of("a"), fake_clock).run(handle)
     assert len(report.blocked) == 1
 
 
@@ -202,7 +200,7 @@ async def test_a_letter_that_is_written_last_ends_a_run_with_its_key_blocked(
     """When the source ends, the run waits for the letter, but not for an operator."""
     letters = SlowSink[Any](3.0)
     consumer = finite(log_of(*"aab"), fake_clock, dead_letters=letters)
-    report = await consumer.receive(Poisoned(0))
+    report = await consumer.run(Poisoned(0))
     assert fake_clock.now() == pytest.approx(3.0)
     assert len(report.blocked) == 1
     assert (report.counts.letters, report.counts.dead_lettered) == (1, 0)
@@ -217,7 +215,7 @@ async def test_the_circuit_opens_before_the_letter_is_written(fake_clock: FakeCl
         return Terminate("a bad deployment")
 
     with pytest.raises(DeadLetterLimit, match="t/0: 3 messages in a row"):
-        await finite(log, fake_clock, poison="skip", **options).receive(handle)
+        await finite(log, fake_clock, poison="skip", **options).run(handle)
     assert offsets(letters) == [0, 1]
     assert log.positions[P0] == Position(2)
 
@@ -237,7 +235,7 @@ async def test_a_message_that_opened_the_circuit_is_not_skipped_without_a_letter
         return None
 
     with pytest.raises(DeadLetterLimit):
-        await consumer.receive(handle)
+        await consumer.run(handle)
     assert offsets(letters) == [0]
     assert log.positions[P0] == Position(2)
 
@@ -279,5 +277,5 @@ async def test_dead_letters_are_open_while_the_source_is(fake_clock: FakeClock) 
     source = WatchedSource(log_of("a"), ends=True, clock=fake_clock)
     source.events = events
     consumer = Consumer(source, clock=fake_clock, poison="skip", dead_letters=Watched(events))
-    await consumer.receive(Poisoned(0))
+    await consumer.run(Poisoned(0))
     assert events == ["letters open", "source open", "letter", "source closed", "letters closed"]

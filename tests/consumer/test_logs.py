@@ -10,8 +10,7 @@ from consumer_help import P0, P1
 from consuming import PROMPT
 
 from sluicegate import Consumer, Nak, Terminate
-from sluicegate._core.source import Position, Record
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Position, Record
 from sluicegate.testing import ScriptedSink, fail
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ async def logged(
     """Run to the end; return the lines by level, without the name."""
     caplog.set_level(DEBUG, "sluicegate.consumer")
     options = {"poison": "skip", "retry": PROMPT, **options}
-    await Consumer(source, name="billing", clock=clock, **options).receive(handle)
+    await Consumer(source, name="billing", clock=clock, **options).run(handle)
     return lines(caplog)
 
 

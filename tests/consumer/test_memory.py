@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from sluicegate import ClosedError, ConfigError, PermanentError, TransientError
+from sluicegate import ClosedError, ConfigError, Consumer, PermanentError, TransientError
 from sluicegate.consumer import (
     Crashed,
     MemoryLog,
@@ -18,14 +18,13 @@ from sluicegate.consumer import (
     SourceTraits,
     TopicPartition,
 )
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sluicegate.consumer.message import Message
-    from sluicegate.consumer.report import DrainReport
+    from sluicegate import Message
+    from sluicegate.consumer import DrainReport
     from sluicegate.testing import FakeClock
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -153,7 +152,7 @@ async def test_removed_records_are_holes(fake_clock: FakeClock) -> None:
     log = log_of(5)
     log.remove(P0, {0, 2, 4})
     handler = Handled(fake_clock)
-    await Consumer(MemorySource(log, ends=True), clock=fake_clock).receive(handler)
+    await Consumer(MemorySource(log, ends=True), clock=fake_clock).run(handler)
     assert (handler.offsets, log.positions[P0]) == ([1, 3], Position(5))
 
 
@@ -302,7 +301,7 @@ async def test_after_a_crash_nothing_more_is_stored(fake_clock: FakeClock) -> No
             await run
     assert log.positions[P0] == Position(2)
     after = Handled(fake_clock)
-    await Consumer(MemorySource(log, ends=True), clock=fake_clock).receive(after)
+    await Consumer(MemorySource(log, ends=True), clock=fake_clock).run(after)
     assert after.offsets == [2, 3]
     with pytest.raises(Crashed):
         await source.keep_alive()
@@ -374,7 +373,7 @@ async def test_a_trouble_reaches_the_host(fake_clock: FakeClock) -> None:
     async with source.open(host):
         source.report("no broker at localhost:9092")
         source.report(None)
-    assert host.troubles == ["no broker at localhost:9092", None]
+    assert host.reports == ["no broker at localhost:9092", None]
     with pytest.raises(ClosedError, match="is not open"):
         source.report(None)
 
@@ -402,7 +401,7 @@ async def test_a_source_need_not_keep_alive_or_extend(fake_clock: FakeClock) -> 
     async def handle(message: Message) -> None:
         message.in_progress()
 
-    report = await Consumer(source, clock=fake_clock, max_in_flight=1).receive(handle)
+    report = await Consumer(source, clock=fake_clock, max_in_flight=1).run(handle)
     assert report.counts.acked == 3
 
 
@@ -437,7 +436,7 @@ async def test_receive_closes_the_source_and_run_leaves_it_open(
     assert source.claimed == []
     source = MemorySource(log, ends=True)
     consumer = Consumer(source, clock=fake_clock)
-    await (consumer.receive_batch(handle) if is_batch else consumer.receive(handle))
+    await (consumer.run_batch(handle) if is_batch else consumer.run(handle))
     assert (source.claimed, log.group.free([P0])) == ([], [P0])
 
 
@@ -473,10 +472,10 @@ def test_a_bad_argument_is_refused(make: Any, text: str) -> None:
 async def test_an_end_of_a_log_without_partitions_is_refused(fake_clock: FakeClock) -> None:
     """It would wait forever: the log ends with its partitions, and there are none."""
     with pytest.raises(ConfigError, match=r"has no partition.*MemoryLog\(partitions=\[\.\.\.\]\)"):
-        await Consumer(MemorySource(MemoryLog(), ends=True), clock=fake_clock).receive(print)
+        await Consumer(MemorySource(MemoryLog(), ends=True), clock=fake_clock).run(print)
 
 
 async def test_an_empty_partition_ends(fake_clock: FakeClock) -> None:
     source = MemorySource(MemoryLog(partitions=[P0]), ends=True)
-    report = await Consumer(source, clock=fake_clock).receive(print)
+    report = await Consumer(source, clock=fake_clock).run(print)
     assert report.complete

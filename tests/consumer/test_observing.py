@@ -11,7 +11,6 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 from consuming import PROMPT
 
 from sluicegate import ConfigError, Observer
-from sluicegate._core.consumer_observer import ConsumerObservers
 from sluicegate.consumer import (
     Consumer,
     ConsumerObserver,
@@ -25,15 +24,14 @@ from sluicegate.consumer import (
     Terminate,
     ToDeadLetter,
 )
-from sluicegate.consumer.commons import Commons
-from sluicegate.consumer.observing import observed
+from sluicegate.consumer.handling.handlers import with_reports
+from sluicegate.consumer.run import Run
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from sluicegate._core.source import SourceClaim, TopicPartition
-    from sluicegate.consumer import Message
+    from sluicegate.consumer import Message, SourceClaim, TopicPartition
     from sluicegate.testing import FakeClock
 
 
@@ -154,7 +152,7 @@ async def test_a_failed_commit_is_told_with_its_error(fake_clock: FakeClock) -> 
     seen = Events()
     source = MemorySource(log_of("a"), clock=fake_clock, ends=True)
     source.script_commit(OSError("away"))
-    await Consumer(source, clock=fake_clock, observers=[seen]).receive(Recorder())
+    await Consumer(source, clock=fake_clock, observers=[seen]).run(Recorder())
     assert ({P0: 1}, "OSError") in seen.commits
 
 
@@ -165,7 +163,7 @@ async def test_a_dead_letter_that_a_handler_asks_for_is_told(fake_clock: FakeClo
         return ToDeadLetter("old")
 
     consumer = finite(log_of("a"), fake_clock, dead_letters=MemorySink(), observers=[seen])
-    await consumer.receive(handler)
+    await consumer.run(handler)
     assert seen.poison == [(0, "old", "dead_letter")]
 
 
@@ -211,10 +209,8 @@ async def test_without_observers_the_handler_is_called_as_it_is(fake_clock: Fake
     """consumer/O32: no cost per message while observers are off."""
     handler = Recorder()
     for observers in ([], [Events()]):
-        commons = Commons("c", fake_clock, observers=ConsumerObservers(observers))
-        assert observed(handler, commons) is handler
-    commons = Commons("c", fake_clock, observers=ConsumerObservers([Turns()]))
-    assert observed(handler, commons) is not handler
+        assert with_reports(handler, Run("c", fake_clock, observers)) is handler
+    assert with_reports(handler, Run("c", fake_clock, [Turns()])) is not handler
 
 
 async def test_an_observer_is_called_as_often_for_many_messages_as_for_one(
@@ -225,7 +221,7 @@ async def test_an_observer_is_called_as_often_for_many_messages_as_for_one(
     for messages in (1, 500):
         counting = Events()
         log = log_of(*range(messages))
-        await finite(log, fake_clock, observers=[counting]).receive(Recorder())
+        await finite(log, fake_clock, observers=[counting]).run(Recorder())
         calls.append(len(counting.states) + len(counting.claims) + len(counting.commits))
         assert counting.poison == []
     assert calls[0] == calls[1]
@@ -256,7 +252,7 @@ async def test_a_turn_is_told_with_its_outcome_and_its_seconds(
         return result
 
     options: dict[str, Any] = {"poison": "skip", "retry": PROMPT, "observers": [turns]}
-    await finite(log_of("a"), fake_clock, **options).receive(handler)
+    await finite(log_of("a"), fake_clock, **options).run(handler)
     assert turns.asked == 1
     assert turns.told[0] == ("turns", [0])
     end = turns.told[1][1]
@@ -284,7 +280,7 @@ async def test_the_turn_of_a_batch_is_told_once(fake_clock: FakeClock) -> None:
         return [None, Terminate("no"), None] if len(batch) == 3 else None
 
     options: dict[str, Any] = {"poison": "skip", "observers": [turns]}
-    await finite(log_of("a", "b", "c", "d"), fake_clock, **options).receive_batch(handler, size=3)
+    await finite(log_of("a", "b", "c", "d"), fake_clock, **options).run_batch(handler, size=3)
     (_, first), (_, end), (_, second), (_, last) = turns.told
     assert (first, second) == ([0, 1, 2], [3])
     assert isinstance(end, HandlerEnd)
@@ -295,7 +291,7 @@ async def test_the_turn_of_a_batch_is_told_once(fake_clock: FakeClock) -> None:
 async def test_watches_of_a_turn_end_in_the_reverse_order(fake_clock: FakeClock) -> None:
     told: list[tuple[str, object]] = []
     observers = [Turns(told, "outer"), Turns(told, "inner")]
-    await finite(log_of("a"), fake_clock, observers=observers).receive(Recorder())
+    await finite(log_of("a"), fake_clock, observers=observers).run(Recorder())
     assert [name for name, _ in told] == ["outer", "inner", "inner", "outer"]
 
 
@@ -305,7 +301,7 @@ async def test_an_observer_that_raises_is_logged_once_and_hurts_nothing(
     """Every message is handled once, and the other observer receives every call."""
     seen, handler = Events(), Poisoned(2)
     options: dict[str, Any] = {"poison": "skip", "observers": [Raises(), seen]}
-    report = await finite(log_of(*"abcd"), fake_clock, **options).receive(handler)
+    report = await finite(log_of(*"abcd"), fake_clock, **options).run(handler)
     assert handler.offsets == [0, 1, 2, 3]
     assert (report.counts.acked, report.counts.terminated) == (3, 1)
     assert seen.states[0] == "opening"

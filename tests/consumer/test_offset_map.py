@@ -23,7 +23,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.consumer.offset_map import LIMIT, MOST_RANGES, ForeignMap, decode, encode, joined
+from sluicegate.consumer import decode
+from sluicegate.consumer.progress.offset_map import LIMIT, MOST_RANGES, ForeignMap, encode, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,7 +180,7 @@ def test_the_first_range_may_begin_at_the_position() -> None:
 def test_ranges_of_two_maps_are_joined_where_they_touch(
     parts: list[list[tuple[int, int]]], whole: list[tuple[int, int]]
 ) -> None:
-    assert list(joined(*parts)) == whole
+    assert list(join(*parts)) == whole
 
 
 def test_a_map_is_true_only_beside_its_own_position() -> None:

@@ -12,15 +12,12 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from park_help import DurableParkStore, parking
 
-from sluicegate._core.park_store import ParkedRecord
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource, Unparked
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Nak, Terminate
+from sluicegate import Consumer, Nak, Terminate
+from sluicegate.consumer import MemoryLog, MemorySource, ParkedRecord, Position, Unparked
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
 
 # -- the keys of an assigned partition -------------------------------------------------------------
 
@@ -32,7 +29,7 @@ async def test_the_keys_are_read_once_for_all_partitions_of_an_assignment(
     log, store = MemoryLog(), DurableParkStore()
     for partition in range(50):
         log.produce("t", b"", key="a", partition=partition)
-    await finite(log, fake_clock, **parking(store)).receive(handler := Recorder())
+    await finite(log, fake_clock, **parking(store)).run(handler := Recorder())
     assert len(handler.offsets) == 50
     assert store.calls == ["keys"]
 
@@ -66,10 +63,10 @@ async def test_parked_keys_are_read_back_at_assignment(fake_clock: FakeClock, ke
     """consumer/C:N4: after a restart a parked key does not run, whatever its type."""
     log, store = log_of(key, key, "other"), DurableParkStore()
     options = parking(store, key=lambda record: record.key)
-    await finite(log, fake_clock, **options).receive(Poisoned(0))
+    await finite(log, fake_clock, **options).run(Poisoned(0))
     for each in (key, "other"):
         log.produce("t", b"", key=each)
-    await finite(log, fake_clock, **options).receive(again := Recorder())
+    await finite(log, fake_clock, **options).run(again := Recorder())
     assert again.offsets == [4]
     async with running(log, fake_clock, again, **options) as consumer:
         assert consumer.parked == (key,)

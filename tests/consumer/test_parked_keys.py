@@ -9,23 +9,20 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from park_help import DurableParkStore, parking
 
-from sluicegate import ConfigError, NoSuchKey, SluicegateWarning
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource, Unparked
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Nak, Terminate
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate import ConfigError, Consumer, Nak, Terminate
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Position, Unparked
+from sluicegate.errors import NoSuchKey, SluicegateWarning
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from sluicegate._core.source import SourceRecord
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
+    from sluicegate.consumer import SourceRecord
 
 
 async def test_a_poison_message_parks_its_key_and_the_others_flow(fake_clock: FakeClock) -> None:
     """consumer/C:N4: later records of the key follow in order, and positions advance."""
     log, handler, store = log_of(*"aabaca"), Poisoned(0), DurableParkStore()
-    report = await finite(log, fake_clock, **parking(store)).receive(handler)
+    report = await finite(log, fake_clock, **parking(store)).run(handler)
     assert handler.offsets == [0, 2, 4]
     assert store.offsets() == [0, 1, 3, 5]
     assert log.positions[P0] == Position(6)
@@ -44,7 +41,7 @@ async def test_a_parked_message_tells_its_attempts(fake_clock: FakeClock) -> Non
     async def handle(message: Message) -> Nak:
         return Nak(0.1)
 
-    await finite(log_of("a"), fake_clock, **parking(store)).receive(handle)
+    await finite(log_of("a"), fake_clock, **parking(store)).run(handle)
     (record,) = await store.first("billing", "t/0 a", 1)
     assert (record.attempts, record.error_type) == (5, "TransientError")
 
@@ -85,7 +82,7 @@ async def test_a_message_that_was_passed_is_parked_when_its_backoff_ends(
 
 async def test_a_record_without_a_usable_key_is_parked_alone(fake_clock: FakeClock) -> None:
     log, store = MemoryLog(records([[], "a", "a"])), DurableParkStore()
-    await finite(log, fake_clock, **parking(store)).receive(handler := Recorder())
+    await finite(log, fake_clock, **parking(store)).run(handler := Recorder())
     assert handler.offsets == [1, 2]
     async with running(log, fake_clock, handler, **parking(store)) as consumer:
         (key,) = consumer.parked
@@ -103,7 +100,7 @@ async def test_a_record_without_a_usable_size_does_not_park_its_key(fake_clock: 
 
     options = parking(store, size_of=size_of)
     for _ in range(2):
-        await finite(log, fake_clock, **options).receive(handler)
+        await finite(log, fake_clock, **options).run(handler)
         log.produce("t", b"", key="a")
     assert handler.offsets == [1, 2]
 
@@ -111,9 +108,9 @@ async def test_a_record_without_a_usable_size_does_not_park_its_key(fake_clock: 
 async def test_nothing_is_parked_twice_after_a_crash(fake_clock: FakeClock) -> None:
     """consumer/C:N4: a record that was parked but not committed is in the store once."""
     log, store = log_of(*"aab"), DurableParkStore()
-    await finite(log, fake_clock, **parking(store)).receive(Poisoned(0))
+    await finite(log, fake_clock, **parking(store)).run(Poisoned(0))
     log.positions.clear()
-    await finite(log, fake_clock, **parking(store)).receive(again := Recorder())
+    await finite(log, fake_clock, **parking(store)).run(again := Recorder())
     assert again.offsets == [2]
     assert store.offsets() == [0, 1]
     assert log.positions[P0] == Position(3)

@@ -176,7 +176,7 @@ async def test_metrics_are_served_beside_the_probes(
     monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue())  # type: ignore[no-untyped-call]
     Counter("jobs", "Jobs.", registry=CollectorRegistry()).inc()  # of any process
     assert "jobs_total 1.0\n" in (await get(app, "/metrics")).text
-    monkeypatch.setattr("sluicegate.consumer.probe_app.find_spec", lambda _: None)
+    monkeypatch.setattr("sluicegate.consumer.operating.probes.find_spec", lambda _: None)
     response = await get(app, "/metrics")
     assert response.status_code == 501
     assert 'pip install "sluicegate[prometheus]"' in response.text

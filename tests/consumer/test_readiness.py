@@ -11,12 +11,12 @@ from watch_help import Gate, running
 
 from sluicegate import ClosedError
 from sluicegate.consumer import Consumer, MemoryLog, MemorySource
-from sluicegate.consumer.health import Heartbeat
+from sluicegate.consumer.operating.health import Heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sluicegate._core.source import TopicPartition
+    from sluicegate.consumer import TopicPartition
     from sluicegate.testing import FakeClock
 
 
@@ -128,7 +128,7 @@ class Blocked(asyncio.SelectorEventLoop):
 async def test_a_blocked_event_loop_is_not_alive(fake_clock: FakeClock) -> None:
     """consumer/C:B4: as seen by another thread."""
     async with running(fake_clock, log_of("a"), Gate()) as consumer:
-        heart, loop = consumer._open().views.sampler.heart, Blocked()
+        heart, loop = consumer._open().sampler.heart, Blocked()
         heart.begin(loop)
         loop.now += 29.0
         assert consumer.alive

@@ -22,8 +22,7 @@ from register_help import (
 )
 
 from sluicegate import Message, Nak
-from sluicegate._core.source import Record
-from sluicegate.consumer import Envelope, HandlerRegister, NoHandlerError
+from sluicegate.consumer import Envelope, HandlerRegister, NoHandlerError, Record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -8,8 +8,7 @@ import pytest
 from consuming import consume
 from register_help import ONE, Cancelled, Placed, Shipped, just_place, typed
 
-from sluicegate._core.source import Record
-from sluicegate.consumer import DecodeError, HandlerRegister
+from sluicegate.consumer import DecodeError, HandlerRegister, Record
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

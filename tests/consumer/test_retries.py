@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.consumer.retries import RetryHeap
+from sluicegate.consumer.lanes.schedule import RetryHeap
 
 
 def test_entries_come_when_they_are_due() -> None:

@@ -11,19 +11,19 @@ import pytest
 from consumer_help import P0, Recorder, finite, log_of
 
 from sluicegate import (
+    Backoff,
     ConfigError,
     PermanentError,
     ThrottledError,
     TransientError,
     UnavailableError,
 )
-from sluicegate._core.source import Position
-from sluicegate.consumer import DoublingBackoff, FullJitter, Nak, RetryPolicy
+from sluicegate.consumer import Nak, Position, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 
@@ -69,10 +69,10 @@ async def test_the_delays_double_up_to_the_longest(
     """consumer/O23, O-T19, consumer/C:F1: base * 2 ** (n - 1), up to the maximum, with full
     jitter.
     """
-    backoff = FullJitter(DoublingBackoff(first=0.1, longest=0.5), Fixed(share))
+    backoff = Backoff(base=0.1, longest=0.5, rng=Fixed(share))
     handler = Failing(fake_clock, TransientError("down"))
     retry = RetryPolicy(attempts=6, backoff=backoff)
-    report = await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
+    report = await finite(log_of("a"), fake_clock, retry=retry).run(handler)
     assert waits(handler.times) == expected
     assert [attempt for _, attempt in handler.tries] == [1, 2, 3, 4, 5, 6]
     assert report.counts.naks == 6
@@ -88,7 +88,7 @@ async def test_the_class_of_the_error_decides_about_the_attempts(
     fake_clock: FakeClock, error: BaseException, tries: int
 ) -> None:
     """consumer/O23, O-T19, consumer/C:F1: the attempts depend on the class of the exception."""
-    report = await finite(log_of("a"), fake_clock).receive(handler := Failing(fake_clock, error))
+    report = await finite(log_of("a"), fake_clock).run(handler := Failing(fake_clock, error))
     assert len(handler.tries) == tries
     assert report.blocked[0].error is error
 
@@ -104,7 +104,7 @@ async def test_later_messages_of_the_key_wait_or_pass(fake_clock: FakeClock, on_
 
     retry = RetryPolicy(attempts=3)
     consumer = finite(log, fake_clock, on_nak=on_nak, retry=retry, poison="skip")
-    report = await consumer.receive(handle)
+    report = await consumer.run(handle)
     assert handled == ([0, 2, 0, 0, 1] if on_nak == "block" else [0, 2, 1, 0, 0])
     assert report.counts.terminated == 1
     assert log.positions[P0] == Position(3)
@@ -114,7 +114,7 @@ async def test_an_outage_uses_up_no_attempt(fake_clock: FakeClock) -> None:
     """consumer/C:F1: refused, throttled and unreachable destinations are not the message's fault."""
     errors = [UnavailableError("down")] * 20 + [TransientError("x")]
     handler = Failing(fake_clock, *errors)
-    await finite(log_of("a"), fake_clock, retry=RetryPolicy(attempts=2)).receive(handler)
+    await finite(log_of("a"), fake_clock, retry=RetryPolicy(attempts=2)).run(handler)
     assert len(handler.tries) == 22
 
 
@@ -129,7 +129,7 @@ async def test_a_nak_may_have_a_delay_of_its_own(
         times.append(fake_clock.now())
         return Nak(delay) if message.attempt == 1 else None
 
-    await finite(log_of("a"), fake_clock).receive(handle)
+    await finite(log_of("a"), fake_clock).run(handle)
     assert waits(times) == [7.0]
 
 
@@ -147,30 +147,31 @@ async def test_an_outage_ends_after_give_up_after(
     """batcher/B47: in seconds or as a `timedelta`; a wait that would exceed the limit is not
     started.
     """
-    retry = RetryPolicy(give_up_after=limit, backoff=DoublingBackoff(first=4.0, longest=4.0))
+    retry = RetryPolicy(give_up_after=limit, backoff=Backoff(base=4.0, longest=4.0, jitter="none"))
     handler = Failing(fake_clock, UnavailableError("down"))
-    report = await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
+    report = await finite(log_of("a"), fake_clock, retry=retry).run(handler)
     assert handler.times == [0.0, 4.0, 8.0]
     assert len(report.blocked) == 1
 
 
-@pytest.mark.parametrize("arguments", [{"first": -1.0}, {"longest": "30"}])
+@pytest.mark.parametrize("arguments", [{"base": -1.0}, {"longest": "30"}])
 def test_a_bad_backoff_is_refused(arguments: dict[str, Any]) -> None:
     """B-T30: when it is created."""
     with pytest.raises(
-        ConfigError, match=r"(first=-1\.0|longest='30'): must be at least 0 seconds"
+        ConfigError,
+        match=r"(base=-1\.0: must be at least 0|longest='30': must be more than 0) seconds",
     ):
-        DoublingBackoff(**arguments)
+        Backoff(**arguments, jitter="none")
 
 
 async def test_max_seconds_does_not_count_outages(fake_clock: FakeClock) -> None:
     """Two failures with an outage of 40 s between them count as 8 s."""
     bad, down = TransientError("x"), UnavailableError("down")
     retry = RetryPolicy(
-        attempts=99, max_seconds=10.0, backoff=DoublingBackoff(first=4.0, longest=4.0)
+        attempts=99, max_seconds=10.0, backoff=Backoff(base=4.0, longest=4.0, jitter="none")
     )
     handler = Failing(fake_clock, bad, *[down] * 10, bad, bad, bad)
-    await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
+    await finite(log_of("a"), fake_clock, retry=retry).run(handler)
     assert handler.times == [4.0 * each for each in range(13)]
 
 
@@ -178,14 +179,14 @@ async def test_a_wait_that_the_destination_requested_is_kept(fake_clock: FakeClo
     errors = ThrottledError("slow down", retry_after=7.0), TransientError("x")
     handler = Failing(fake_clock, *errors)
     retry = RetryPolicy(attempts=1)
-    await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
+    await finite(log_of("a"), fake_clock, retry=retry).run(handler)
     assert waits(handler.times) == [7.0]
 
 
 async def test_attempts_begin_again_in_another_process(fake_clock: FakeClock) -> None:
     """O-T19, consumer/C:F1: the position in a log contains no attempts."""
     log = log_of("a")
-    await finite(log, fake_clock).receive(Failing(fake_clock, TransientError("x")))
+    await finite(log, fake_clock).run(Failing(fake_clock, TransientError("x")))
     again = Recorder()
-    await finite(log, fake_clock).receive(again)
+    await finite(log, fake_clock).run(again)
     assert [message.attempt for message in again.handled] == [1]

@@ -13,9 +13,9 @@ import pytest
 from consumer_help import P0
 
 from sluicegate._core.order.lanes import Lanes
-from sluicegate._core.source import Position, Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, offset_map
-from sluicegate.consumer.claim import Claim
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position, Record
+from sluicegate.consumer.progress import offset_map
+from sluicegate.consumer.progress.claim import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,12 +78,12 @@ def test_a_record_settled_behind_a_stuck_one_costs_its_claim_a_byte(count: int) 
     claim = Claim(P0, 1, Position(0), Lanes(), cast("Any", None))
     with growth() as grown:
         claim.tracker.admit(0, count - 1, count)
-    assert all(map(claim.settled, range(1, count)))
+    assert all(map(claim.settle, range(1, count)))
     position, text = claim.snapshot()
     assert grown.bytes < 10_000 + count
     assert claim.tracker.span == count
     assert position == 0
     assert offset_map.decode(0, text) == [(1, count)]
-    assert claim.settled(0)
+    assert claim.settle(0)
     assert claim.snapshot() == Position(count)
     assert claim.tracker.span == 0

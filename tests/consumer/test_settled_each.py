@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.consumer.tracker import Tracker
+from sluicegate.consumer.progress.tracker import Tracker
 
 
 def test_what_was_settled_is_told_once_and_out_of_order() -> None:

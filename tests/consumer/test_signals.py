@@ -29,7 +29,7 @@ PROGRAM = """
 import asyncio, math, sys
 import sluicegate
 from sluicegate._core.clock import LOOP_CLOCK, wait_until
-from sluicegate._core.source import Record
+from sluicegate.consumer import Record
 from sluicegate.consumer import MemoryLog, MemorySource
 
 log = MemoryLog([Record("t", 0, offset, key) for offset, key in enumerate("aab")])
@@ -51,9 +51,9 @@ async def main():
 
 async def tell(consumer):
     await consumer.wait_ready()
-    ending = consumer._open().ending
-    await wait_until(LOOP_CLOCK, math.inf, ending.signal)
-    assert ending.is_begun
+    run = consumer._open()
+    await wait_until(LOOP_CLOCK, math.inf, run.ending)
+    assert run.is_ending
     print("draining", flush=True)
 
 try:

@@ -12,16 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watch_help import Gate, running
 
-from sluicegate._core.source import Record
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.results import Nak
-from sluicegate.consumer.stalls import StallDetector
+from sluicegate import Nak
+from sluicegate.consumer import MemoryLog, MemorySource, Record
+from sluicegate.consumer.operating.stats import StallDetector
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sluicegate._core.source import SourceClaim
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
+    from sluicegate.consumer import SourceClaim
     from sluicegate.testing import FakeClock
 
 

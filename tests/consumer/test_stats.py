@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from watch_help import Gate, running
 
 from sluicegate import ClosedError
-from sluicegate._core.source import Position
 from sluicegate.consumer import (
     Consumer,
     InFlight,
     MemoryLog,
     MemorySource,
     Nak,
+    Position,
     Terminate,
     ToDeadLetter,
-    offset_map,
 )
-from sluicegate.consumer.tracker import Tracker
+from sluicegate.consumer.progress import offset_map
+from sluicegate.consumer.progress.tracker import Tracker
 
 if TYPE_CHECKING:
     from sluicegate.consumer import ConsumerStats, Message
@@ -46,7 +46,7 @@ async def test_a_snapshot_has_levels_counts_and_positions(fake_clock: FakeClock)
             bytes=6,
             ready=0,
             running=2,
-            errands=0,
+            writing=0,
             manual=0,
             backing_off=1,
             blocked=1,

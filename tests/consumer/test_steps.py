@@ -11,9 +11,7 @@ import pytest
 from consuming import consume, consume_batches, records
 from watch_help import running
 
-from sluicegate import ConfigError
-from sluicegate._core.errors import PermanentError, UnavailableError
-from sluicegate._core.source import Record
+from sluicegate import ConfigError, PermanentError, UnavailableError
 from sluicegate.consumer import (
     Ack,
     Consumer,
@@ -21,6 +19,7 @@ from sluicegate.consumer import (
     MemoryLog,
     MemorySource,
     Nak,
+    Record,
     SchemaError,
     Skip,
     Terminate,
@@ -34,7 +33,7 @@ from sluicegate.consumer import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 

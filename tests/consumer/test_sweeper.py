@@ -14,26 +14,24 @@ import pytest
 from consuming import PROMPT, consume, records
 from watch_help import running
 
-from sluicegate import Batcher, RetryPolicy, flow
-from sluicegate._core.errors import StoppedError
-from sluicegate._core.retry_policy import DoublingBackoff
-from sluicegate._core.source import SourceTraits
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.handler_clock import HandlerClock
-from sluicegate.consumer.results import Ack, HandlerTimeout
-from sluicegate.consumer.wait_reason import WaitReason
-from sluicegate.consumer.workers import Slot
+from sluicegate import Ack, Backoff, Batcher, Consumer, RetryPolicy, flow
+from sluicegate.consumer import HandlerTimeout, MemoryLog, MemorySource, SourceTraits
+from sluicegate.consumer.handling.timeouts import HandlerClock
+from sluicegate.consumer.handling.workers import Slot
+from sluicegate.consumer.operating.report import WaitReason
+from sluicegate.errors import StoppedError
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate._core.clock import TimerHandle
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
+    from sluicegate.batcher import TimerHandle
     from sluicegate.testing import FakeClock
 
-AT_ONCE = RetryPolicy(attempts=4, unlisted_attempts=4, backoff=DoublingBackoff(1e-6, 1e-6))
+AT_ONCE = RetryPolicy(
+    attempts=4, unlisted_attempts=4, backoff=Backoff(base=1e-06, longest=1e-06, jitter="none")
+)
 
 
 # -- timeouts --------------------------------------------------------------------------------------
@@ -258,7 +256,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_and_harms_no_other(
 
     log = MemoryLog(records(("a", b"blocks"), ("b", b"other")))
     source = MemorySource(log, ends=True, clock=clock)
-    report = await Consumer(source, clock=clock, timeout=1.0, retry=PROMPT).receive(handle)
+    report = await Consumer(source, clock=clock, timeout=1.0, retry=PROMPT).run(handle)
     assert (report.counts.acked, report.counts.naks) == (2, 0)
     warnings = [
         record.getMessage() for record in caplog.records if "blocked" in record.getMessage()
@@ -295,8 +293,8 @@ async def test_a_handler_that_begins_and_ends_in_the_blocked_time_is_named_first
     source = MemorySource(log, ends=True, clock=clock)
     batcher = Batcher(MemorySink[object](), clock=clock)
     ways: dict[str, Callable[[], Any]] = {
-        "run": lambda: Consumer(source, clock=clock).receive(handle),
-        "run_batch": lambda: Consumer(source, clock=clock).receive_batch(handle_batch, size=1),
+        "run": lambda: Consumer(source, clock=clock).run(handle),
+        "run_batch": lambda: Consumer(source, clock=clock).run_batch(handle_batch, size=1),
         "flow.pipe": lambda: flow.pipe(source, batcher, transform).run(),
     }
     await ways[kind]()
@@ -318,7 +316,7 @@ async def test_many_messages_are_not_all_named(
 
     log = MemoryLog(records(*((place, b"") for place in range(20))))
     source = MemorySource(log, ends=True, clock=clock)
-    await Consumer(source, clock=clock).receive(handle)
+    await Consumer(source, clock=clock).run(handle)
     (warning,) = [
         record.getMessage() for record in caplog.records if "blocked" in record.getMessage()
     ]
@@ -345,9 +343,9 @@ async def test_held_records_are_extended_at_the_source(
         if message.value == b"fails" and message.attempt == 1:
             raise ValueError
 
-    retry = RetryPolicy(backoff=DoublingBackoff(8.0, 8.0))
+    retry = RetryPolicy(backoff=Backoff(base=8.0, longest=8.0, jitter="none"))
     consumer = Consumer(source, clock=fake_clock, retry=retry, max_in_flight_bytes=100)
-    report = await consumer.receive(handle)
+    report = await consumer.run(handle)
     assert report.counts.acked == 4
     assert bool(source.redelivered) is not extends
 
@@ -390,7 +388,7 @@ async def test_a_source_that_cannot_extend_is_reported_and_no_handler_fails(
         message.in_progress()
         await asyncio.sleep(1.5)
 
-    report = await Consumer(source, clock=fake_clock).receive(handle)
+    report = await Consumer(source, clock=fake_clock).run(handle)
     assert (report.counts.acked, report.counts.naks) == (1, 0)
     assert [record.getMessage().count("ConnectionError: gone") for record in caplog.records] == [
         1,

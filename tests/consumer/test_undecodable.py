@@ -10,16 +10,22 @@ import pytest
 from consumer_help import P0, log_of, running
 from park_help import DurableParkStore, parking
 
-from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, UndecodableRecord, Unparked
+from sluicegate.consumer import (
+    Consumer,
+    MemoryLog,
+    MemorySource,
+    Position,
+    UndecodableRecord,
+    Unparked,
+)
 from sluicegate.consumer.jobs import JobScheduler
-from sluicegate.letters.source_items import NoSourceRecordError, record_of_item
+from sluicegate.letters.items import NoSourceRecordError, record_of_item
 from sluicegate.testing import FakeSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 BAD = {2, 5, 7}

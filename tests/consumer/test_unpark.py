@@ -12,15 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from park_help import DurableParkStore, parking
 
-from sluicegate import ConfigError, NoSuchKey
-from sluicegate._core.source import Position, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource, Unparked
-from sluicegate.consumer.consumer import Consumer
-from sluicegate.consumer.results import Nak, PoisonError, Terminate, ToDeadLetter
+from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
+from sluicegate.consumer import (
+    MemoryLog,
+    MemorySource,
+    PoisonError,
+    Position,
+    TopicPartition,
+    Unparked,
+)
+from sluicegate.errors import NoSuchKey
 from sluicegate.testing import FakeClock, FakeSink
 
 if TYPE_CHECKING:
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
 
 
 async def test_unpark_replays_in_order_before_new_records(fake_clock: FakeClock) -> None:
@@ -197,7 +202,7 @@ async def test_a_cancelled_unpark_keeps_the_rest_parked(fake_clock: FakeClock) -
 
 async def test_unpark_waits_until_the_parked_keys_are_known(fake_clock: FakeClock) -> None:
     log, store, handler = log_of("a"), DurableParkStore(), Poisoned(0)
-    await finite(log, fake_clock, **parking(store)).receive(handler)
+    await finite(log, fake_clock, **parking(store)).run(handler)
     handler.bad, store.is_down = set(), True
     consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, **parking(store))
     async with consumer, asyncio.TaskGroup() as tasks:
@@ -251,7 +256,7 @@ def check_order(keys: list[str], bad: set[int], unparks: list[tuple[str, bool]])
     async def program() -> None:
         for key, is_restart in [*unparks, *[(key, True) for key in "abc" * 7]]:
             if is_restart:
-                await finite(log, clock, **parking(store)).receive(handle)
+                await finite(log, clock, **parking(store)).run(handle)
             async with running(log, clock, handle, **parking(store)) as consumer:
                 if key in consumer.parked:
                     log.produce("t", b"", key=key)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate import ConfigError
-from sluicegate.consumer.window import Window
+from sluicegate.consumer.lanes.window import REFILL, Window
 
 
 def test_messages_bound_the_room() -> None:
@@ -49,7 +49,7 @@ def test_fetching_resumes_below_the_refill_level_of_both_measures() -> None:
 
 
 def test_a_window_of_one_message_resumes_when_it_is_empty() -> None:
-    window = Window(1, 1, refill_below=0.5)
+    window = Window(1, 1)
     window.take(1, 1)
     assert (window.is_full, window.has_resumed) == (True, False)
     window.give(1, 1)
@@ -117,15 +117,12 @@ def test_less_than_nothing_cannot_be_taken(messages: int, size: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ((0, 1, 0.5), "max_messages"),
-        ((1, 0, 0.5), "max_bytes"),
-        ((1, 1, 0.0), "refill_below"),
-        ((1, 1, 1.1), "refill_below"),
-        ((1.5, 1, 1.0), "max_messages"),
-        ((1, 1, float("nan")), "refill_below"),
+        ((0, 1), "max_messages"),
+        ((1, 0), "max_bytes"),
+        ((1.5, 1), "max_messages"),
     ],
 )
-def test_a_bad_bound_is_refused(arguments: tuple[int, int, float], name: str) -> None:
+def test_a_bad_bound_is_refused(arguments: tuple[int, int], name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}="):
         Window(*arguments)
 
@@ -134,14 +131,13 @@ def test_a_bad_bound_is_refused(arguments: tuple[int, int, float], name: str) ->
 @given(
     max_messages=st.integers(1, 8),
     max_bytes=st.integers(1, 50),
-    level=st.sampled_from([0.01, 0.5, 0.75, 1.0]),
     moves=st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=60),
 )
 def test_a_window_agrees_with_a_list_of_records(
-    max_messages: int, max_bytes: int, level: float, moves: list[tuple[bool, int]]
+    max_messages: int, max_bytes: int, moves: list[tuple[bool, int]]
 ) -> None:
     """consumer/C:B1: records that fit are accepted, and released records make room."""
-    window = Window(max_messages, max_bytes, level)
+    window = Window(max_messages, max_bytes)
     inside: list[int] = []
     for arrives, number in moves:
         if arrives and window.fits(number):
@@ -156,6 +152,6 @@ def test_a_window_agrees_with_a_list_of_records(
         full = bool(inside) and (len(inside) >= max_messages or held >= max_bytes)
         assert window.is_full is full
         assert window.room == (0 if full else max_messages - len(inside))
-        low = len(inside) < level * max_messages and held < level * max_bytes
+        low = len(inside) < REFILL * max_messages and held < REFILL * max_bytes
         assert window.has_resumed is (low or not inside)
         assert not (full and window.has_resumed)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from consumer_help import P0, log_of
 
+from sluicegate import Consumer
 from sluicegate.consumer import MemorySource
-from sluicegate.consumer.consumer import Consumer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from sluicegate import Message
     from sluicegate.consumer import MemoryLog
-    from sluicegate.consumer.message import Message
-    from sluicegate.consumer.wait_reason import WaitCause
+    from sluicegate.consumer.operating.report import WaitCause
     from sluicegate.testing import FakeClock
 
 NEVER = 1e6

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sluicegate._core.threads import AbandonableThreads
+from sluicegate._core.runtime.threads import AbandonableThreads
 
 
 def test_calls_run_and_their_errors_are_delivered() -> None:

@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate._core.agenda import Agenda
+from sluicegate.batcher.gathering.turns import Agenda
 
 
 def test_the_earliest_is_first_and_stays_until_it_is_dropped() -> None:

@@ -15,14 +15,14 @@ from sluicegate import (  # noqa: E402
     Batch,
     Capabilities,
     DeadLetter,
-    KeyStopped,
     PermanentError,
     Retry,
-    Router,
     send,
     stack,
 )
-from sluicegate._core.arrow_rows import UnreadableRows  # noqa: E402
+from sluicegate._core.arrow import UnreadableRows  # noqa: E402
+from sluicegate.errors import KeyStopped  # noqa: E402
+from sluicegate.sinks import Router  # noqa: E402
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

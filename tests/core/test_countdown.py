@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluicegate._core.runtime.countdown import Countdown
+from sluicegate.batcher.drain import Countdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

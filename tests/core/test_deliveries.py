@@ -15,7 +15,6 @@ from sluicegate import (
     Batch,
     Outcome,
     PermanentError,
-    ResultMismatch,
     RowBatch,
     TransientError,
     UnknownOutcomeError,
@@ -23,6 +22,7 @@ from sluicegate import (
     send,
 )
 from sluicegate._core.outcome import worst
+from sluicegate.errors import ResultMismatch
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate._core.error_groups import by_error
+from sluicegate._core.classify import by_error
 
 
 @dataclass(eq=True)

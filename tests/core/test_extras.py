@@ -29,10 +29,10 @@ IMPORTED_AS = {
     "opentelemetry-api": "opentelemetry",
 }
 HOMES: dict[str, tuple[str, ...]] = {
-    "_core/values/compression.py": ("files", "http"),
+    "_core/values/encoding.py": ("files", "http"),
     "cli/tune": ("tune",),
     "clickhouse": ("clickhouse",),
-    "consumer/probe_server.py": ("probes",),
+    "consumer/operating/probes.py": ("probes",),
     "files": ("files",),
     "files/source/parquet_rows.py": ("parquet",),
     "http": ("http",),
@@ -47,21 +47,20 @@ HOMES: dict[str, tuple[str, ...]] = {
     "objects/sink/tables.py": ("parquet",),
     "postgres": ("postgres",),
     "postgres/metrics": ("prometheus",),
-    "postgres/queues/jobs/slots.py": ("blake3",),
+    "postgres/queues/ring.py": ("blake3",),
     "postgres/server.py": ("testing",),
     "redis": ("redis",),
     "spark": ("spark",),
-    "spark/commands": ("pipeline",),
+    "spark/commands.py": ("pipeline",),
     "spark/pipeline": ("pipeline",),
     "sql": ("sql",),
     "telemetry": ("prometheus",),
-    "telemetry/consumer_otel.py": ("otel",),
     "telemetry/consumer_tracing.py": ("otel",),
-    "telemetry/otel_metrics.py": ("otel",),
+    "telemetry/otel.py": ("otel",),
     "telemetry/tracing.py": ("otel",),
     "testing": ("testing",),
-    "testing/load/plot.py": ("tune",),
-    "testing/servers/processes.py": ("testing",),
+    "testing/load.py": ("tune",),
+    "testing/servers/guard.py": ("testing",),
 }
 """The extras of a module, or of all modules in a folder: each of them must provide its imports."""
 WITH_ITS_DATA = {
@@ -71,10 +70,9 @@ WITH_ITS_DATA = {
 }
 """Columns arrive as Arrow arrays, so users of these modules have these packages."""
 LOOKED_FOR = {
-    "consumer/probe_app.py",
+    "consumer/operating/probes.py",
     "files/sink/sink.py",
     "files/source/forms.py",
-    "telemetry/prometheus.py",
 }
 """Modules that only check whether a package is installed."""
 NOT_IMPORTED = {

@@ -15,28 +15,27 @@ from hypothesis import strategies as st
 from sluicegate import (
     Batch,
     Batcher,
-    CircuitOpenError,
     ErrorClass,
     Limits,
     Outcome,
     PermanentError,
     Retry,
     RowBatch,
-    StoppedError,
     TransientError,
     UnknownOutcomeError,
     send,
     stack,
 )
-from sluicegate._core.causes import distinct
+from sluicegate._core.classify import distinct
 from sluicegate._core.delivery.delivery import Delivery
-from sluicegate._core.delivery.tries import Tries
+from sluicegate._core.delivery.states import Tries
+from sluicegate.errors import CircuitOpenError, StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import FrameType
 
-    from sluicegate._core.condition import Condition
+    from sluicegate._core.delivery.host import Condition
     from sluicegate.testing import FakeClock
 
 

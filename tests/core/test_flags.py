@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.surface import PUBLIC, signature
 
-from sluicegate import ConfigError, Metrics, Retry, Tracing
+from sluicegate import Backoff, ConfigError, Retry
 from sluicegate.clickhouse import ClickHouseSink
-from sluicegate.consumer import FullJitter, MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
 from sluicegate.files import FileSink, FileSource
 from sluicegate.http import HttpSink
@@ -23,9 +23,7 @@ from sluicegate.objects import ObjectSink, ParquetSink
 from sluicegate.postgres import (
     JobAdmin,
     LaneAdmin,
-    PostgresQueueSink,
     PostgresQueueSource,
-    PostgresStreamSink,
     PostgresStreamSource,
     QueueAdmin,
     QueueSettings,
@@ -39,11 +37,12 @@ from sluicegate.postgres import (
 from sluicegate.redis import RedisSink
 from sluicegate.telemetry import (
     ConsumerTracing,
+    Metrics,
     OpenTelemetryConsumerObserver,
     PrometheusConsumerObserver,
     PrometheusObserver,
+    Tracing,
 )
-from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,10 +62,8 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     ),
     "ClickHouseSink.deduplicate": lambda on: ClickHouseSink("http://h", table="t", deduplicate=on),
     "ConsumerTracing.as_child": lambda on: ConsumerTracing(as_child=on),
-    "FakeClock.autojump": lambda on: FakeClock(autojump=on),
     "FileSink.per_process": lambda on: FileSink("events.ndjson", per_process=on),
     "FileSource.ends": lambda on: FileSource("events.ndjson", ends=on),
-    "FileSource.follow": lambda on: FileSource("events.ndjson", follow=on),
     "HttpSink.idempotent": lambda on: HttpSink("http://h", idempotent=on),
     "ItemBatcher.debug": lambda on: ItemBatcher(write, max_batch_size=5, debug=on),
     "JetStreamSource.create": lambda on: JetStreamSource("O", servers="n", durable="d", create=on),
@@ -86,11 +83,7 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     "ParquetSink.manifest": lambda on: ParquetSink(
         "file:///tmp/objects", schema={"id": "int64"}, manifest=on
     ),
-    "PostgresQueueSink.notify": lambda on: PostgresQueueSink(DSN, queue="q", notify=on),
     "PostgresQueueSource.ends": lambda on: PostgresQueueSource(DSN, queue="q", ends=on),
-    "PostgresStreamSink.notify": lambda on: PostgresStreamSink(
-        DSN, stream="s", type="t", data="d", notify=on
-    ),
     "PostgresStreamSource.ends": lambda on: PostgresStreamSource(DSN, subscription="s", ends=on),
     "PrometheusConsumerObserver.durations": lambda on: PrometheusConsumerObserver(durations=on),
     "PrometheusConsumerObserver.exemplars": lambda on: PrometheusConsumerObserver(exemplars=on),
@@ -166,8 +159,6 @@ def test_every_switch_of_a_constructor_is_listed() -> None:
     assert found - MADE_BY_THE_LIBRARY == {*CONSTRUCTORS}
 
 
-def test_a_jitter_takes_a_backoff_and_a_source_of_randomness() -> None:
-    with pytest.raises(ConfigError, match=r"backoff=0.5: must return the wait in seconds"):
-        FullJitter(backoff=cast("Any", 0.5))
-    with pytest.raises(ConfigError, match=r"random=7: must be a random.Random"):
-        FullJitter(random=cast("Any", 7))
+def test_a_backoff_takes_a_source_of_randomness() -> None:
+    with pytest.raises(ConfigError, match=r"rng=7: must be a random.Random"):
+        Backoff(rng=cast("Any", 7))

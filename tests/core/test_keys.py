@@ -8,7 +8,7 @@ from enum import Enum, IntEnum, StrEnum
 
 import pytest
 
-from sluicegate._core.order.keys import identity, key_of, shown, text_of
+from sluicegate._core.order.keys import identity, key_of, key_text, shown
 
 
 class Colour(Enum):
@@ -76,8 +76,8 @@ def test_what_cannot_be_a_key_is_refused(key: object) -> None:
 def test_no_two_keys_have_the_same_text() -> None:
     """A dead letter names its item's key in this form, and a command searches for it."""
     keys = [*APART, "acme/42", ":1", "::1", ":None", "", "a\nb", "a\0b", "\ud800"]
-    assert len({text_of(key) for key in keys}) == len(keys)
-    assert [text_of(key) for key in ("acme/42", "", 42, ("ann", 7), ":x", "a\nb")] == [
+    assert len({key_text(key) for key in keys}) == len(keys)
+    assert [key_text(key) for key in ("acme/42", "", 42, ("ann", 7), ":x", "a\nb")] == [
         "acme/42",
         "",
         ":42",
@@ -91,8 +91,8 @@ def test_no_two_keys_have_the_same_text() -> None:
     "key", ["acme/42", ":1", "a\0b", 42, True, 1.5, None, b"x", ("ann", (7, b"")), ()], ids=repr
 )
 def test_a_key_of_plain_values_can_be_read_back(key: object) -> None:
-    assert key_of(text_of(key)) == key
-    assert type(key_of(text_of(key))) is type(key)
+    assert key_of(key_text(key)) == key
+    assert type(key_of(key_text(key))) is type(key)
 
 
 @pytest.mark.parametrize("text", [":[1]", ":<Colour.RED: 1>", ":", ":Decimal('1')"])

@@ -11,16 +11,8 @@ from typing import Any
 
 import pytest
 
-from sluicegate import (
-    Batch,
-    Outcome,
-    PermanentError,
-    ResultMismatch,
-    RowBatch,
-    TransientError,
-    WriteResult,
-    send,
-)
+from sluicegate import Batch, Outcome, PermanentError, RowBatch, TransientError, WriteResult, send
+from sluicegate.errors import ResultMismatch
 from sluicegate.retry import Backoff, Retry
 from sluicegate.testing import FakeClock
 
@@ -199,7 +191,7 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
 
 def _sealed(items: str) -> RowBatch[str]:
     """A batch as sealed by a batcher."""
-    from sluicegate._core.lineage import Lineage
+    from sluicegate._core.batch import Lineage
 
     return RowBatch(items, lineage=Lineage(sealed_at=1.0))
 

@@ -14,27 +14,17 @@ import cloudpickle
 import pytest
 from tests.conformance.table import sources
 
-from sluicegate import (
-    Batch,
-    Batcher,
-    ConfigError,
-    Consumer,
-    NotPicklableError,
-    Retry,
-    RowBatch,
-    Timeout,
-    send,
-    stack,
-)
+from sluicegate import Batch, Batcher, ConfigError, Consumer, Retry, RowBatch, Timeout, send, stack
 from sluicegate._core.decorator import WrappingSink
-from sluicegate._core.opening import Openable, only_user, opened
+from sluicegate._core.opening import only_user, opened
 from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
+from sluicegate.errors import NotPicklableError
 from sluicegate.files import FileSource
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 from sluicegate.nats import JetStreamSource
 from sluicegate.postgres import PostgresQueueSource, PostgresStreamSource
-from sluicegate.sinks import MemorySink
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.sinks import MemorySink, Openable
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sluicegate import KeyStopped, PermanentError, RowBatch, TransientError
+from sluicegate import ErrorClass, Outcome, PermanentError, RetryPolicy, RowBatch, TransientError
 from sluicegate._core.delivery.delivery import Delivery
-from sluicegate._core.errors import ErrorClass
-from sluicegate._core.order.prefix import held_back, leaders
-from sluicegate._core.outcome import Outcome
-from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate._core.order.left_out import held_back, leaders
+from sluicegate.errors import KeyStopped
 from sluicegate.retry.series import RetrySeries
 
 BAD = PermanentError("bad")

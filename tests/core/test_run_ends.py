@@ -19,14 +19,13 @@ from sluicegate import (
     ConfigError,
     Consumer,
     DrainTimeout,
-    ItemsFailed,
     Limits,
     PermanentError,
-    StoppedError,
     UnknownOutcomeError,
     flow,
 )
 from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.errors import ItemsFailed, StoppedError
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ async def main(code):
 for code, accept in ((0, ()), (None, ()), (3, ()), (0, ("rejected",))):
     try:
         sluicegate.run(main(code), accept=accept)
-    except sluicegate.ItemsFailed:
+    except sluicegate.errors.ItemsFailed:
         print("failed")
     except SystemExit as asked:
         print(asked.code)
@@ -283,7 +282,7 @@ def test_a_consumer_that_has_dead_lettered_an_event_answers_for_its_item() -> No
     """The batcher that it forwards to has a rejected item."""
     letters: MemorySink[Any] = MemorySink()
 
-    async def main() -> sluicegate.Tally:
+    async def main() -> sluicegate.batcher.Tally:
         async with Batcher(refuse_three, limits=Limits(max_items=1)) as batcher:
             consumer = Consumer(
                 records(),

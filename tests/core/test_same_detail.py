@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluicegate import Batch, Batcher, Outcome
-from sluicegate._core.same_detail import same_detail
-from sluicegate._core.tokens import token_of_batch
+from sluicegate._core.answer import same_detail
+from sluicegate._core.batch import token_of_batch
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluicegate import ConfigError, RowBatch
-from sluicegate._core.function_sink import as_sink
+from sluicegate._core.stacking import as_sink
 from sluicegate.cli import main
 from sluicegate.clickhouse import ClickHouseSink
 from sluicegate.http import ElasticsearchSink, HttpSink

@@ -66,7 +66,7 @@ def test_no_private_path_is_shown() -> None:
 
 
 def test_only_public_bases_are_shown() -> None:
-    private = '<code><span title="sluicegate.http.base.HttpBase">HttpBase</span></code>'
+    private = '<code><span title="sluicegate.http.client.HttpBase">HttpBase</span></code>'
     public = '<code><a class="autorefs" href="#sluicegate.SinkError">SinkError</a></code>'
     assert shown(f'<p class="doc doc-class-bases">\nBases: {private}</p>') == ""
     both = shown(f'<p class="doc doc-class-bases">\nBases: {private}, {public}</p>')

@@ -21,7 +21,7 @@ from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
 from sluicegate.consumer.jobs import EventContext, Incomplete, Interjector, JobScheduler
 from sluicegate.postgres import PostgresSink, install_streams
 from sluicegate.sinks import MemorySink
-from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -239,7 +239,7 @@ def test_watch_with_prometheus(
     collects.run(runner, given)
     assert given["metrics"]() == b""
     rules.run(runner, given, **{"/etc/prometheus": str(tmp_path)})
-    assert (tmp_path / "sluicegate.yml").read_text().startswith("# Rules for batchers")
+    assert (tmp_path / "sluicegate.yml").read_text().startswith("groups:\n# Rules for batchers")
 
 
 def test_why_is_it_stuck(runner: asyncio.Runner) -> None:

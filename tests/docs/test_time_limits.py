@@ -10,13 +10,12 @@ from typing import Any
 from sluicegate import sinks
 from sluicegate.http.config import TIMEOUT
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource, KafkaState
-from sluicegate.kafka.client.log_reader import PATIENCE
+from sluicegate.kafka.state.topic import PATIENCE
 from sluicegate.nats import JetStreamSource
-from sluicegate.nats.client.connection import CLOSE_SECONDS
-from sluicegate.nats.client.options import PING_INTERVAL, PINGS
+from sluicegate.nats.connection import CLOSE_SECONDS
 from sluicegate.nats.jetstream.channel import REQUEST_WITHIN
-from sluicegate.objects.letters import store as objects
-from sluicegate.objects.letters import turn as object_turn
+from sluicegate.nats.options import PING_INTERVAL, PINGS
+from sluicegate.objects import letters as objects
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
     PostgresEffects,
@@ -73,7 +72,7 @@ TESTED = {
     "JetStreamSource": ("tests/nats/jetstream/test_silent_connection.py", "JetStreamSource"),
     "KafkaSource": (READERS, "aiokafka"),
     "ConfluentKafkaSource": (READERS, "librdkafka"),
-    "KafkaState": ("tests/flow/state/test_kafka_state.py", "test_silent_connections"),
+    "KafkaState": ("tests/kafka/state/test_state.py", "test_silent_connections"),
     "PostgresAdvisoryLocks": (CLIENTS, "PostgresAdvisoryLocks"),
     "PostgresEffects": (CLIENTS, "PostgresEffects"),
     "PostgresParkStore": (CLIENTS, "PostgresParkStore"),
@@ -99,7 +98,7 @@ FIXED = {
     "SqlSink: opening": ANSWER_WITHIN,
     "JetStreamSource: a request": REQUEST_WITHIN,
     "sluicegate dlq: a request": objects.TIMEOUT,
-    "sluicegate dlq: a request about the lease; its release at the end": object_turn.ANSWER_WITHIN,
+    "sluicegate dlq: a request about the lease; its release at the end": objects.ANSWER_WITHIN,
 }
 TIMES = {"": 1, " / 1000": 0.001, ", three times": PATIENCE}
 

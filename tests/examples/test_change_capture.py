@@ -26,7 +26,7 @@ from sluicegate.postgres import install_streams
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedKafka
 
 KILLS = int(os.environ.get("SLUICEGATE_KILLS", "20"))

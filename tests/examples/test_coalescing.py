@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tests.examples.example import load, printed_on
 from tests.examples.snippets import snippet_on
 
-from sluicegate import Batch, Batcher, Combine, Limits, Retry, Timeout, WriteResult, stack
+from sluicegate import Batch, Batcher, Limits, Retry, Timeout, WriteResult, stack
+from sluicegate.sinks import Combine
 
 if TYPE_CHECKING:
     from pathlib import Path

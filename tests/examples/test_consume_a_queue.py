@@ -136,7 +136,7 @@ def test_an_effect_under_a_lease_that_was_lost_is_none(database: str) -> None:
                     if message.key == "ann":
                         consumer.stop()
 
-            await consumer.receive(handle)
+            await consumer.run(handle)
             return [row["cents"] for row in await pool.fetch("SELECT * FROM account ORDER BY name")]
 
     assert asyncio.run(run()) == [1000, 800]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     [
         ("tutorial/a-first-consumer.md", ["first_consumer", "charges"]),
         ("how-to/consume-in-order.md", ["consume_in_order"]),
-        ("how-to/retries-and-dead-letters.md", ["unblock", "retries"]),
+        ("how-to/retries-and-dead-letters.md", ["unblock", "retries", "limits_of_a_consumer"]),
     ],
 )
 async def test_the_page_shows_what_its_programs_print(

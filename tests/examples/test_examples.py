@@ -15,7 +15,7 @@ from tests.examples.example import EXAMPLES, load
 from tests.http.http_help import Reply, Request, serving
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedKafka, EmbeddedOpenSearch, EmbeddedPostgres, FakeClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "a-full-stack.md"

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.examples.example import DOCS, EXAMPLES, ROOT, printed_on
 
-from sluicegate.testing.servers.require import EmbeddedUnavailable, there_or_skip
+from sluicegate.testing import EmbeddedUnavailable
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -65,7 +65,7 @@ def test_the_sources_of_the_page_can_be_made(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_keys_of_the_table() -> None:
     rows = re.findall(r"^\| (.+?) \| `\"(.+?)\"`.*\|$", (DOCS / PAGE).read_text(), re.MULTILINE)
     told = [expected for _, expected in rows][:3]
-    from sluicegate.nats.jetstream.subjects import key_function
+    from sluicegate.nats.jetstream.options import key_function
 
     assert [key_function(key)("orders.ann.eu", {}) for key in ("subject", 2, (2, 3))] == told
 
@@ -106,7 +106,7 @@ async def settled(url: str) -> tuple[int, int]:
         if len(handled) == FIVE:
             consumer.stop()
 
-    await consumer.receive(bill)
+    await consumer.run(bill)
     async with await nats.connect(url, user="admin", password="a") as client:
         info = await client.jetstream().consumer_info("ORDERS", "billing")
         floor = info.ack_floor.stream_seq if info.ack_floor else 0
@@ -173,7 +173,7 @@ def test_partitions_are_those_of_the_stream(
         async with await nats.connect(server.url) as client:
             await client.jetstream().add_stream(config)
         reader = JetStreamSource("ORDERS", servers=server.url, durable="billing", partitions=8)
-        await Consumer(reader).receive(never)
+        await Consumer(reader).run(never)
 
     with pytest.raises(ConfigError) as refused:
         asyncio.run(run())
@@ -202,7 +202,7 @@ def test_a_consumer_of_another_kind_is_refused(
         source = JetStreamSource(
             "ORDERS", servers=server.url, durable="billing", subjects="orders.*"
         )
-        await Consumer(source).receive(never)
+        await Consumer(source).run(never)
 
     with pytest.raises(ConfigError) as refused:
         asyncio.run(asyncio.wait_for(run(), 30.0))

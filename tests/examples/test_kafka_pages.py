@@ -22,12 +22,12 @@ from tests.examples.example import DOCS, EXAMPLES, load, printed_on
 
 from sluicegate import ConfigError, Consumer
 from sluicegate.kafka import KafkaSource
-from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 PAGE = "how-to/consume-from-kafka.md"

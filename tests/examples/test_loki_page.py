@@ -12,7 +12,8 @@ pytest.importorskip("httpx")
 from tests.examples.example import DOCS, load, printed_on
 from tests.http.http_help import Reply, Request, Step, reply, serving
 
-from sluicegate import ErrorClass, LoopClock, PermanentError, TransientError
+from sluicegate import ErrorClass, PermanentError, TransientError
+from sluicegate.batcher import LoopClock
 
 PAGE = "how-to/send-logs-to-loki.md"
 

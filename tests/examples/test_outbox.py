@@ -17,7 +17,8 @@ from sluicegate.postgres import install_streams
 if TYPE_CHECKING:
     import pytest
 
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
 
 ORDERS = 20
 

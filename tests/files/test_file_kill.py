@@ -13,13 +13,13 @@ from tests.files.file_help import lines, told, writer, written
 
 from sluicegate import ConfigError, RefusedError
 from sluicegate.files import FileSink
-from sluicegate.files.client.repair import whole_frames, whole_lines
+from sluicegate.files.repair import whole_frames, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def delivered(path: Path) -> list[int]:

@@ -17,6 +17,7 @@ from tests.files.file_help import lines, room, written
 from sluicegate import (
     Batcher,
     DeadLetter,
+    ErrorClass,
     Limits,
     Outcome,
     RefusedError,
@@ -24,7 +25,6 @@ from sluicegate import (
     UnavailableError,
     stack,
 )
-from sluicegate._core.errors import ErrorClass
 from sluicegate.files import FileSink
 from sluicegate.sinks import MemorySink
 

@@ -11,7 +11,7 @@ from tests.files.file_help import lines, written
 
 from sluicegate import Batcher, Limits
 from sluicegate.files import FileSink
-from sluicegate.files.client.append import archives
+from sluicegate.files.append import archives
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from tests.files.file_help import lines, room, written
 
 from sluicegate import RefusedError, UnknownOutcomeError
 from sluicegate.files import FileSink
-from sluicegate.files.client.end import cut
+from sluicegate.files.append import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -21,6 +21,7 @@ from sluicegate import (
     ClosedError,
     ConfigError,
     DeadLetter,
+    ErrorClass,
     Limits,
     Outcome,
     PermanentError,
@@ -31,7 +32,6 @@ from sluicegate import (
     UnknownOutcomeError,
     stack,
 )
-from sluicegate._core.errors import ErrorClass
 from sluicegate.files import FileSink, classify_file
 from sluicegate.testing import ScriptedSink, partial
 

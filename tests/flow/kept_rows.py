@@ -7,14 +7,16 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import Capabilities, PermanentError, PositionLost, WriteResult, flow
+from sluicegate import Capabilities, PermanentError, WriteResult, flow
 from sluicegate._core.transaction import Attempt
 from sluicegate.consumer import MemorySource
+from sluicegate.errors import PositionLost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 
-    from sluicegate import Batch, PositionUnit
+    from sluicegate import Batch
+    from sluicegate._core.positions import PositionUnit
     from sluicegate.consumer import MemoryLog, Position, TopicPartition
     from sluicegate.testing import FakeClock
 

@@ -21,8 +21,7 @@ from tests.kafka.source.storm_help import Watch
 from sluicegate import flow
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.kafka import KafkaSink, KafkaSource
-from sluicegate.kafka.client.coordinator import Coordinator
-from sluicegate.kafka.client.offset_fetch import StableOffsetFetch, fetched
+from sluicegate.kafka.client.coordinator import Coordinator, StableOffsetFetch, offsets_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -78,7 +77,7 @@ async def _numbers(consumer: Any, topic: str) -> set[int]:
 
 
 def _code_of(response: Any) -> int:
-    return next((each.code for each in fetched(response) if each.code), 0)
+    return next((each.code for each in offsets_in(response) if each.code), 0)
 
 
 class KeptTopic(NamedTuple):
@@ -120,7 +119,7 @@ class KeptTopic(NamedTuple):
         assert answer.code == 0, for_code(answer.code)
         return {
             each.partition: Position(each.offset, each.metadata)
-            for each in fetched(answer.body)
+            for each in offsets_in(answer.body)
             if each.offset >= 0
         }
 

@@ -22,20 +22,19 @@ from sluicegate import (
     Capabilities,
     DeadLetter,
     Limits,
+    Outcome,
     PermanentError,
     Retry,
     RetryPolicy,
-    StoredRowDiffers,
     UnavailableError,
     UnknownOutcomeError,
     WriteResult,
     flow,
     stack,
 )
-from sluicegate._core.outcome import Outcome
-from sluicegate.consumer import MemoryLog, MemorySource, Skip
-from sluicegate.consumer.poison import STRATEGIES
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Skip
+from sluicegate.consumer.failures.poison import STRATEGIES
+from sluicegate.errors import StoredRowDiffers
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import FakeClock
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluicegate import Batch
-    from sluicegate.consumer.poison import PoisonStrategy
+    from sluicegate.consumer.failures.poison import PoisonStrategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "source-into-postgresql.md"
 HEAD = """\
@@ -284,7 +283,7 @@ class Run:
         return [each.offset for key in keys for each in await self.store.first("billing", key, 9)]
 
 
-def observed(case: Case, strategy: PoisonStrategy, *, letters: bool) -> Told:
+def with_reports(case: Case, strategy: PoisonStrategy, *, letters: bool) -> Told:
     """The observed cells of one run."""
     with FakeClock() as clock:
         return clock.run(Run(case, clock, strategy, letters=letters).told())
@@ -292,7 +291,7 @@ def observed(case: Case, strategy: PoisonStrategy, *, letters: bool) -> Told:
 
 def _lines(case: Case) -> tuple[str, ...]:
     """The lines of a case, without its title."""
-    seen = {(name, has): observed(case, name, letters=has) for name, has in OPTIONS}
+    seen = {(name, has): with_reports(case, name, letters=has) for name, has in OPTIONS}
     if len({*seen.values()}) == 1:
         return (_line("any", "any", next(iter(seen.values()))),)
     lines: list[str] = []

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pipe_troubles import RecordLetters, RowLetters, TruthfulSink
 
 from sluicegate import Batcher, DeadLetter, Retry, Timeout, flow, stack
-from sluicegate._core.consumer_observer import ConsumerObserver
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.consumer.quiet import GRACE
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.consumer import ConsumerObserver, MemoryLog, MemoryParkStore, MemorySource
+from sluicegate.consumer.progress.draining import GRACE
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
     from pipe_troubles import Weather
     from pipe_truth import Truth
 
-    from sluicegate._core.park_store import ParkedRecord
-    from sluicegate._core.source import ClaimHost, Position, SourceClaim, TopicPartition
+    from sluicegate.consumer import ClaimHost, ParkedRecord, Position, SourceClaim, TopicPartition
     from sluicegate.testing import FakeClock
 
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluicegate import Batcher, Outcome
 from sluicegate._core.delivery.delivery import Delivery
-from sluicegate.batcher.feed import Feed
-from sluicegate.consumer.claims import Claims
-from sluicegate.flow import held_rows
-from sluicegate.flow.piped import FailedRow, PipedMessage
+from sluicegate.batcher import Feed
+from sluicegate.consumer.progress.claims import Claims
+from sluicegate.flow import rows
+from sluicegate.flow.rows import FailedRow, PipedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from sluicegate.flow.piped import PipedRow
+    from sluicegate.flow.rows import PipedRow
 
     Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -63,23 +63,23 @@ def unknown_frees_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_record_is_settled_before_its_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is settled by its first row."""
 
-    def row_ended(
+    def end_row(
         self: PipedMessage, row: PipedRow, outcome: Outcome, cause: BaseException | None
     ) -> None:
         self.inside -= 1
         self.rows.remove(row)
         if outcome.is_safe:
-            self._end.delivered(self)
+            self._end.acknowledge(self)
         else:
-            self._end.failed(FailedRow(row, row.item, outcome, cause))
+            self._end.add_failed(FailedRow(row, row.item, outcome, cause))
 
-    monkeypatch.setattr(PipedMessage, "row_ended", row_ended)
+    monkeypatch.setattr(PipedMessage, "end_row", end_row)
 
 
 @mutant("overtook", keys=("a",), partitions=1, retry_attempts=0, prefix_safe=True)
 def failed_rows_are_sent_again_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed rows are sent again in reverse order."""
-    monkeypatch.setattr(held_rows, "_number_of", lambda row: -row.receipt.number)
+    monkeypatch.setattr(rows, "_number_of", lambda row: -row.receipt.number)
 
 
 @mutant("unmarked", retry_attempts=0)

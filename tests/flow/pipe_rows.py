@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from sluicegate.consumer import offset_map
+from sluicegate.consumer.progress import offset_map
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from sluicegate._core.source import Position, Record, SourceClaim
+    from sluicegate.consumer import Position, Record, SourceClaim
 
 
 class Row(NamedTuple):

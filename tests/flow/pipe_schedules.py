@@ -19,9 +19,8 @@ from pipe_truth import BROKEN_LAW, Truth
 
 from sluicegate import ClosedError, ConfigError, TransientError
 from sluicegate._core.delivery.delivery import GRACE
-from sluicegate._core.errors import NoSuchKey
-from sluicegate._core.source import TopicPartition
-from sluicegate.consumer import MemoryLog
+from sluicegate.consumer import MemoryLog, TopicPartition
+from sluicegate.errors import NoSuchKey
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Hashable
 
-    from sluicegate.consumer.poison import PoisonStrategy
+    from sluicegate.consumer.failures.poison import PoisonStrategy
 
 BROKEN = "broken"
 """A key that the batcher's key function refuses."""

@@ -16,7 +16,7 @@ from sluicegate import (
     UnknownOutcomeError,
     WriteResult,
 )
-from sluicegate._core.order.stopped import behind
+from sluicegate._core.order.left_out import stopped_behind_error
 
 if TYPE_CHECKING:
     import random
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipe_truth import Truth
 
     from sluicegate import Batch
-    from sluicegate._core.clock import Clock
+    from sluicegate.batcher import Clock
 
 Fate = Literal[
     "ok", "transient", "lost before", "lost midway", "lost after", "hang", "deaf", "refusal", "outage"
@@ -167,7 +167,7 @@ class TruthfulSink:
             return errors
         for index, row in enumerate(call.rows[:count]):
             if row.key in first:
-                errors[index] = behind(first[row.key])
+                errors[index] = stopped_behind_error(first[row.key])
             elif id_of(row) in self._weather.poison:
                 errors[index] = first[row.key] = PermanentError("a constraint")
             else:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pipe_rows import RowId, Told
 
     from sluicegate import Batch
-    from sluicegate._core.source import Position, Record, SourceClaim, TopicPartition
+    from sluicegate.consumer import Position, Record, SourceClaim, TopicPartition
 
 BROKEN_LAW = "a law is broken:"
 """Marks the event in the history."""

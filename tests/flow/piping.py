@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Batcher, Capabilities, Limits, PermanentError, flow
-from sluicegate._core.source import Record, TopicPartition, UndecodableRecord
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Record, TopicPartition, UndecodableRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

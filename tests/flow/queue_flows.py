@@ -23,8 +23,7 @@ from tests.postgres.queues.source.kills_help import (
 )
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
-from sluicegate import RetryPolicy, flow
-from sluicegate.consumer import DoublingBackoff
+from sluicegate import Backoff, RetryPolicy, flow
 from sluicegate.postgres import PostgresEffects, PostgresQueueSource, PostgresSink
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class FlowQueue(Queue):
         if sink is None:
             sink = self.sink() if kind == "rows" else PostgresEffects(self.log.dsn)
         given: dict[str, Any] = {
-            "retry": RetryPolicy(backoff=DoublingBackoff(first=0.01, longest=0.1)),
+            "retry": RetryPolicy(backoff=Backoff(base=0.01, longest=0.1, jitter="none")),
             **options,
         }
         transform = rows if kind == "rows" else handle

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from state_counting import Counting, key_of
 
 import sluicegate
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record
 from sluicegate.kafka import KafkaState
 from sluicegate.postgres import PostgresState
 
 if TYPE_CHECKING:
-    from sluicegate._core.source import Source
+    from sluicegate.consumer import Source
 
 
 def source_of(options: dict[str, Any]) -> Source:

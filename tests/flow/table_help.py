@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import asyncpg
 from tests.postgres.sink.postgres_help import database
 
-from sluicegate.consumer import offset_map
+from sluicegate.consumer.progress import offset_map
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

@@ -13,9 +13,8 @@ from piping import P0, records
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.sink.postgres_help import proxied
 
-from sluicegate import ClosedError, ConfigError, RetryPolicy, RowBatch, Unit, flow, transaction
+from sluicegate import Backoff, ClosedError, ConfigError, RetryPolicy, RowBatch, flow, transaction
 from sluicegate.consumer import (
-    DoublingBackoff,
     MemoryLog,
     MemorySource,
     Message,
@@ -26,7 +25,7 @@ from sluicegate.consumer import (
     ToDeadLetter,
 )
 from sluicegate.postgres import PostgresEffects
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import MemorySink, Unit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-QUICK = RetryPolicy(backoff=DoublingBackoff(first=0.001))
+QUICK = RetryPolicy(backoff=Backoff(base=0.001, jitter="none"))
 COLUMNS = "n bigserial, part int, at bigint UNIQUE, key text"
 
 

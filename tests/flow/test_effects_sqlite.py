@@ -15,20 +15,17 @@ from piping import P0, records
 from tests.kafka.source.storm_help import log_lines
 
 from sluicegate import (
+    Backoff,
     ClosedError,
     ConfigError,
-    PositionLost,
-    PositionUnit,
     RetryPolicy,
     RowBatch,
-    TransactionLost,
     UnavailableError,
-    Unit,
     flow,
     transaction,
 )
+from sluicegate._core.positions import PositionUnit
 from sluicegate.consumer import (
-    DoublingBackoff,
     MemoryLog,
     MemorySource,
     Message,
@@ -38,9 +35,10 @@ from sluicegate.consumer import (
     Terminate,
     ToDeadLetter,
 )
+from sluicegate.errors import PositionLost, TransactionLost
 from sluicegate.postgres import PostgresQueueSource
 from sluicegate.retry import ErrorClass
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import MemorySink, Unit
 from sluicegate.sql import SQLiteEffects
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 PROGRAM = Path(__file__).with_name("sqlite_kills.py")
-QUICK = RetryPolicy(backoff=DoublingBackoff(first=0.001))
+QUICK = RetryPolicy(backoff=Backoff(base=0.001, jitter="none"))
 
 
 def insert(message: Message, at: int | None = None) -> None:
@@ -406,7 +404,7 @@ async def test_another_writer_is_waited_for_and_is_an_outage_in_the_end(made: Sc
 
     log = MemoryLog(partitions=[P0])
     sink = made.effects(busy_timeout=0.02, on_connect=lambda con: con.set_trace_callback(traced))
-    retry = RetryPolicy(attempts=2, backoff=DoublingBackoff(first=0.001))
+    retry = RetryPolicy(attempts=2, backoff=Backoff(base=0.001, jitter="none"))
     pipe = made.flow(handle, log, sink=sink, ends=False, retry=retry, on_rejected="exit")
     async with asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())

@@ -9,9 +9,8 @@ import pytest
 from piping import P0, Destination, piped, records
 
 from sluicegate import Limits, PermanentError, Terminate, WriteResult
-from sluicegate._core.errors import KeyStopped
-from sluicegate.consumer import MemoryLog
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.consumer import MemoryLog, MemoryParkStore
+from sluicegate.errors import KeyStopped
 
 if TYPE_CHECKING:
     from sluicegate import Batch

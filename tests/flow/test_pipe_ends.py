@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, key_of, piped, records
 
-from sluicegate import Batcher, BatcherBroken, ClosedError, Limits, PermanentError, flow
+from sluicegate import Batcher, ClosedError, Limits, PermanentError, flow
 from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.errors import BatcherBroken
 
 if TYPE_CHECKING:
     from sluicegate import Batch

@@ -19,8 +19,7 @@ from sluicegate import (
     flow,
     stack,
 )
-from sluicegate.consumer import MemoryLog, MemorySource
-from sluicegate.letters.parked import MemoryParkStore
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Batch

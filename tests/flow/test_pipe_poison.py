@@ -16,10 +16,10 @@ from sluicegate import (
     Limits,
     PermanentError,
     RetryPolicy,
-    Tenants,
     UnavailableError,
     flow,
 )
+from sluicegate.batcher import Tenants
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.sinks import MemorySink
 

@@ -14,8 +14,7 @@ from queue_flows import KINDS, LONG, TABLES, FlowQueue, Kind, flow_queue, runnin
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.streams.log_help import Log, install_log
 
-from sluicegate import Batcher, ConfigError, RetryPolicy, flow
-from sluicegate.consumer import DoublingBackoff
+from sluicegate import Backoff, Batcher, ConfigError, RetryPolicy, flow
 from sluicegate.kafka import KafkaSink
 from sluicegate.postgres import PostgresEffects, PostgresQueueSource, PostgresSink
 from sluicegate.sinks import MemorySink
@@ -119,7 +118,7 @@ async def test_another_database_as_the_destination_costs_no_job_and_has_no_row(
         places = [*await made.enqueue("k", "a"), *await made.enqueue(None, "b")]
         sink = made.sink(other.dsn) if kind == "rows" else PostgresEffects(other.dsn)
         source = made.source(back_after=2 * LONG)
-        retry = RetryPolicy(backoff=DoublingBackoff(first=LONG, longest=LONG))
+        retry = RetryPolicy(backoff=Backoff(base=LONG, longest=LONG, jitter="none"))
         pipe = made.flow(kind, sink=sink, source=source, retry=retry)
         async with running(pipe):
             for place in places:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from queue_flows import FlowQueue, flow_queue
 
-from sluicegate import PositionLost
 from sluicegate.consumer import Position
+from sluicegate.errors import PositionLost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from sluicegate._core.positions import UnitMove
-    from sluicegate._core.source import SourceClaim, TopicPartition
-    from sluicegate.consumer import Settled
+    from sluicegate.consumer import Settled, SourceClaim, TopicPartition
     from sluicegate.postgres import PostgresQueueSource
     from sluicegate.testing import EmbeddedPostgres
 

@@ -11,8 +11,8 @@ import pytest
 from queue_flows import FlowQueue, flow_queue, row_of, running
 from tests.postgres.sink.postgres_help import proxied
 
-from sluicegate import Batcher, Limits, Retry, RetryPolicy, flow, stack
-from sluicegate.consumer import DoublingBackoff, Terminate, ToDeadLetter
+from sluicegate import Backoff, Batcher, Limits, Retry, RetryPolicy, flow, stack
+from sluicegate.consumer import Terminate, ToDeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -44,7 +44,7 @@ def piped(
         source or made.source(),
         batcher,
         transform=transform or (lambda message: row_of(message, "here")),
-        retry=RetryPolicy(backoff=DoublingBackoff(first=0.01, longest=0.1)),
+        retry=RetryPolicy(backoff=Backoff(base=0.01, longest=0.1, jitter="none")),
         commit_every=0.02,
         **options,
     )

@@ -9,10 +9,10 @@ import pytest
 from kept_rows import KeptRows, KeptSink, kept
 from piping import P0, P1, records
 
-from sluicegate import ConfigError, Router, UnavailableError, UnknownOutcomeError, flow, stack
+from sluicegate import ConfigError, UnavailableError, UnknownOutcomeError, flow, stack
 from sluicegate.consumer import MemoryLog, MemorySource, Position
-from sluicegate.consumer.offset_map import encode
-from sluicegate.sinks import DeadLetter, FanOut, MemorySink
+from sluicegate.consumer.progress.offset_map import encode
+from sluicegate.sinks import DeadLetter, FanOut, MemorySink, Router
 
 if TYPE_CHECKING:
     from sluicegate import Message

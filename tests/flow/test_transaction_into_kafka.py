@@ -18,17 +18,16 @@ from sluicegate import (
     Capabilities,
     ConfigError,
     PermanentError,
-    PositionLost,
-    PositionUnit,
     RowBatch,
     ToDeadLetter,
-    TransactionLost,
-    Unit,
     send,
     transaction,
 )
+from sluicegate._core.positions import PositionUnit
 from sluicegate.consumer import Position
-from sluicegate.consumer.offset_map import encode
+from sluicegate.consumer.progress.offset_map import encode
+from sluicegate.errors import PositionLost, TransactionLost
+from sluicegate.sinks import Unit
 
 if TYPE_CHECKING:
     from kept_topic import KeptTopic

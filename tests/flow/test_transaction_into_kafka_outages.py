@@ -18,9 +18,10 @@ from tests.kafka.source.own_help import USER, login
 from tests.kafka.source.proxy_help import Api, proxied
 from tests.kafka.source.storm_help import log_lines
 
-from sluicegate import PositionUnit, RefusedError, RowBatch, UnavailableError, send, transaction
+from sluicegate import RefusedError, RowBatch, UnavailableError, send, transaction
+from sluicegate._core.positions import PositionUnit
 from sluicegate.consumer import Position
-from sluicegate.kafka.client.transaction_errors import FENCED
+from sluicegate.kafka.client.answers import FENCED
 
 if TYPE_CHECKING:
     from tests.kafka.source.own_help import OwnKafka

@@ -13,23 +13,12 @@ from piping import P0, P1, records
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.sink.postgres_help import Database, proxied, role
 
-from sluicegate import (
-    ConfigError,
-    Counts,
-    PositionLost,
-    PositionUnit,
-    RetryPolicy,
-    RowBatch,
-    Timeout,
-    Unit,
-    flow,
-    send,
-    stack,
-    transaction,
-)
+from sluicegate import ConfigError, RetryPolicy, RowBatch, Timeout, flow, send, stack, transaction
+from sluicegate._core.positions import PositionUnit
 from sluicegate.consumer import MemoryLog, MemorySource, Position
-from sluicegate.consumer.offset_map import encode
-from sluicegate.sinks import MemorySink
+from sluicegate.consumer.progress.offset_map import encode
+from sluicegate.errors import PositionLost
+from sluicegate.sinks import Counts, MemorySink, Unit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

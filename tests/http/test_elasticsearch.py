@@ -32,7 +32,8 @@ from sluicegate.testing.servers.require import there_or_skip
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
 
 _NUMBERS = itertools.count()
 

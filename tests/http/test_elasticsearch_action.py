@@ -13,16 +13,15 @@ from tests.http.http_help import Request, Server, batch_of, reply
 
 from sluicegate import (
     ConfigError,
-    LoopClock,
     Outcome,
     PermanentError,
     RefusedError,
-    ResultMismatch,
     ThrottledError,
     TransientError,
-    UnverifiableError,
     send,
 )
+from sluicegate.batcher import LoopClock
+from sluicegate.errors import ResultMismatch, UnverifiableError
 from sluicegate.http import ElasticsearchSink
 from sluicegate.http.elasticsearch.answer import FILTER
 
@@ -61,8 +60,11 @@ ITEM = {"id": 'a"b', "word": "wörd"}
             [{"update": {"_index": "e", "retry_on_conflict": 3, "_id": 'a"b'}}, {"doc": ITEM}],
         ),
         (
-            {"id": "id", "operation": "upsert", "retry_on_conflict": 0},
-            [{"update": {"_index": "e", "_id": 'a"b'}}, {"doc": ITEM, "doc_as_upsert": True}],
+            {"id": "id", "operation": "upsert"},
+            [
+                {"update": {"_index": "e", "retry_on_conflict": 3, "_id": 'a"b'}},
+                {"doc": ITEM, "doc_as_upsert": True},
+            ],
         ),
         (
             {"id": "id", "operation": "delete", "pipeline": "p"},
@@ -81,14 +83,14 @@ ITEM = {"id": 'a"b', "word": "wörd"}
             [{"index": {"_index": "e", "_id": "key"}}, ITEM],
         ),
         (
-            {"version": lambda _: 5, "version_type": "external_gte"},
+            {"version": lambda _: 5},
             [
                 {
                     "index": {
                         "_index": "e",
                         "_id": "key",
                         "version": 5,
-                        "version_type": "external_gte",
+                        "version_type": "external",
                     }
                 },
                 ITEM,
@@ -346,9 +348,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"id": 5}, "id=5"),
     ({"routing": ""}, "routing=''"),
     ({"pipeline": ""}, "pipeline=''"),
-    ({"version_type": "internal"}, "version_type='internal'"),
     ({"on_stale": "retry"}, "on_stale='retry'"),
-    ({"retry_on_conflict": -1}, "retry_on_conflict=-1"),
     ({"document": "doc"}, "document='doc'"),
     ({"compression": "zstd"}, "compression='zstd'"),
 ]

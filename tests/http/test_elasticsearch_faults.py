@@ -12,10 +12,10 @@ from tests.http.test_elasticsearch import events, index
 from tests.http.test_elasticsearch_refusals import answer_of, deliver, saying
 
 from sluicegate import Outcome, PermanentError, RefusedError, send
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedOpenSearch
 
 

@@ -20,7 +20,6 @@ from sluicegate import (
     Outcome,
     PermanentError,
     RefusedError,
-    ResultMismatch,
     Retry,
     ThrottledError,
     Timeout,
@@ -29,7 +28,8 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
+from sluicegate.errors import ResultMismatch
 from sluicegate.http import ElasticsearchSink, classify_http
 from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink
@@ -37,7 +37,7 @@ from sluicegate.sinks import MemorySink
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedOpenSearch
 
 

@@ -21,10 +21,11 @@ from tests.sinks.conflict_cases import (
     taken,
 )
 
-from sluicegate import KeyRepeated, Outcome, RowBatch, StoredRowDiffers, UnverifiableError, send
+from sluicegate import Outcome, RowBatch, send
+from sluicegate.errors import KeyRepeated, StoredRowDiffers, UnverifiableError
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedOpenSearch
 
 DELIVERED = Outcome.DELIVERED

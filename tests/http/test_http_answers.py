@@ -19,7 +19,6 @@ from sluicegate import (
     Batcher,
     Outcome,
     PermanentError,
-    ResultMismatch,
     Retry,
     ThrottledError,
     TransientError,
@@ -28,14 +27,16 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate.errors import ResultMismatch
 from sluicegate.http import ElasticsearchSink, HttpResponse, HttpSink
-from sluicegate.http.answer import Inflater
+from sluicegate.http.client import Inflater
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
 
 ITEMS = [{"id": number} for number in range(4)]
 STRANGE = [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sluicegate import PermanentError
 from sluicegate._core.values.encoding import _BETWEEN, all_to_json, encoded_items, ndjson, to_json
-from sluicegate.http.body import bodies, json_array
+from sluicegate.http.write import bodies, json_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

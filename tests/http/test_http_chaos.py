@@ -26,7 +26,8 @@ from sluicegate.http import HttpResponse, HttpSink
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
 
 BAD = 997
 """The server always refuses one of this many items."""

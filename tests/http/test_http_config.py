@@ -14,11 +14,12 @@ import httpx
 import pytest
 from tests.http.http_help import Server, batch_of, cut, reply, serving
 
-from sluicegate import ConfigError, MissingExtra, NotPicklableError, RefusedError, send
+from sluicegate import ConfigError, RefusedError, send
+from sluicegate.errors import MissingExtra, NotPicklableError
 from sluicegate.http import HttpSink
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 URL = "https://host/bulk"
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -16,16 +16,14 @@ from sluicegate import (
     PermanentError,
     RefusedError,
     ThrottledError,
-    TimedOutError,
-    TooLargeError,
     TransientError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
+from sluicegate.errors import TimedOutError, TooLargeError
 from sluicegate.http import HttpStatusError, classify_http
-from sluicegate.http.errors import for_item, for_status, for_transport
-from sluicegate.http.retry_after import seconds_of
+from sluicegate.http.errors import for_item, for_status, for_transport, seconds_of
 
 P, T, U, X = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.UNKNOWN
 R = ErrorClass.REFUSED

@@ -15,22 +15,22 @@ from sluicegate import (
     PermanentError,
     RefusedError,
     Retry,
-    TimedOutError,
     Timeout,
     UnavailableError,
     send,
     stack,
 )
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
+from sluicegate.errors import TimedOutError
 from sluicegate.http import HttpSink, HttpStatusError
-from sluicegate.http.refusals import target_of
+from sluicegate.http.errors import target_of
 from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 ITEMS = [{"id": number, "word": f"wörd {number}"} for number in range(10)]
 REPAIRS = [

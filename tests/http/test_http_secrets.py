@@ -14,13 +14,14 @@ import pytest
 from tests.http.http_help import Reply, Request, batch_of, serving
 
 from sluicegate import Batcher, DeadLetter, Retry, WriteResult, send, stack
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
 from sluicegate.http import ElasticsearchSink, HttpResponse, HttpSink, HttpStatusError
 from sluicegate.http.secrets import Secrets
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
 
 PASSWORD = 'pa"ss/w ö:rd%1'
 PAIR = f"app:{PASSWORD}"

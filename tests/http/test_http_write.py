@@ -26,17 +26,14 @@ from tests.http.http_help import (
 )
 
 from sluicegate import (
-    Adaptive,
     Batcher,
     ClosedError,
     Limits,
     Outcome,
     PermanentError,
     RefusedError,
-    ResultMismatch,
     Retry,
     ThrottledError,
-    TimedOutError,
     Timeout,
     TransientError,
     UnavailableError,
@@ -45,11 +42,14 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate.batcher import Adaptive
+from sluicegate.errors import ResultMismatch, TimedOutError
 from sluicegate.http import HttpResponse, HttpSink, HttpStatusError
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import FakeClock
 
 ITEMS = [{"id": number, "word": f"wörd {number}"} for number in range(10)]

@@ -21,8 +21,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.consumer import offset_map
-from sluicegate.consumer.offset_map import ForeignMap
+from sluicegate.consumer.progress import offset_map
+from sluicegate.consumer.progress.offset_map import ForeignMap
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 from sluicegate.kafka.parallel_consumer_map import confluent_ranges
 

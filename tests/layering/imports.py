@@ -40,17 +40,9 @@ REQUIRED = {"tenacity"}
 # Imports of the package's own modules inside functions, with reasons.
 DEFERRED = {
     (
-        "sluicegate.testing.servers.guard",
-        "sluicegate.testing.servers.processes",
-    ): "a guard that waits needs little memory",
-    (
         "sluicegate.testing.plugin",
         "sluicegate.testing",
     ): "only tests that ask for a server pay for it",
-    (
-        "sluicegate.spark.commands",
-        "sluicegate.spark.commands.commands",
-    ): "what it loads needs the extra",
 }
 
 
@@ -242,7 +234,7 @@ PLANTED: list[Case] = [
     (forbidden_edges, {"sluicegate.sinks": "from ..kafka import x", "sluicegate.kafka": ""}),
     (
         forbidden_edges,
-        {"sluicegate.kafka.sink": "from ..cli.exits import OK", "sluicegate.cli.exits": ""},
+        {"sluicegate.kafka.sink": "from ..cli.console import OK", "sluicegate.cli.console": ""},
     ),
     (
         forbidden_edges,

@@ -21,6 +21,7 @@ BY_NAME = {
     "sluicegate._core.public": "the mechanism behind the tables",
     "sluicegate.cli": "the table of command groups",
     "sluicegate.cli.named": "the user names an object of the program",
+    "sluicegate.telemetry.prometheus": "the tables of metrics of technologies",
     "sluicegate.spark.pipeline.sinks": "the user names a sink's module",
 }
 

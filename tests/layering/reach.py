@@ -49,20 +49,21 @@ NODES = dict.fromkeys(
 # Attributes of objects from outside the package: private ones that are reached, and any that are
 # written.
 STRANGERS: dict[tuple[str, str], str] = {
-    ("sluicegate._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
+    ("sluicegate._core.runtime.loop_thread", "_register_atexit"): "no public hook runs this early",
     (
         "sluicegate._core.runtime.loops",
         "_get_running_loop",
     ): "the public twin raises without a loop",
-    ("sluicegate._core.runtime.task_groups", "_parent_cancel_requested"): "nothing public tells it",
-    ("sluicegate._core.runtime.task_groups", "_parent_task"): "nothing public tells it",
+    ("sluicegate._core.runtime.cuts", "_parent_cancel_requested"): "nothing public tells it",
+    ("sluicegate._core.runtime.cuts", "_parent_task"): "nothing public tells it",
     ("sluicegate.postgres.client.connections", "_loop"): "asyncpg does not tell a pool's loop",
     (
         "sluicegate.sql.pooled",
         "prepare_threshold",
     ): "an attribute that psycopg documents to set",
+    ("sluicegate.nats.client", "_io_writer"): "nats-py has no way to abort a connection",
     **{
-        ("sluicegate.kafka.client.insides", name): "aiokafka has no public twin of what it does"
+        ("sluicegate.kafka.client.internals", name): "aiokafka has no public twin of what it does"
         for name in (
             "_DefaultRecordBatchPy",
             "_DefaultRecordPy",
@@ -86,7 +87,7 @@ STRANGERS: dict[tuple[str, str], str] = {
     },
     **{
         (
-            "sluicegate.kafka.confluent.client.errors",
+            "sluicegate.kafka.confluent.errors",
             f"_{name}",
         ): "a code of librdkafka's own, public"
         for name in (
@@ -107,17 +108,17 @@ STRANGERS: dict[tuple[str, str], str] = {
         )
     },
     ("sluicegate.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
-    ("sluicegate.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
+    ("sluicegate.testing.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }
 
 # Attributes of any object that one module alone writes.
 SPECIAL = {
-    "__cause__": "sluicegate._core.causes",
+    "__cause__": "sluicegate._core.classify",
     "__init__": "sluicegate._core.keywords",
     "__module__": "sluicegate._core.public",
     "__signature__": "sluicegate._core.keywords",
-    "summary": "sluicegate._core.causes",
-    "retry_after": "sluicegate._core.causes",
+    "summary": "sluicegate._core.classify",
+    "retry_after": "sluicegate._core.classify",
 }
 
 # Attributes that are public in spite of their underscore.
@@ -128,23 +129,23 @@ PROBES = {
     "an error or a value of a client library": {
         ("sluicegate.postgres.client.errors", "context"),
         ("sluicegate.postgres.client.errors", "message"),
-        ("sluicegate._core.arrow_rows", "value"),
-        ("sluicegate._core.arrow_rows", "values"),
-        ("sluicegate._core.causes", "status"),
-        ("sluicegate._core.causes", "status_code"),
-        ("sluicegate._core.patience", "retry_after"),
+        ("sluicegate._core.arrow", "value"),
+        ("sluicegate._core.arrow", "values"),
+        ("sluicegate._core.classify", "status"),
+        ("sluicegate._core.classify", "status_code"),
+        ("sluicegate._core.delivery.pacing", "retry_after"),
         ("sluicegate.http.errors", "status_code"),
         ("sluicegate.http.secrets", "auth"),
     },
     "an argument of the user's, which is checked": {
-        ("sluicegate._core.function_sink", "write"),
+        ("sluicegate._core.stacking", "write"),
         ("sluicegate._core.keywords", "write"),
         ("sluicegate._core.stacking", "write"),
         ("sluicegate._core.checks", "call_at"),
-        ("sluicegate.batcher.arguments", "on_flushed"),
+        ("sluicegate.batcher.setup", "on_flushed"),
         ("sluicegate.cli.named", "write"),
         ("sluicegate.retry.retry", "withdraw"),
-        ("sluicegate.sinks.combinators.fan_out", "write"),
+        ("sluicegate.sinks.fan_out", "write"),
         ("sluicegate.http.client", "aclose"),
         ("sluicegate.http.client", "stream"),
         ("sluicegate.http.config", "aclose"),
@@ -363,7 +364,7 @@ PLANTED: list[Case] = [
     (foreign_assignments, {"sluicegate.a": _METHOD + "A.x = 1"}),
     (foreign_assignments, {"sluicegate.a": _METHOD + "def g(other): other.x = 1"}),
     (foreign_assignments, {"sluicegate.a": _METHOD + "other.__cause__ = self"}),
-    (foreign_assignments, {"sluicegate._core.causes": _METHOD + "other.__module__ = self"}),
+    (foreign_assignments, {"sluicegate._core.classify": _METHOD + "other.__module__ = self"}),
     (foreign_assignments, {"sluicegate.a": "def f(self): self.x = 1"}),
     (foreign_assignments, {"sluicegate.a": "def f():\n    made = B()\n    made.x = 1"}),
     (foreign_assignments, {"sluicegate.a": _METHOD + "made = B()\n        made.x = 1"}),
@@ -418,7 +419,7 @@ HARMLESS: list[Case] = [
             "        made.x = 1\n        cls.y = 1"
         },
     ),
-    (foreign_assignments, {"sluicegate._core.causes": "def f(e, c): e.__cause__ = c"}),
+    (foreign_assignments, {"sluicegate._core.classify": "def f(e, c): e.__cause__ = c"}),
     (
         private_reaches,
         {"sluicegate.a": "class A:\n    def f(self, other):\n        self._x = other._x"},

@@ -48,7 +48,8 @@ USES = {
 }
 LIBRARY = ENGINE | TECHNOLOGIES
 BELOW: Mapping[str, frozenset[str]] = {
-    "": LIBRARY,  # the top-level package itself
+    "": LIBRARY | {"errors"},  # the top-level package itself
+    "errors": CORE,  # the public names of all errors
     "_core": frozenset(),
     **dict.fromkeys(("batcher", "retry", "telemetry", "letters"), CORE),
     **dict.fromkeys(("sinks", "consumer"), CORE | {"letters"}),
@@ -66,7 +67,6 @@ TABLES = frozenset(
         f"{PACKAGE}.sinks",  # the shelf: every destination's sink
         f"{PACKAGE}.testing",  # embedded servers
         f"{PACKAGE}.cli.dlq",  # the stores of dead letters
-        f"{PACKAGE}.spark.options",  # what the options name
     }
 )
 """The packages whose table of later imports may name a technology."""

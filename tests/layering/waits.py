@@ -26,25 +26,23 @@ LIMITS = frozenset({"answered", "bounded", "timeout_at"})
 ELSEWHERE = frozenset({"sluicegate.testing"})
 
 _CONFLUENT = "`ConfluentSession.close` waits for at most `stop_timeout`"
-_SQL = "`_closed` limits its caller"
 _LETTERS = "`LetterConnection.close` has a limit"
 _ANSWERED = "an `AnsweredConnection`, whose transactions have limits"
 BOUNDED: dict[tuple[str, str], str] = {
-    ("sluicegate.kafka.confluent.client.member", "self._client.close"): _CONFLUENT,
+    ("sluicegate.kafka.confluent.member", "self._client.close"): _CONFLUENT,
     (
-        "sluicegate.kafka.confluent.client.member",
+        "sluicegate.kafka.confluent.member",
         "self._client.incremental_unassign",
     ): "it is local",
     ("sluicegate.postgres.letters.store", "self._connection.close"): _LETTERS,
-    ("sluicegate.postgres.letters.preparation", "connection.close"): _LETTERS,
-    ("sluicegate.postgres.letters.preparation", "connection.transaction"): _ANSWERED,
-    ("sluicegate.postgres.queues.operating.schema_access", "con.transaction"): _ANSWERED,
+    ("sluicegate.postgres.letters.store", "connection.close"): _LETTERS,
+    ("sluicegate.postgres.letters.store", "connection.transaction"): _ANSWERED,
+    ("sluicegate.postgres.records.access", "con.transaction"): _ANSWERED,
     ("sluicegate.postgres.schema.check", "con.transaction"): _ANSWERED,
     ("sluicegate.postgres.schema.installation", "con.transaction"): _ANSWERED,
-    ("sluicegate.redis.line", "connection.disconnect"): "with nowait it does not wait",
-    ("sluicegate.redis.line", "self._pool.release"): "it is local",
-    ("sluicegate.sql.engine", "self._engine.dispose"): _SQL,
-    ("sluicegate.nats.jetstream.inbox", "subscription.unsubscribe"): (
+    ("sluicegate.redis.connections", "connection.disconnect"): "with nowait it does not wait",
+    ("sluicegate.redis.connections", "self._pool.release"): "it is local",
+    ("sluicegate.nats.jetstream.partition", "subscription.unsubscribe"): (
         "it is written to a buffer, within `close_timeout` of the session"
     ),
 }

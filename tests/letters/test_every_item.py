@@ -13,16 +13,17 @@ from tests.cli.dlq_help import Cli, module
 from tests.http.http_help import batch_of, reply, serving
 from tests.letters.item_kinds import KINDS, WITHOUT_FORM, documents, items, rows
 
-from sluicegate import Batcher, DeadLetter, DeadLetterRecord, Limits, PermanentError, send, stack
+from sluicegate import Batcher, DeadLetter, Limits, PermanentError, send, stack
 from sluicegate.files import FileSink
 from sluicegate.http import HttpSink
 from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate import Sink
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 COLUMNS = ("id", "word", "detail")

@@ -15,17 +15,18 @@ from tests.cli.dlq_help import Cli, keep, keep_in_file, module, record
 from tests.http.http_help import reply, serving
 from tests.letters.test_every_item import ask, cli, dead_letters, outcomes
 
-from sluicegate import DeadLetter, DeadLetterRecord, PermanentError, WriteResult, stack
-from sluicegate._core.causes import cause_name, code_of
+from sluicegate import DeadLetter, PermanentError, WriteResult, stack
+from sluicegate._core.classify import cause_name, code_of
 from sluicegate.files import FileSink
 from sluicegate.http import ElasticsearchSink
 from sluicegate.postgres.letters.table import COLUMNS
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate import Batch
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 __all__ = ["cli"]

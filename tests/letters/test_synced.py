@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluicegate.objects.client.folder import ObjectFolder
-from sluicegate.objects.client.place import StoreGiven
+from sluicegate.objects.store import ObjectFolder, StoreGiven
 
 if TYPE_CHECKING:
     import pytest
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_every_change_in_a_folder_is_on_the_disk(
@@ -43,6 +42,6 @@ async def test_every_change_in_a_folder_is_on_the_disk(
     await folder.replace("a/x", b"later")
     assert latest() == ["a/x.new", "a", ".", "a/x", "a", "."]
     assert await folder.read("a/x") == b"later"
-    assert [each.path for each in await folder.listed()] == ["a/x"]
+    assert [each.path for each in await folder.list()] == ["a/x"]
     await folder.remove("a/x", "a/missing")
     assert latest() == ["a", "."]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sluicegate import Ack, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
+from sluicegate import Ack, Backoff, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
 from sluicegate._core.clock import wait_until
-from sluicegate._core.source import Position, Record, TopicPartition
-from sluicegate.consumer import DoublingBackoff, MemoryLog, MemorySource, offset_map
+from sluicegate.consumer import MemoryLog, MemorySource, Position, Record, TopicPartition
+from sluicegate.consumer.progress import offset_map
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import FakeClock
 
@@ -147,7 +147,7 @@ class Member:
             retry=RetryPolicy(
                 attempts=setting.attempts,
                 unlisted_attempts=setting.attempts,
-                backoff=DoublingBackoff(0.5, 2.0),
+                backoff=Backoff(base=0.5, longest=2.0, jitter="none"),
             ),
         )
         self.running: list[Run] = []

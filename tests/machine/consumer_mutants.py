@@ -7,22 +7,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluicegate import Ack
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemorySource, offset_map
-from sluicegate.consumer.batching.batch_settling import BatchSettler
-from sluicegate.consumer.claim import Claim, Replayed
-from sluicegate.consumer.claims import Claims
-from sluicegate.consumer.schedule import Schedule
-from sluicegate.consumer.tracker import Tracker
-from sluicegate.consumer.window import Window
-from sluicegate.consumer.workers import Workers
+from sluicegate.consumer import MemorySource, Position
+from sluicegate.consumer.handling.batches import BatchSettler
+from sluicegate.consumer.handling.workers import Workers
+from sluicegate.consumer.lanes.schedule import Schedule
+from sluicegate.consumer.lanes.window import Window
+from sluicegate.consumer.progress import offset_map
+from sluicegate.consumer.progress.claim import Claim, Replayed
+from sluicegate.consumer.progress.claims import Claims
+from sluicegate.consumer.progress.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from sluicegate.consumer.message import Message
+    from sluicegate import Message
 
     Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -243,7 +243,7 @@ def a_busy_key_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
         self.window.give(1, message.size)
 
     def acknowledge(self: Schedule, message: Message) -> bool:
-        if not message.claim.settled(message.index):
+        if not message.claim.settle(message.index):
             return False
         finish(self, message)
         return True

@@ -11,14 +11,15 @@ from tests.machine.keyed_setting import KeyedSetting, Letters, keyed_settings
 from tests.machine.machine import BatcherMachine, measure
 from tests.machine.setting import rests
 
-from sluicegate import Capabilities, KeyFailedError, Receipt, stack
+from sluicegate import Capabilities, Receipt, stack
 from sluicegate.batcher.gathering.keyed import KeyedGatherer
 from sluicegate.batcher.gathering.tenants import TenantGatherer
+from sluicegate.errors import KeyFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate import Stats
+    from sluicegate.batcher import Stats
 
 
 class KeyedMachine(BatcherMachine):

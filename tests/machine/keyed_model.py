@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from tests.machine.keyed_setting import KeyedSetting
     from tests.machine.model import Producer
 
-    from sluicegate import Batch, Stats
+    from sluicegate import Batch
+    from sluicegate.batcher import Stats
 
 Line = tuple[int | None, int | None]
 

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from tests.machine.destination import Act
 
-from sluicegate import Adaptive, Batcher
+from sluicegate import Batcher
 from sluicegate._core.order.lanes import Lane, Lanes
-from sluicegate._core.order.parking import Parking
+from sluicegate.batcher import Adaptive
 from sluicegate.batcher.books import Bookkeeper
 from sluicegate.batcher.dispatch import Dispatcher
-from sluicegate.batcher.flight import Flight
+from sluicegate.batcher.flight import FifoSlots, Flight
 from sluicegate.batcher.gathering.eras import Eras
-from sluicegate.batcher.gathering.key_holds import KeyHolds
+from sluicegate.batcher.gathering.holds import KeyHolds, Parking
 from sluicegate.batcher.gathering.keyed import KeyedGatherer
 from sluicegate.batcher.gathering.plain import PlainGatherer
 from sluicegate.batcher.gathering.tenant_queue import TenantQueue
 from sluicegate.batcher.gathering.tenants import TenantGatherer
 from sluicegate.batcher.gathering.turns import Turns
-from sluicegate.batcher.slots import FifoSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,8 @@ from tests.machine import setting
 from tests.machine.destination import Act
 from tests.machine.setting import MOST_ITEMS, Setting, retry
 
-from sluicegate import Adaptive, CircuitBreaker, DeadLetter, Tenants, Timeout
+from sluicegate import CircuitBreaker, DeadLetter, Timeout
+from sluicegate.batcher import Adaptive, Tenants
 
 if TYPE_CHECKING:
     from collections.abc import Callable

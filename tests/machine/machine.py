@@ -18,15 +18,17 @@ from tests.machine.destination import Act, Destination
 from tests.machine.model import Model, Producer, Watch
 from tests.machine.setting import MOST_ITEMS, STACKS, Setting, acts, rests, settings, waits
 
-from sluicegate import Batcher, ItemFailed, Outcome, ShutdownReport, stack
+from sluicegate import Batcher, ItemFailed, Outcome, stack
 from sluicegate._core.delivery.delivery import GRACE
+from sluicegate.batcher import ShutdownReport
 from sluicegate.batcher.gathering import window
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate import Batch, Observer, Sink, Stats, Tally
+    from sluicegate import Batch, Observer, Sink
+    from sluicegate.batcher import Stats, Tally
 
 LONG = 400.0
 """Longer than any scripted write."""

@@ -9,20 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import (
-    AddTimeout,
-    Batcher,
-    ClosedError,
-    ItemTooLarge,
-    KeyFailedError,
-    Observer,
-    Outcome,
-)
+from sluicegate import AddTimeout, Batcher, ClosedError, Observer, Outcome
+from sluicegate.errors import ItemTooLarge, KeyFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from sluicegate import Batch, FlushReport, Limits, Receipt
+    from sluicegate import Batch, Limits, Receipt
+    from sluicegate.batcher import FlushReport
 
 
 @dataclass(slots=True, eq=False)

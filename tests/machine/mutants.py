@@ -9,25 +9,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import Batch, Outcome, Reason
+from sluicegate import Batch, Outcome
 from sluicegate._core.clock import Signal
 from sluicegate._core.delivery import states
 from sluicegate._core.delivery.delivery import Delivery
-from sluicegate._core.ledger import Ledger
-from sluicegate.batcher.alarm import Alarm
-from sluicegate.batcher.books import Bookkeeper
+from sluicegate.batcher import Reason
+from sluicegate.batcher.books import Bookkeeper, Fences
 from sluicegate.batcher.dispatch import Dispatcher
 from sluicegate.batcher.drain import Drain
-from sluicegate.batcher.fence import Fences
-from sluicegate.batcher.flight import Flight
-from sluicegate.batcher.flights import Flights
+from sluicegate.batcher.flight import Alarm, FifoSlots, Flight, Flights
 from sluicegate.batcher.gathering import pack
-from sluicegate.batcher.gathering.add_group import AddGroup
-from sluicegate.batcher.gathering.pack import Evicted
+from sluicegate.batcher.gathering.pack import AddGroup, Evicted
 from sluicegate.batcher.gathering.plain import PlainGatherer
 from sluicegate.batcher.intake import Intake
+from sluicegate.batcher.ledger import Ledger
 from sluicegate.batcher.lifecycle import Lifecycle
-from sluicegate.batcher.slots import FifoSlots
 from sluicegate.retry.series import RetrySeries
 
 if TYPE_CHECKING:

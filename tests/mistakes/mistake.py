@@ -24,11 +24,8 @@ import asyncio
 import time
 from datetime import timedelta
 
-from sluicegate import (
-    Ack, Backoff, Batcher, BlockingBatcher, CircuitBreaker, Consumer, DeadLetter, FanOut, Limits,
-    Nak, Observer, RateLimit, Retry, Router, Split, Timeout, UnavailableError,
-    WriteResult, run, stack,
-)
+from sluicegate import Ack, Backoff, Batcher, BlockingBatcher, CircuitBreaker, Consumer, DeadLetter, FanOut, Limits, Nak, Observer, Retry, Timeout, UnavailableError, WriteResult, run, stack
+from sluicegate.sinks import RateLimit, Router, Split
 from sluicegate.http import ElasticsearchSink, HttpSink
 from sluicegate.files import FileSink
 from sluicegate.postgres import PostgresSink

@@ -38,7 +38,7 @@ TOP = """\
 runs them all. A bad argument raises `ConfigError` when the object is constructed, before anything
 starts: the message names the argument, its value and the rule. What only the server knows is an
 error at opening. A likely mistake that may be intended is a `SluicegateWarning` at your line; make it
-an error with `warnings.simplefilter("error", sluicegate.SluicegateWarning)`. No message shows a
+an error with `warnings.simplefilter("error", sluicegate.errors.SluicegateWarning)`. No message shows a
 password.
 
 A whole number of seconds looks like milliseconds from 100 for a delay, from 1,000 for a timeout, a

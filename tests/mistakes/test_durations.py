@@ -24,11 +24,11 @@ from sluicegate import (
     ConfigError,
     Consumer,
     RetryPolicy,
-    SluicegateWarning,
     run,
 )
 from sluicegate._core import checks
 from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
+from sluicegate.errors import SluicegateWarning
 from sluicegate.postgres import PostgresSink, QueueAdmin, StreamReader, SyncStreamReader
 from sluicegate.sinks import MemorySink
 from sluicegate.spark import register
@@ -122,11 +122,6 @@ def _blocking(call: Callable[[BlockingBatcher[int]], Any]) -> None:
         call(batcher)
 
 
-async def _consumer(call: Callable[[Consumer], Any]) -> None:
-    async with Consumer(_source()) as consumer:
-        await call(consumer)
-
-
 async def _each(messages: Any) -> None: ...
 
 
@@ -164,12 +159,7 @@ CALLS: dict[str, Callable[[int], Any]] = {
     "BlockingReceipt.result(timeout=)": lambda n: _blocking(
         lambda it: it.submit(1).result(timeout=n)
     ),
-    "Consumer.receive_batch(max_wait=)": lambda n: Consumer(_source()).receive_batch(
-        _each, max_wait=n
-    ),
-    "Consumer.run_batch(max_wait=)": lambda n: _consumer(
-        lambda it: it.run_batch(_each, max_wait=n)
-    ),
+    "Consumer.run_batch(max_wait=)": lambda n: Consumer(_source()).run_batch(_each, max_wait=n),
     "RetryPolicy(max_seconds=)": lambda n: Consumer(_source(), retry=RetryPolicy(max_seconds=n)),
     "RetryPolicy(give_up_after=)": lambda n: Consumer(
         _source(), retry=RetryPolicy(give_up_after=n)
@@ -227,7 +217,7 @@ MADE_BY_US = {
     "OpenTelemetryObserver.on_retry", "PipelineReport", "PrometheusObserver.on_flushed",
     "PrometheusObserver.on_retry", "QueueStats", "ShutdownReport", "SlotStats", "Stats",
     "StoppedJob", "ThrottledError", "Unfinished", "UnitReport", "Unread",
-    "WaitCause", "Backlog",
+    "Backlog",
 }  # fmt: skip
 """Reports, errors and calls of observers, whose durations are for the program to read."""
 _NAMED = re.compile(r"seconds|timeout|deadline|lease|patience|retry_after|delay$")

@@ -21,15 +21,14 @@ from sluicegate import (
     BlockingBatcher,
     ConfigError,
     DeadLetter,
-    ItemFunctionError,
     Limits,
     Retry,
-    SluicegateWarning,
     Timeout,
     stack,
 )
 from sluicegate._core.checks import shown
 from sluicegate.batcher.item_mistakes import check_item, several
+from sluicegate.errors import ItemFunctionError, SluicegateWarning
 from sluicegate.files import FileSink, FileSource
 from sluicegate.http import ElasticsearchSink, HttpSink
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
@@ -38,7 +37,7 @@ from sluicegate.postgres import PostgresQueueSource, PostgresSink, PostgresStrea
 from sluicegate.sinks import FunctionSink, MemorySink
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import FakeClock
 
 PUBLIC = [

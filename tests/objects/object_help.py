@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import zstandard
 from pyarrow import parquet
 
-from sluicegate import RowBatch
-from sluicegate._core.send import send
+from sluicegate import RowBatch, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping

@@ -26,7 +26,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate.objects import ObjectSink
-from sluicegate.objects.client.errors import translated
+from sluicegate.objects.errors import translate
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.objects.object_help import Bucket
     from tests.s3_server import S3Server
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 NOBODY = 65534
 
@@ -166,7 +166,7 @@ def test_a_file_system_that_is_away_uses_up_no_attempt(
     number: int, message: str, expected: type[UnavailableError]
 ) -> None:
     text = f'source: Os {{\n    code: {number},\n    kind: X,\n    message: "{message}",\n}}'
-    assert type(translated(ValueError(text), "file:///x")) is expected
+    assert type(translate(ValueError(text), "file:///x")) is expected
 
 
 async def test_a_folder_that_cannot_be_reached_is_refused_until_it_can(

@@ -18,7 +18,7 @@ BATCHES = 40
 WRITER = """
 import asyncio, json, os, random, signal, sys
 from sluicegate import RowBatch, send
-from sluicegate._core.lineage import Lineage
+from sluicegate._core.batch import Lineage
 from sluicegate.objects import ObjectSink
 
 url, config, seed, begin, end = sys.argv[1], json.loads(sys.argv[2]), *map(int, sys.argv[3:])

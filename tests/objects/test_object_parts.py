@@ -11,12 +11,11 @@ from tests.http.http_help import Server, hang, reply, serving
 from tests.objects.object_help import items_in
 from tests.objects.test_object_refusals import CONFIG
 
-from sluicegate import RefusedError, RowBatch, TransientError, UnavailableError
-from sluicegate._core.errors import TimedOutError
-from sluicegate._core.send import send
+from sluicegate import RefusedError, RowBatch, TransientError, UnavailableError, send
+from sluicegate.errors import TimedOutError
 from sluicegate.objects import ObjectSink, ParquetSink
-from sluicegate.objects.sink.reach import Reach
-from sluicegate.objects.sink.tables import ParquetEncoder
+from sluicegate.objects.sink import Reach
+from sluicegate.objects.tables import ParquetEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from tests.http.http_help import Reply, Request
     from tests.objects.object_help import Bucket
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 ITEMS = [{"part": n % 5, "n": n} for n in range(10)]
 

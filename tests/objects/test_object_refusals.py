@@ -23,7 +23,7 @@ from sluicegate import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from sluicegate._core.errors import TimedOutError, TooLargeError
+from sluicegate.errors import TimedOutError, TooLargeError
 from sluicegate.objects import ObjectSink
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.s3_server import S3Server
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 CONFIG = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": SECRET}
 

@@ -25,9 +25,9 @@ from sluicegate import (
     RefusedError,
     Retry,
     RowBatch,
+    send,
     stack,
 )
-from sluicegate._core.send import send
 from sluicegate.objects import ObjectSink, StoredObject
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.objects.object_help import Bucket, Folder
     from tests.s3_server import S3Server
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def forwarding(to: S3Server) -> Step:

@@ -14,14 +14,13 @@ import pytest
 from pyarrow import parquet
 from tests.objects.object_help import items_in, written
 
-from sluicegate import ArrowBatch, ConfigError, PermanentError, RefusedError
-from sluicegate._core.send import send
+from sluicegate import ArrowBatch, ConfigError, PermanentError, RefusedError, send
 from sluicegate.objects import ParquetSink
 
 if TYPE_CHECKING:
     from tests.objects.object_help import Bucket, Folder
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 UTC = dt.UTC
 NOON = dt.datetime(2026, 1, 31, 12, 0, 0, 5)

@@ -12,14 +12,13 @@ import pyarrow as pa
 import pytest
 from tests.objects.object_help import items_in, written
 
-from sluicegate import ArrowBatch, ConfigError, PermanentError, RefusedError
-from sluicegate._core.send import send
+from sluicegate import ArrowBatch, ConfigError, PermanentError, RefusedError, send
 from sluicegate.objects import ParquetSink
 
 if TYPE_CHECKING:
     from tests.objects.object_help import Folder
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 LEVEL = pa.struct([pa.field("a", pa.int64(), nullable=False)])
 LISTED = pa.list_(pa.field("item", pa.int64(), nullable=False))

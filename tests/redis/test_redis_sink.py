@@ -354,17 +354,6 @@ async def test_large_and_binary_values_arrive_as_they_are(store: Store) -> None:
     assert store.entries()[3][1][b"data"] == b"\r\n$-1\r\n"
 
 
-async def test_a_value_beyond_any_server_fails_alone(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluicegate.redis.stream.LONGEST", 1000)
-    monkeypatch.setattr("sluicegate.redis.elements.LONGEST", 1000)
-    for options in ({"stream": STREAM}, {"list": LIST}):
-        async with store.sink(**options) as sink:
-            errors = await written(sink, [{"n": 1}, {"n": 2, "data": "x" * 1000}])
-        assert names(errors) == {1: "TooLargeError"}
-
-
 async def test_a_cancelled_write_leaves_no_answer_behind(own_store: Store) -> None:
     """The next write reads its own replies on the same connection."""
     async with own_store.sink(pool_size=1) as sink:

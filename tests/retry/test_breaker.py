@@ -14,8 +14,6 @@ from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
-    CircuitOpenError,
-    CircuitState,
     ConfigError,
     ErrorClass,
     Limits,
@@ -23,7 +21,6 @@ from sluicegate import (
     PermanentError,
     Retry,
     RowBatch,
-    StoppedError,
     ThrottledError,
     Timeout,
     TransientError,
@@ -33,6 +30,8 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate.errors import CircuitOpenError, StoppedError
+from sluicegate.retry import CircuitState
 from sluicegate.testing import (
     BlockingSink,
     FakeSink,

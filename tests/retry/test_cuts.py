@@ -21,14 +21,10 @@ from sluicegate import (
     CircuitBreaker,
     DeadLetter,
     FanOut,
-    Isolate,
     Limits,
     Outcome,
     PermanentError,
-    RateLimit,
     Retry,
-    ShutdownReport,
-    Split,
     ThrottledError,
     Timeout,
     TransientError,
@@ -37,6 +33,8 @@ from sluicegate import (
     WriteResult,
     stack,
 )
+from sluicegate.batcher import ShutdownReport
+from sluicegate.sinks import Isolate, RateLimit, Split
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

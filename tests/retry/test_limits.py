@@ -23,7 +23,6 @@ from sluicegate import (
     Outcome,
     PermanentError,
     Retry,
-    RetryBudget,
     RowBatch,
     ThrottledError,
     TransientError,
@@ -34,8 +33,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.classify import classified
-from sluicegate.retry import classify_network, first_of
-from sluicegate.retry.backoff import CallState
+from sluicegate.retry import RetryBudget, classify_network, first_of
 from sluicegate.testing import FlakySink, ScriptedSink, fail, ok, partial, slow
 
 if TYPE_CHECKING:
@@ -64,6 +62,36 @@ async def test_no_try_is_made_after_the_total_time(
     assert await send(stack(sink, retry), RowBatch("x")) == {0: error}
     assert started(sink) == [0.0, 4.0, 8.0]
     assert fake_clock.now() == 8.0
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [
+        (tenacity.stop_after_attempt(2), [0.0, 4.0]),
+        (tenacity.stop_before_delay(10.0), [0.0, 4.0, 8.0]),
+        (tenacity.stop_after_delay(3.0), [0.0, 4.0]),
+    ],
+)
+async def test_a_stop_of_tenacity_ends_a_series(
+    fake_clock: FakeClock, stop: Any, expected: list[float]
+) -> None:
+    """It replaces the number of attempts, and does not count an outage."""
+    sink = FlakySink[str](99, AGAIN)
+    retry = Retry(backoff=fixed(4.0), stop=stop)
+    assert await send(stack(sink, retry), RowBatch("x")) == {0: AGAIN}
+    assert started(sink) == expected
+    away: list[Any] = [fail(UnavailableError("gone"))] * 9
+    assert await send(stack(ScriptedSink[str](away), retry), RowBatch("x")) == {}
+    assert fake_clock.now() > 30.0
+
+
+async def test_a_choice_of_tenacity_makes_other_errors_final(fake_clock: FakeClock) -> None:
+    cut = UnknownOutcomeError("cut")
+    retry = Retry(backoff=fixed(4.0), retry=tenacity.retry_if_exception_type(ConnectionError))
+    steps: list[Any] = [fail(ConnectionError("reset")), fail(cut), fail(AGAIN), ok()]
+    sink = ScriptedSink[str](steps)
+    assert await send(stack(sink, retry), RowBatch("x")) == {0: AGAIN}
+    assert started(sink) == [0.0, 4.0, 8.0]
 
 
 async def test_a_try_at_the_very_end_of_the_total_time_is_made(fake_clock: FakeClock) -> None:
@@ -247,7 +275,7 @@ def test_a_budget_travels_as_a_description() -> None:
 
 
 def draws(backoff: Backoff, tries: int, waited: float = 0.0) -> list[float]:
-    return [backoff(CallState(tries, waited=waited)) for _ in range(10_000)]
+    return [backoff(tries, None, waited) for _ in range(10_000)]
 
 
 def test_equal_jitter_stays_in_the_upper_half() -> None:
@@ -304,7 +332,7 @@ def test_the_same_seed_gives_the_same_waits() -> None:
 @pytest.mark.parametrize("jitter", ["full", "equal", "decorrelated", "none"])
 def test_a_base_of_nothing_waits_for_nothing(jitter: Any) -> None:
     """B-T16."""
-    assert Backoff(base=0, jitter=jitter)(CallState(3)) == 0.0
+    assert Backoff(base=0, jitter=jitter)(3) == 0.0
 
 
 # -- classifiers -----------------------------------------------------------------------------------
@@ -406,6 +434,7 @@ async def test_each_first_try_pays_into_the_budget(fake_clock: FakeClock) -> Non
     ("make", "message"),
     [
         (lambda: Retry(max_seconds=0), "max_seconds=0"),
+        (lambda: Retry(stop=3), "stop=3: must be one of tenacity's stop objects"),  # type: ignore[arg-type]
         (lambda: Retry(budget=5), "budget=5: must be a RetryBudget"),  # type: ignore[arg-type]
         (lambda: RetryBudget(0), "share=0"),
         (lambda: RetryBudget(1.5), "share=1.5"),

@@ -10,17 +10,16 @@ import pytest
 import tenacity
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     ConfigError,
     DeadLetter,
-    DeadLetterRecord,
     ErrorClass,
     Limits,
     Outcome,
     RefusedError,
     Retry,
-    Router,
     RowBatch,
     UnavailableError,
     WriteResult,
@@ -28,6 +27,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.classify import classified
+from sluicegate.sinks import DeadLetterRecord, Router
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +105,7 @@ async def test_a_refusal_of_everything_is_an_outage(
     server = Server(lambda now, items: 5.0 <= now < 5.0 + outage)
     taken, dead_letter = letters()
     limits = Limits(max_items=100, workers=workers, max_delay=0.05)
-    retry = Retry(attempts=2, rng=random.Random(1))
+    retry = Retry(attempts=2, backoff=Backoff(rng=random.Random(1)))
     async with Batcher(stack(server, retry, dead_letter), limits=limits, key=key) as batcher:
         await batcher.add_many(range(1_000))
         assert (await batcher.flush()).complete
@@ -138,7 +138,7 @@ async def test_an_outage_that_ends_within_a_search_moves_the_item_refused_alone_
 
     server = Server(refuses)
     taken, dead_letter = letters()
-    retry = Retry(rng=random.Random(1))
+    retry = Retry(backoff=Backoff(rng=random.Random(1)))
     limits = Limits(max_items=100, workers=1, max_delay=0.05)
     async with Batcher(stack(server, retry, dead_letter), limits=limits) as batcher:
         await batcher.add_many(range(300))
@@ -277,7 +277,7 @@ async def test_one_of_two_servers_that_refuses_costs_no_item(
     taken, dead_letter = letters()
     limits = Limits(max_items=50, workers=1 + seed % 4, max_delay=0.05)
     async with Batcher(
-        stack(server, Retry(rng=random.Random(seed)), dead_letter), limits=limits
+        stack(server, Retry(backoff=Backoff(rng=random.Random(seed))), dead_letter), limits=limits
     ) as batcher:
         await batcher.add_many(range(2_000))
         assert (await batcher.flush(timeout=600.0)).complete

@@ -18,10 +18,8 @@ from sluicegate import (
     Limits,
     Outcome,
     PermanentError,
-    ResultMismatch,
     Retry,
     RowBatch,
-    StoppedError,
     ThrottledError,
     Timeout,
     TransientError,
@@ -32,6 +30,7 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate.errors import ResultMismatch, StoppedError
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
@@ -190,14 +189,13 @@ async def test_a_throttled_wait_grows_fourfold(fake_clock: FakeClock) -> None:
 def test_full_jitter_stays_in_its_interval() -> None:
     """B-T16: ten thousand seeded draws; the maximum holds; base 0 does not wait."""
     backoff = Backoff(rng=random.Random(7))
-    from sluicegate.retry.backoff import CallState
 
     for tries in (1, 2, 5, 50):
         most = min(30.0, 0.1 * 2 ** (tries - 1))
-        draws = [backoff(CallState(tries)) for _ in range(2_500)]
+        draws = [backoff(tries) for _ in range(2_500)]
         assert 0 <= min(draws) < 0.05 * most
         assert 0.95 * most < max(draws) <= most
-    assert Backoff(base=0)(CallState(3)) == 0.0
+    assert Backoff(base=0)(3) == 0.0
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 16])

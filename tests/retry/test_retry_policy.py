@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluicegate import PermanentError, TransientError, UnavailableError
-from sluicegate._core.errors import ErrorClass, classify
-from sluicegate._core.operation import RetryState, run_with_retries
-from sluicegate._core.retry_policy import DoublingBackoff, RetryPolicy
+from sluicegate import (
+    Backoff,
+    ErrorClass,
+    PermanentError,
+    RetryPolicy,
+    TransientError,
+    UnavailableError,
+)
+from sluicegate._core.errors import classify
+from sluicegate._core.retry_policy import RetryState, run_with_retries
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock
@@ -20,7 +26,7 @@ POLICY = RetryPolicy(attempts=3, unlisted_attempts=2)
 
 
 def test_waits_double_up_to_the_longest() -> None:
-    backoff = DoublingBackoff(0.1, 5.0)
+    backoff = Backoff(base=0.1, longest=5.0, jitter="none")
     assert [backoff(tries) for tries in (1, 2, 3, 7, 5_000)] == [0.1, 0.2, 0.4, 5.0, 5.0]
 
 
@@ -31,7 +37,7 @@ async def test_durations_are_seconds_or_a_timedelta(fake_clock: FakeClock) -> No
         max_seconds=minute,
         give_up_after=minute,
         max_retry_after=minute,
-        backoff=DoublingBackoff(timedelta(milliseconds=100), minute),
+        backoff=Backoff(base=timedelta(milliseconds=100), longest=minute, jitter="none"),
     )
     assert [policy.backoff(tries) for tries in (1, 2, 5_000)] == [0.1, 0.2, 60.0]
     state = RetryState(policy, classify)
@@ -61,7 +67,7 @@ def test_an_unknown_outcome_is_not_tried_again_unless_told_so() -> None:
 
 
 def test_waits_are_limited_in_total() -> None:
-    policy = RetryPolicy(give_up_after=0.5, backoff=DoublingBackoff(0.1, 5.0))
+    policy = RetryPolicy(give_up_after=0.5, backoff=Backoff(base=0.1, longest=5.0, jitter="none"))
     state = RetryState(policy, classify)
     error = UnavailableError("starting")
     assert [state.wait_after(error) for _ in range(3)] == [0.1, 0.2, None]
@@ -70,7 +76,9 @@ def test_waits_are_limited_in_total() -> None:
 
 async def test_no_attempt_starts_after_the_longest_time(fake_clock: FakeClock) -> None:
     """Outages do not count."""
-    policy = RetryPolicy(attempts=99, max_seconds=60.0, backoff=DoublingBackoff(10.0, 10.0))
+    policy = RetryPolicy(
+        attempts=99, max_seconds=60.0, backoff=Backoff(base=10.0, longest=10.0, jitter="none")
+    )
     tried: list[float] = []
 
     async def work() -> None:

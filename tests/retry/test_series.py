@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate import (
-    ErrorClass,
-    Outcome,
-    ResultMismatch,
-    Retry,
-    RowBatch,
-    StoppedError,
-    WriteResult,
-)
+from sluicegate import ErrorClass, Outcome, Retry, RetryPolicy, RowBatch, WriteResult
 from sluicegate import send as send_to
-from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate.errors import ResultMismatch, StoppedError
 from sluicegate.retry import Backoff
 from sluicegate.retry.series import RetrySeries
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     Capabilities,
@@ -23,11 +24,11 @@ from sluicegate import (
     RowBatch,
     UnavailableError,
     UnknownOutcomeError,
-    UnverifiableError,
     send,
     stack,
 )
 from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.errors import UnverifiableError
 from sluicegate.testing import ScriptedSink, fail
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ async def test_an_outage_that_leaves_outcomes_unknown_uses_no_attempt(
 ) -> None:
     """Every item is delivered, and one batch at a time probes."""
     server = Server(lambda now, _: now < outage, repeatable)
-    retry = Retry(attempts=2, rng=random.Random(1))
+    retry = Retry(attempts=2, backoff=Backoff(rng=random.Random(1)))
     assert await outcomes(stack(server, retry), 1_000, workers=workers, key=key) == DELIVERED
     assert sorted(server.stored) == list(range(1_000))
     assert fake_clock.now() < outage + 15.0
@@ -139,7 +140,7 @@ async def test_an_item_that_breaks_its_connection_is_given_up_while_others_are_a
     async def take(batch: Batch[Any]) -> None:
         taken.extend(batch)
 
-    sink = stack(server, Retry(attempts=3, rng=random.Random(1)), DeadLetter(take))
+    sink = stack(server, Retry(attempts=3, backoff=Backoff(rng=random.Random(1))), DeadLetter(take))
     found = await outcomes(sink, 1_000, workers=workers, key=key, trickle=60)
     lost = {item for item, outcome in found.items() if outcome is not Outcome.DELIVERED}
     assert {found[item] for item in lost} == {Outcome.UNKNOWN}
@@ -213,7 +214,7 @@ async def test_deadlocks_halve_the_parts_of_a_batch_that_is_searched(
             await super().write(batch)
 
     server = Locked(lambda now, _: now == 0.0, "item")
-    sink = stack(server, Retry(attempts=2, rng=random.Random(1)))
+    sink = stack(server, Retry(attempts=2, backoff=Backoff(rng=random.Random(1))))
     assert {*(await outcomes(sink, 50, workers=1, key=key)).values()} == {Outcome.DELIVERED}
     assert sorted(server.stored) == list(range(50))
     assert fake_clock.now() < 60

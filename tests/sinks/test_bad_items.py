@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.sink.postgres_help import database
 
-from sluicegate import Batcher, ItemFunctionError, Limits, Outcome, PermanentError, Retry, stack
+from sluicegate import Batcher, Limits, Outcome, PermanentError, Retry, stack
+from sluicegate.errors import ItemFunctionError
 from sluicegate.files import FileSink
 from sluicegate.objects import ObjectSink, ParquetSink
 from sluicegate.sql import SqlSink
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 SECRET = "the item's value"

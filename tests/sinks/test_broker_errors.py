@@ -16,10 +16,11 @@ from nats.js import errors as js
 from nats import errors as nats
 from redis import exceptions as redis
 from redis import sentinel
+from sluicegate import ErrorClass, UnknownOutcomeError
 from sluicegate._core.classify import classified
-from sluicegate._core.errors import ErrorClass, UnknownOutcomeError, classify
+from sluicegate._core.errors import classify
 from sluicegate.kafka import KafkaSink, classify_kafka
-from sluicegate.kafka.client.produced import Failed, produced
+from sluicegate.kafka.client.answers import Failed, result_of
 from sluicegate.kafka.errors import class_of_code
 from sluicegate.nats import NatsSink, classify_nats
 from sluicegate.redis import RedisSink, classify_redis
@@ -120,7 +121,7 @@ def test_the_sink_of_kafka_gives_an_answer_the_same_class() -> None:
     """B-T17: a duplicate sequence number is stored."""
     for name, kind in KAFKA.items():
         code = getattr(KafkaError, name)
-        answer = produced(code, "t-0", 0, {}, "")
+        answer = result_of(code, "t-0", 0, {}, "")
         if code == aiokafka.DuplicateSequenceNumber.errno:
             assert not isinstance(answer, Failed)
         else:

@@ -12,20 +12,18 @@ import tenacity
 from sluicegate import (
     Batch,
     Batcher,
-    Combine,
     ConfigError,
     DeadLetter,
     FanOut,
     Limits,
     PermanentError,
     Retry,
-    Router,
     Timeout,
     TransientError,
     UnavailableError,
     stack,
 )
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import Combine, MemorySink, Router
 from sluicegate.testing import ScriptedSink, fail, hang, ignore_cancel, ok, partial, slow
 
 if TYPE_CHECKING:

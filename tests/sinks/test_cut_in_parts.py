@@ -13,19 +13,16 @@ from sluicegate import (
     Batcher,
     DeadLetter,
     FanOut,
-    Isolate,
     Limits,
     Outcome,
     PermanentError,
-    RateLimit,
     Retry,
-    Split,
     Timeout,
     TransientError,
     UnknownOutcomeError,
     stack,
 )
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import Isolate, MemorySink, RateLimit, Split
 from sluicegate.testing import FakeClock, ScriptedSink, fail, hang, ignore_cancel, ok, partial
 
 if TYPE_CHECKING:

@@ -11,11 +11,9 @@ import tenacity
 
 from sluicegate import (
     Batcher,
-    BatcherBroken,
     ConfigError,
     DeadLetter,
-    DeadLetterLimit,
-    DeadLetterRecord,
+    ErrorClass,
     Limits,
     Outcome,
     PermanentError,
@@ -24,9 +22,9 @@ from sluicegate import (
     UnknownOutcomeError,
     stack,
 )
-from sluicegate._core.errors import ErrorClass
-from sluicegate.sinks import MemorySink
-from sluicegate.testing import DedupSink, ScriptedSink, fail, ok, partial
+from sluicegate.errors import BatcherBroken, DeadLetterLimit
+from sluicegate.sinks import DeadLetterRecord, MemorySink
+from sluicegate.testing import ScriptedSink, fail, ok, partial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -130,10 +128,10 @@ async def test_the_record_is_written_before_the_outcome_is_final(fake_clock: Fak
 
 
 async def test_a_target_that_is_a_stack_or_the_same_sink(fake_clock: FakeClock) -> None:
-    """B-T59: nothing counts as delivered, the write key differs, and a deduplicating server keeps
-    the record.
+    """B-T59: nothing counts as delivered, and the write key differs, so that a deduplicating server
+    keeps the record.
     """
-    server: DedupSink[Any] = DedupSink(
+    server: ScriptedSink[Any] = ScriptedSink(
         [partial({1: PermanentError("bad")}), fail(TransientError("t"))]
     )
     target: Any = stack(server, Retry(backoff=FIXED))

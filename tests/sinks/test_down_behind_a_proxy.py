@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
 
 __all__ = ["log"]
 

@@ -18,7 +18,6 @@ from sluicegate import (
     ConfigError,
     ErrorClass,
     FanOut,
-    Isolate,
     Limits,
     Outcome,
     PermanentError,
@@ -32,6 +31,7 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate.sinks import Isolate
 from sluicegate.testing import FakeClock, FakeSink, ScriptedSink, fail, ok, partial
 
 SIZE = 1_000

@@ -15,39 +15,40 @@ from sluicegate import (
     Batch,
     Batcher,
     CircuitBreaker,
-    Combine,
     ConfigError,
     DeadLetter,
-    DeadLetterRecord,
     FanOut,
-    Isolate,
     Limits,
     PermanentError,
-    RateLimit,
     RefusedError,
     Retry,
-    Router,
-    SluicegateWarning,
-    Split,
-    StoppedError,
     ThrottledError,
     Timeout,
-    Tracing,
     TransientError,
     UnavailableError,
     UnknownOutcomeError,
     stack,
 )
+from sluicegate.errors import SluicegateWarning, StoppedError
 from sluicegate.postgres import PostgresSink
 from sluicegate.retry import ErrorClass
-from sluicegate.sinks import MemorySink
+from sluicegate.sinks import (
+    Combine,
+    DeadLetterRecord,
+    Isolate,
+    MemorySink,
+    RateLimit,
+    Router,
+    Split,
+)
+from sluicegate.telemetry import Tracing
 from sluicegate.testing import FakeClock, ScriptedSink, fail, ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluicegate import Sink
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keep-dead-letters.md"

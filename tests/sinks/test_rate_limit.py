@@ -21,16 +21,16 @@ from sluicegate import (
     Limits,
     Outcome,
     PermanentError,
-    RateLimit,
     Retry,
     RowBatch,
-    StoppedError,
     ThrottledError,
     Timeout,
     gather,
     send,
     stack,
 )
+from sluicegate.errors import StoppedError
+from sluicegate.sinks import RateLimit
 from sluicegate.testing import FakeSink, ScriptedSink, fail, hang, ok, partial, slow
 
 if TYPE_CHECKING:

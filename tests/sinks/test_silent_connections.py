@@ -35,7 +35,8 @@ from sluicegate.sql import SqlSink
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
 
 __all__ = ["mariadb", "servers"]
 

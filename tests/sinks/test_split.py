@@ -19,7 +19,6 @@ from sluicegate import (
     PermanentError,
     Retry,
     RowBatch,
-    Split,
     ThrottledError,
     TransientError,
     UnavailableError,
@@ -27,6 +26,7 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate.sinks import Split
 from sluicegate.testing import FakeClock, FakeSink, ScriptedSink, fail, ok, partial
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import Retry, RowBatch, TimedOutError, Timeout, TransientError, send, stack
-from sluicegate._core.errors import UnavailableError
+from sluicegate import Retry, RowBatch, Timeout, TransientError, UnavailableError, send, stack
+from sluicegate.errors import TimedOutError
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import MissingJars
+from sluicegate.errors import MissingJars
 from sluicegate.testing import skip_or_fail
 
 if TYPE_CHECKING:

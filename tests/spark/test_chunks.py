@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-from sluicegate.spark.values.chunks import Chunk, cut  # noqa: E402
+from sluicegate.spark.task.chunks import Chunk, cut  # noqa: E402
 
 
 def batches(keys: list[Any], sizes: list[int]) -> list[Any]:

@@ -24,13 +24,13 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate._core.order.stopped import stopped_behind
+from sluicegate._core.order.left_out import stopped_behind
 from sluicegate.files import FileSink
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import DeadLettersError, write_dataframe
+from sluicegate.spark.task.chunks import cut
 from sluicegate.spark.task.key_failure import KeyFailurePolicy
 from sluicegate.spark.task.task import write_chunk
-from sluicegate.spark.values.chunks import cut
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,19 +145,6 @@ def test_of_each_key_a_prefix_is_written_and_nothing_is_forgotten(
         assert sorted(dead) == sorted(refused + held)
     assert outcomes.get("delivered", 0) == len(stored)
     assert outcomes.get("dead_lettered", 0) == len(letters)
-
-
-def test_nothing_costs_more_while_nothing_fails() -> None:
-    """One write per chunk if the sink keeps prefixes; otherwise one for each row of the longest
-    key.
-    """
-    rows = [(key, False) for key in range(10) for _ in range(7)]
-    for shelf, writes in ((SafeShelf(), 1), (Shelf(), 7)):
-        assert written(shelf, rows, "stop", 100) == ([], 0, {"delivered": 70})
-        assert shelf.writes == writes
-    shelf = Shelf()
-    written(shelf, [(key, False) for key in range(70)], "stop", 100)
-    assert shelf.writes == 1
 
 
 # -- on a real Spark -------------------------------------------------------------------------------

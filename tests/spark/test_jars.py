@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluicegate import ConfigError, MissingJars
+from sluicegate import ConfigError
+from sluicegate.errors import MissingJars
 from sluicegate.spark import connector_jars
 from sluicegate.testing import skip_or_fail
 
@@ -41,8 +42,8 @@ def test_an_unknown_connector_is_refused() -> None:
 def test_an_older_pyspark_is_told_that_the_jars_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: str, fits: bool
 ) -> None:
-    monkeypatch.setattr("sluicegate.spark.jars.installed", installed)
-    monkeypatch.setattr("sluicegate._core.maven.fetch", lambda pom: tmp_path)
+    monkeypatch.setattr("pyspark.__version__", installed)
+    monkeypatch.setattr("sluicegate._core.cache.fetch", lambda pom: tmp_path)
     if fits:
         assert connector_jars("kafka") == ""
     else:

@@ -14,8 +14,8 @@ from tests.spark.sql import query
 from sluicegate import Batch, ConfigError, PermanentError, WriteResult
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import foreach_batch, write_dataframe
-from sluicegate.spark.driver import latest as driver_latest
-from sluicegate.spark.driver.latest import latest_rows
+from sluicegate.spark import latest as driver_latest
+from sluicegate.spark.latest import latest_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,6 @@ def test_the_last_version_of_each_key_arrives_and_the_others_are_counted(
     report = write_dataframe(df, sink(table), **LATEST)
     assert (report.rows, report.delivered, report.superseded) == (100, 100, 5_900)
     assert "5,900 superseded" in report.summary
-    assert report.settings["latest_only"] == "True"
     found = query(table, "SELECT id, at, note FROM states ORDER BY at")
     assert len(found) == 100
     assert [(int(at), note) for _, at, note in found] == [(n, f"v{n}") for n in range(5_900, 6_000)]

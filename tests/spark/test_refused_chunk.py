@@ -24,11 +24,11 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.delivery.activity import Pacing
 from sluicegate._core.delivery.delivery import Delivery
+from sluicegate._core.delivery.pacing import Pacing
+from sluicegate.spark.description import description
 from sluicegate.spark.task.partition import Partition
 from sluicegate.spark.task.task import ChunkHost, Cuts
-from sluicegate.spark.values.travel import description
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from sluicegate import (
-    PermanentError,
-    RefusedError,
-    TransactionLost,
-    TransientError,
-    UnavailableError,
-)
+from sluicegate import PermanentError, RefusedError, TransientError, UnavailableError
+from sluicegate.errors import TransactionLost
 from sluicegate.postgres import classify_postgres
-from sluicegate.spark.task.retries import ATTEMPTS, transaction_retries
+from sluicegate.spark.task.transaction import ATTEMPTS, transaction_retries
 
 
 def lost(cause: BaseException) -> TransactionLost:

@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sluicegate import Batch, PermanentError
-from sluicegate.spark.driver.trial import WriteStopped, stoppable, try_out
-from sluicegate.spark.values.travel import description
+from sluicegate.spark.description import WriteStopped, description, stoppable, try_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,14 +26,14 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate._core.function_sink import as_sink
+from sluicegate._core.stacking import as_sink
 from sluicegate.files import FileSink
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import write_dataframe
+from sluicegate.spark.task.chunks import cut
 from sluicegate.spark.task.key_failure import KeyFailurePolicy
 from sluicegate.spark.task.task import write_chunk
-from sluicegate.spark.values.chunks import cut
-from sluicegate.spark.values.zone import in_zone, spelt
+from sluicegate.spark.values import in_zone, spell_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,7 +169,7 @@ def test_casts_go_by_the_time_zone_of_the_session(
 )
 def test_zones_are_spelt_as_arrow_reads_them(given: str, expected: str) -> None:
     """A column with another spelling has rows anyway."""
-    assert spelt(given) == expected
+    assert spell_zone(given) == expected
     kind = pa.timestamp("us", given)
     batch = pa.record_batch(
         {

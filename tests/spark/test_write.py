@@ -14,7 +14,6 @@ from tests.spark.sql import query
 from sluicegate import (
     Batch,
     ConfigError,
-    NotPicklableError,
     PermanentError,
     Retry,
     Timeout,
@@ -22,6 +21,7 @@ from sluicegate import (
     WriteResult,
     stack,
 )
+from sluicegate.errors import NotPicklableError
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.debian_packages import command, run, unpacked
 
-from sluicegate.testing.servers.ports import free_port
-from sluicegate.testing.servers.program import START_SECONDS, ServerProgram
+from sluicegate.testing.servers.program import START_SECONDS, ServerProgram, free_port
 
 if TYPE_CHECKING:
     import subprocess

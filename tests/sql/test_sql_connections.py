@@ -16,7 +16,7 @@ from tests.sql.sql_help import SqlTable, names, written
 from sluicegate import ConfigError, RowBatch, UnavailableError, send
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.sql import SqlSink
-from sluicegate.sql.connections import SqlConnections
+from sluicegate.sql.engine import SqlConnections
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,17 +135,6 @@ async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -
     assert [word for (word,) in await table.looked("word")] == [5, 6] * 3
 
 
-async def test_options_of_the_pool_hold_for_each_write(table: SqlTable, driver: str) -> None:
-    """The sink does not keep a connection then."""
-    options = {**named(table, driver), "pool_recycle": 0}
-    async with table.sink(engine_options=options) as sink:
-        assert await written(sink, [(1, "a")]) == {}
-        (ended,) = await sessions(table)
-        await asyncio.to_thread(table.run, END[table.name].format(ended))
-        assert await written(sink, [(2, "b")]) == {}
-    assert await table.looked() == [(1, "a"), (2, "b")]
-
-
 async def test_a_limit_of_the_driver_leaves_a_write_unknown(table: SqlTable, driver: str) -> None:
     """Its statement may have been stored, so the sink does not send it again."""
     if driver != "asyncpg":
@@ -175,7 +164,7 @@ def test_the_isolation_level_is_the_sinks() -> None:
 def test_a_connection_whose_mode_cannot_be_set_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """For example if the server dies in between. The garbage collector has nothing to clean up."""
     engine = create_engine("sqlite://", poolclass=QueuePool)
-    connections = SqlConnections(engine, keeps=True, now=lambda: 0.0)
+    connections = SqlConnections(engine, is_own=False)
 
     def fail(*_: object) -> None:
         raise ConnectionError("lost")

@@ -251,7 +251,9 @@ async def test_the_phase_of_a_lost_connection_decides(
                 is_unknown = phase == unknown
                 kind = ErrorClass.UNKNOWN if is_unknown else ErrorClass.UNAVAILABLE
                 assert len(errors) == 2
-                assert kinds(sink, errors) == {kind}, (after, total, errors[0])
+                # it may be lost behind the test of the pool, before the statement was sent
+                allowed = {kind} if is_transaction else {kind, ErrorClass.UNKNOWN}
+                assert kinds(sink, errors) <= allowed, (after, total, errors[0])
                 found.add(phase)
                 assert stored == before or (is_unknown and stored == before + 2)
             proxy.after = None

@@ -17,7 +17,7 @@ from tests.sql.sql_help import SqlTable, written
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 WORDS = ["a", "B", "A", "b", "b ", "z", "rev-9", "Rev-10"]
 TIMES = [datetime(2024, 5, 1) + timedelta(microseconds=each * 300_000) for each in range(6)]

@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from tests.sql.sql_help import SqlTable, names, written
 
-from sluicegate import ConfigError, ErrorClass, TooLargeError
+from sluicegate import ConfigError, ErrorClass
 from sluicegate._core.classify import classified
+from sluicegate.errors import TooLargeError
 from sluicegate.sql import SqlSink
 
 if TYPE_CHECKING:
@@ -405,16 +406,3 @@ async def test_an_engine_of_the_users(table: SqlTable) -> None:
     async with table.sink(url=lambda: table.engine) as sink:
         assert await written(sink, [(2, "b")]) == {}
     assert await table.looked() == [(1, "a"), (2, "b")]
-
-
-async def test_writes_of_many_sizes_keep_few_statements(table: SqlTable) -> None:
-    """batcher/B37: one statement for each number of rows, and only the most recent ones are
-    kept.
-    """
-    rows = iter([(number, "w") for number in range(10_000)])
-    async with table.sink() as sink:
-        for size in range(1, 100):
-            assert await written(sink, [next(rows) for _ in range(size)]) == {}
-        assert sink._table is not None
-        assert len(sink._table.plan._statements) == 64
-    assert len(await table.looked()) == sum(range(1, 100))

@@ -15,8 +15,9 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.sql.sql_help import SqlTable, names, written
 
-from sluicegate import ConfigError, ErrorClass, TooLargeError
+from sluicegate import ConfigError, ErrorClass
 from sluicegate._core.classify import classified
+from sluicegate.errors import TooLargeError
 
 if TYPE_CHECKING:
     from pathlib import Path

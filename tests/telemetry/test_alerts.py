@@ -6,15 +6,19 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
 import yaml
 from tests.docs.pages import ROOT
-from tests.telemetry.test_prometheus import NAMES
-from tests.telemetry.test_tenants import TENANT_NAMES
+from tests.telemetry.page import PAGE, page
 
 from sluicegate.telemetry import alert_rules
+from sluicegate.telemetry.batcher_metrics import BATCHER
+from sluicegate.telemetry.prometheus import all_catalogues
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sluicegate.telemetry.metric import Catalogue
 
 N = "{name='audit',instance='a'"
 
@@ -134,20 +138,24 @@ OF_LOCKED = [
 ]  # fmt: skip
 
 
-def test_the_rules_speak_of_metrics_that_exist() -> None:
-    """B-T56, batcher/B35: each of document 004's health rules has an alert of severity info."""
-    rules = yaml.safe_load(alert_rules())["groups"][0]["rules"]
-    assert {rule["alert"] for rule in rules} == set(ILL)
+@pytest.mark.parametrize("catalogue", all_catalogues(), ids=lambda each: each.name)
+def test_the_rules_speak_of_metrics_that_exist(catalogue: Catalogue) -> None:
     known = {
-        name + suffix
-        for name in (*NAMES, *TENANT_NAMES)
+        metric.name + suffix
+        for metric in (*catalogue.metrics, *catalogue.by_tenant)
         for suffix in ("", "_total", "_bucket", "_count", "_sum")
     }
-    for rule in rules:
-        assert set(re.findall(r"batcher_\w+", rule["expr"])) <= known
-        assert rule["annotations"]["summary"]
-    severities = {rule["alert"]: rule["labels"]["severity"] for rule in rules}
-    assert {name for name in severities if severities[name] == "info"} == {
+    for alert in catalogue.alerts:
+        named = re.findall(r"\b(?:batcher|consumer|source|stream|queue)_\w+", alert.condition)
+        assert named
+        assert {*named} <= known
+        assert alert.summary
+
+
+def test_every_rule_has_a_recorded_series() -> None:
+    """B-T56, batcher/B35: each of document 004's health rules has an alert of severity info."""
+    assert {alert.name for alert in BATCHER.alerts} == set(ILL)
+    assert {alert.name for alert in BATCHER.alerts if alert.level == "info"} == {
         f"Batcher{name}"
         for name in (
             "BatchesSmall", "BatchesLarge", "FlushSlow", "OnlySizeTrigger", "OnlyTimeTrigger",
@@ -171,6 +179,11 @@ def test_the_pages_list_every_alert() -> None:
         for rule in rules
     }
     assert sorted(listed) == sorted(severities.items())
+
+
+def test_the_reference_page_is_made_from_the_tables() -> None:
+    """Regenerate it with `PYTHONPATH=src python -m tests.telemetry.page`."""
+    assert PAGE.read_text(encoding="utf-8") == page()
 
 
 def test_each_rule_fires_on_its_recorded_series_alone(promtool: str, tmp_path: Path) -> None:

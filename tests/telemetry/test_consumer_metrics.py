@@ -7,7 +7,6 @@ import gc
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import weakref
@@ -24,14 +23,13 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from prometheus_client import CollectorRegistry
 
 from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
-from sluicegate._core.source import Record, TopicPartition
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Record, TopicPartition
 from sluicegate.sinks import MemorySink
 from sluicegate.telemetry import (
     OpenTelemetryConsumerObserver,
     PrometheusConsumerObserver,
 )
-from sluicegate.telemetry.consumer_definitions import CONSUMER
+from sluicegate.telemetry.consumer_metrics import CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -41,44 +39,6 @@ if TYPE_CHECKING:
     from sluicegate.testing import FakeClock
 
 P0 = TopicPartition("orders", 0)
-PARTITION = {"name", "topic", "partition"}
-GAUGES = {
-    "source_lag": PARTITION,
-    "source_oldest_age_seconds": PARTITION,
-    "source_position": PARTITION,
-    "source_committed": PARTITION,
-    "consumer_head_age_seconds": PARTITION,
-    "consumer_map_bytes": PARTITION,
-    "consumer_map_cut": PARTITION,
-    "consumer_paused": PARTITION,
-    "consumer_partitions": {"name"},
-    "consumer_messages": {"name", "place"},
-    "consumer_in_flight_messages": {"name"},
-    "consumer_in_flight_bytes": {"name"},
-    "consumer_max_in_flight_messages": {"name"},
-    "consumer_max_in_flight_bytes": {"name"},
-    "consumer_parked_keys": {"name"},
-    "consumer_stalled": {"name"},
-    "consumer_state": {"name", "state"},
-}
-COUNTERS = {
-    "source_received": {"name"},
-    "source_acked": {"name"},
-    "source_nak": {"name"},
-    "source_term": {"name", "fate"},
-    "source_dropped": {"name", "reason"},
-    "source_replayed": {"name"},
-    "source_commits": {"name"},
-    "source_failed": {"name"},
-    "source_batches": {"name"},
-    "consumer_split_batches": {"name"},
-    "consumer_miscounted_batches": {"name"},
-    "consumer_letters": {"name"},
-    "consumer_unparked": {"name"},
-    "consumer_deaf": {"name"},
-    "consumer_claims": {"name", "change"},
-    "consumer_poison": {"name", "action", "error_type"},
-}
 HISTOGRAM = "consumer_handler_duration_seconds"
 
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -140,14 +100,12 @@ async def test_names_and_labels(fake_clock: FakeClock) -> None:
     registry = CollectorRegistry()
     async with running(fake_clock, "abdr", PrometheusConsumerObserver(registry, durations=True)):
         found = {family.name: family for family in registry.collect()}
-    kinds = dict.fromkeys(GAUGES, "gauge") | dict.fromkeys(COUNTERS, "counter")
     assert {name: family.type for name, family in found.items()} == {
-        **kinds,
-        HISTOGRAM: "histogram",
+        metric.name: metric.kind.replace("max", "gauge") for metric in CONSUMER.metrics
     }
-    for name, labels in {**GAUGES, **COUNTERS, HISTOGRAM: {"name", "outcome"}}.items():
-        for sample in found[name].samples:
-            assert set(sample.labels) - {"le"} == labels
+    for metric in CONSUMER.metrics:
+        for sample in found[metric.name].samples:
+            assert set(sample.labels) - {"le"} == set(metric.all_labels)
 
 
 async def test_they_say_what_happened(fake_clock: FakeClock) -> None:
@@ -227,10 +185,8 @@ async def test_both_exporters_have_the_same_values(fake_clock: FakeClock) -> Non
 
 def from_otel(reader: InMemoryMetricReader) -> dict[Series, float]:
     """The data points with their Prometheus names."""
-    measured = (measure.family for measure in (*CONSUMER.states, *CONSUMER.totals))
-    families = (*CONSUMER.histograms, *CONSUMER.counters, *measured)
-    by_name = {family.otel_name: family for family in families}
-    assert len(by_name) == len(families)
+    by_name = {each.otel_name: each for each in CONSUMER.metrics}
+    assert len(by_name) == len(CONSUMER.metrics)
     found: dict[Series, float] = {}
     data: Any = reader.get_metrics_data()
     metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
@@ -327,9 +283,3 @@ def test_several_processes_share_files(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[2, 1, 1], [2, 0, 0]]
-
-
-def test_the_page_names_every_metric() -> None:
-    page = Path(__file__).parents[2] / "docs" / "how-to" / "watch-with-prometheus.md"
-    named = set(re.findall(r"`((?:source|consumer)_\w+)`", page.read_text(encoding="utf-8")))
-    assert {*GAUGES, *(f"{name}_total" for name in COUNTERS), HISTOGRAM} <= named

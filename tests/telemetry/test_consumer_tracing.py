@@ -13,22 +13,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from sluicegate import ConfigError, Consumer, Nak, Terminate
-from sluicegate._core.source import Record
-from sluicegate.consumer import (
-    ConsumerObserver,
-    DoublingBackoff,
-    MemoryLog,
-    MemorySource,
-    RetryPolicy,
-)
+from sluicegate import Backoff, ConfigError, Consumer, Nak, Terminate
+from sluicegate.consumer import ConsumerObserver, MemoryLog, MemorySource, Record, RetryPolicy
 from sluicegate.telemetry import ConsumerTracing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate import Message
-    from sluicegate._core.consumer_observer import HandlerWatch
+    from sluicegate.consumer import HandlerWatch
     from sluicegate.testing import FakeClock
 
 EXPORTED = InMemorySpanExporter()
@@ -61,14 +54,16 @@ async def consume(
     """Handle these records; return their spans."""
     source = MemorySource(MemoryLog(given), ends=True, clock=clock)
     observers = [ConsumerTracing(tracer_provider=PROVIDER, **options)]
-    retry = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
+    retry = RetryPolicy(
+        attempts=2, unlisted_attempts=2, backoff=Backoff(base=0.1, longest=0.1, jitter="none")
+    )
     consumer = Consumer(
         source, name="billing", clock=clock, poison="skip", retry=retry, observers=observers
     )
     if size is None:
-        await consumer.receive(handler)
+        await consumer.run(handler)
     else:
-        await consumer.receive_batch(handler, size=size)
+        await consumer.run_batch(handler, size=size)
     return [span for span in EXPORTED.get_finished_spans() if span.name.startswith("process")]
 
 
@@ -147,7 +142,7 @@ async def test_the_span_is_current_no_longer_than_its_turn(fake_clock: FakeClock
 
     source = MemorySource(MemoryLog([record(0, [PARENT])]), ends=True, clock=fake_clock)
     observers = [Outer(), ConsumerTracing(tracer_provider=PROVIDER)]
-    await Consumer(source, clock=fake_clock, observers=observers).receive(handler)
+    await Consumer(source, clock=fake_clock, observers=observers).run(handler)
     assert valid == [True, False]
 
 

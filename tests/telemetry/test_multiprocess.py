@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from tests.telemetry.scenes import EVERY_ALERT, every_state
 
 from sluicegate.telemetry import PrometheusObserver, alert_rules
-from sluicegate.telemetry.definitions import PENDING, STATES
+from sluicegate.telemetry.batcher_metrics import BATCHER, TENANT_PENDING_ITEMS
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def alone() -> Iterator[list[Any]]:
 
 
 def greatest() -> set[str]:
-    return {measure.family.name for measure in STATES if measure.is_greatest}
+    return {each.name for each in BATCHER.metrics if each.kind == "max"}
 
 
 def test_two_workers_show_every_family_with_the_sums_of_both(
@@ -191,7 +191,7 @@ def test_totals_are_the_tallies_of_all_workers_and_states_those_of_the_living(
     """
     tallies = told["tallies"]
     single = values(alone)
-    gauges = {measure.family.name for measure in STATES} | {PENDING.name}
+    gauges = {each.name for each in (*BATCHER.states, TENANT_PENDING_ITEMS)}
     for scrape, counted, living in zip(told["scrapes"], (2, 2, 3, 3), (2, 1, 2, 0), strict=True):
         found = values(scrape)
         for name in tallies[0]:

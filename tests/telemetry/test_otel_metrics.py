@@ -16,39 +16,22 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from tests.telemetry.scenes import every_state
-from tests.telemetry.test_prometheus import NAMES
-from tests.telemetry.test_tenants import TENANT_NAMES
 
-from sluicegate import Batcher, ConfigError, Limits, Observed, Outcome, stack
-from sluicegate.telemetry import OpenTelemetryObserver, PrometheusObserver
-from sluicegate.telemetry._tenants import OTHER
-from sluicegate.telemetry.definitions import (
-    COUNTERS,
-    HISTOGRAMS,
-    PENDING,
-    STATES,
-    TENANT_ITEMS,
-    TOTALS,
-)
+from sluicegate import Batcher, ConfigError, Limits, Outcome, stack
+from sluicegate.telemetry import Observed, OpenTelemetryObserver, PrometheusObserver
+from sluicegate.telemetry.batcher_metrics import BATCHER
+from sluicegate.telemetry.readings import OTHER
 from sluicegate.testing import BlockingSink, FakeSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import FakeClock
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 
-FAMILIES = [
-    *HISTOGRAMS,
-    *COUNTERS,
-    TENANT_ITEMS,
-    PENDING,
-    *(measure.family for measure in (*STATES, *TOTALS)),
-]
-THINGS = ("item", "batch", "flush", "retry", "call", "key", "tenant", "producer", "batcher")
-UNITS = {"s", *(f"{{{thing}}}" for thing in THINGS)}
+METRICS = (*BATCHER.metrics, *BATCHER.by_tenant)
 
 
 def from_prometheus(families: Iterable[Any]) -> dict[Series, float]:
@@ -63,7 +46,7 @@ def from_prometheus(families: Iterable[Any]) -> dict[Series, float]:
 
 def from_otel(reader: InMemoryMetricReader) -> dict[Series, float]:
     """The data points with their Prometheus names."""
-    by_name = {family.otel_name: family for family in FAMILIES}
+    by_name = {each.otel_name: each for each in METRICS}
     found: dict[Series, float] = {}
     for metric in metrics_of(reader):
         family = by_name[metric.name]
@@ -119,23 +102,12 @@ async def test_every_family_has_the_values_of_prometheus(fake_clock: FakeClock) 
             }
             assert len(found) > 500
     names = {metric.name for metric in metrics_of(reader)}
-    states = {measure.family.otel_name for measure in STATES} | {PENDING.otel_name}
+    states = {each.otel_name for each in METRICS if each.kind in {"gauge", "max"}}
     assert not names & states, "closed batchers have no state"
     totals = {key: value for key, value in from_otel(reader).items() if "_total" in key[0]}
     closed = from_prometheus(registry.collect())
     assert totals == {key: value for key, value in closed.items() if "_total" in key[0]}
     provider.shutdown()
-
-
-def test_both_exporters_have_every_definition() -> None:
-    """The tables of names in the Prometheus tests are those of the definitions."""
-    assert {family.name for family in FAMILIES} == NAMES.keys() | TENANT_NAMES.keys()
-    for family in FAMILIES:
-        kind, labels = (NAMES | TENANT_NAMES)[family.name]
-        assert set(family.all_labels) == labels
-        assert (kind == "histogram") == bool(family.buckets)
-        assert family.unit in UNITS
-        assert family.otel_name.startswith("batcher.")
 
 
 async def test_the_collectors_exporter_makes_the_names_of_prometheus_again(

@@ -19,8 +19,6 @@ from sluicegate import (
     Batcher,
     ConfigError,
     Limits,
-    Metrics,
-    Observed,
     Outcome,
     PermanentError,
     Retry,
@@ -29,46 +27,13 @@ from sluicegate import (
     TransientError,
     stack,
 )
-from sluicegate.telemetry import PrometheusObserver
+from sluicegate.telemetry import Metrics, Observed, PrometheusObserver
+from sluicegate.telemetry.batcher_metrics import BATCHER
 from sluicegate.testing import BlockingSink, FakeSink, ScriptedSink, fail, hang, partial, slow
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import FakeClock
-
-NAMES = {
-    "batcher_batch_size_items": ("histogram", {"name"}),
-    "batcher_flush_duration_seconds": ("histogram", {"name", "result"}),
-    "batcher_batch_wait_seconds": ("histogram", {"name"}),
-    "batcher_flush": ("counter", {"name", "reason"}),
-    "batcher_flush_fail": ("counter", {"name"}),
-    "batcher_flush_failure": ("counter", {"name", "error_type"}),
-    "batcher_items": ("counter", {"name", "outcome"}),
-    "batcher_dropped": ("counter", {"name", "reason"}),
-    "batcher_queue_depth": ("gauge", {"name"}),
-    "batcher_queue_capacity_items": ("gauge", {"name"}),
-    "batcher_max_items": ("gauge", {"name"}),
-    "batcher_max_delay_seconds": ("gauge", {"name"}),
-    "batcher_workers": ("gauge", {"name"}),
-    "batcher_destination_state": ("gauge", {"name", "state"}),
-    "batcher_retries": ("counter", {"name", "class"}),
-    "batcher_flush_in_flight": ("gauge", {"name"}),
-    "batcher_backing_off_items": ("gauge", {"name"}),
-    "batcher_oldest_age_seconds": ("gauge", {"name"}),
-    "batcher_waiting_producers": ("gauge", {"name"}),
-    "batcher_held_keys": ("gauge", {"name"}),
-    "batcher_held_items": ("gauge", {"name"}),
-    "batcher_tenants": ("gauge", {"name"}),
-    "batcher_throttled_seconds": ("gauge", {"name"}),
-    "batcher_enqueued": ("counter", {"name"}),
-    "batcher_flushed_ok": ("counter", {"name"}),
-    "batcher_flushed_fail": ("counter", {"name"}),
-    "batcher_dropped_on_shutdown": ("counter", {"name"}),
-    "batcher_withdrawn": ("counter", {"name"}),
-    "batcher_lost": ("counter", {"name"}),
-    "batcher_refused": ("counter", {"name"}),
-    "batcher_add_blocked": ("counter", {"name"}),
-}
 
 
 def value(registry: CollectorRegistry, metric: str, **labels: str) -> float | None:
@@ -94,11 +59,11 @@ async def test_names_labels_and_buckets(fake_clock: FakeClock) -> None:
         await batcher.flush()
         found = {family.name: family for family in registry.collect()}
     assert {name: family.type for name, family in found.items()} == {
-        name: kind for name, (kind, _) in NAMES.items()
+        metric.name: metric.kind.replace("max", "gauge") for metric in BATCHER.metrics
     }
-    for name, (_, labels) in NAMES.items():
-        for sample in found[name].samples:
-            assert set(sample.labels) - {"le"} == labels
+    for metric in BATCHER.metrics:
+        for sample in found[metric.name].samples:
+            assert set(sample.labels) - {"le"} == set(metric.all_labels)
     sizes = [
         sample.labels["le"]
         for sample in found["batcher_batch_size_items"].samples
@@ -473,7 +438,7 @@ async def test_exemplars_name_a_trace(fake_clock: FakeClock) -> None:
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace import TracerProvider
 
-    from sluicegate import Tracing
+    from sluicegate.telemetry import Tracing
 
     registry = CollectorRegistry()
     sink = stack(

@@ -18,19 +18,18 @@ from sentry_sdk.transport import Transport
 
 from sluicegate import (
     Batcher,
-    BatcherBroken,
     Limits,
     Observer,
     Outcome,
     PermanentError,
     Retry,
-    Router,
     SluicegateError,
     WriteResult,
     stack,
 )
+from sluicegate.errors import BatcherBroken
 from sluicegate.files import FileSink
-from sluicegate.sinks import DeadLetter
+from sluicegate.sinks import DeadLetter, Router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
 
     from sentry_sdk.envelope import Envelope
 
-    from sluicegate import Batch, LoopClock
+    from sluicegate import Batch
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import FakeClock
 
 SECRET = "4929-1234-5678"

@@ -14,21 +14,17 @@ from hypothesis import strategies as st
 pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 
-from sluicegate import Batcher, ConfigError, Limits, Outcome, RowBatch, Tenants, TenantStats
-from sluicegate._core.lineage import Lineage, Reason
+from sluicegate import Batcher, ConfigError, Limits, Outcome, RowBatch
+from sluicegate._core.batch import Lineage
+from sluicegate.batcher import Reason, Tenants, TenantStats
 from sluicegate.telemetry import PrometheusObserver
-from sluicegate.telemetry._tenants import OTHER, Top
-from sluicegate.telemetry.families import Families
+from sluicegate.telemetry.batcher_metrics import BATCHER
+from sluicegate.telemetry.prometheus import PrometheusInstruments
+from sluicegate.telemetry.readings import OTHER, Top
 
 if TYPE_CHECKING:
     from sluicegate import Batch
     from sluicegate.testing import FakeClock
-
-
-TENANT_NAMES = {
-    "batcher_tenant_items": ("counter", {"name", "tenant", "outcome"}),
-    "batcher_tenant_pending_items": ("gauge", {"name", "tenant"}),
-}
 
 
 def tell(
@@ -117,7 +113,7 @@ async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty
     assert series(registry).keys() - {OTHER} <= {str(tenant) for tenant in range(tenants)}
     assert len(series(registry)) == 21
     assert number_of_series(registry) < 155
-    (top,) = Families.of(registry)._tops.values()
+    (top,) = PrometheusInstruments.of(registry, BATCHER)._tops.values()
     assert len(top._counted) <= 200
 
 

@@ -21,11 +21,10 @@ from sluicegate import (
     Limits,
     PermanentError,
     Retry,
-    Tracing,
     stack,
 )
 from sluicegate.sinks import MemorySink
-from sluicegate.telemetry import traced
+from sluicegate.telemetry import Tracing, traced
 from sluicegate.testing import FakeSink, ScriptedSink, fail, partial
 
 if TYPE_CHECKING:

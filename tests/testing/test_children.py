@@ -14,7 +14,7 @@ from tests.children import child
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 BUSY = "import sys\nprint('ready', flush=True)\nwhile True:\n    print('x' * 999, file=sys.stderr)"
 """It fills a pipe that is not read."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sluicegate.testing import FakeClock, WouldHang
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def test_time_jumps_to_the_exact_moment_of_the_next_timer() -> None:
@@ -91,24 +91,6 @@ def test_what_would_hang_says_so_with_a_list() -> None:
         pytest.raises(WouldHang, match=r"no timer is set(?s:.*)task .* in main"),
     ):
         clock.run(main())
-
-
-def test_without_autojump_only_advance_moves_time() -> None:
-    """A forgotten `advance` is reported with the timer that it should have reached."""
-
-    async def advanced(clock: FakeClock) -> float:
-        task = asyncio.create_task(asyncio.sleep(2.0))
-        await clock.advance(2.0)
-        await task
-        return clock.now()
-
-    async def forgotten() -> None:
-        await asyncio.sleep(2.0)
-
-    with FakeClock(autojump=False) as clock:
-        assert clock.run(advanced(clock)) == 2.0
-        with pytest.raises(WouldHang, match=r"autojump is off(?s:.*)timer at 4\.0"):
-            clock.run(forgotten())
 
 
 def test_a_thread_is_waited_for_in_real_time_and_time_stands_still() -> None:

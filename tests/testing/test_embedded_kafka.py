@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import InvalidTopicError, TopicAlreadyExistsError
 from aiokafka.structs import TopicPartition
 
-from sluicegate._core.maven import fetch
+from sluicegate._core.cache import fetch
 from sluicegate.testing import EmbeddedKafka, EmbeddedUnavailable
 from sluicegate.testing import embedded_kafka as start_kafka
 from sluicegate.testing.servers.java import PROGRAMS
@@ -25,7 +25,7 @@ from sluicegate.testing.servers.require import there_or_skip
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 @pytest.fixture(scope="module")

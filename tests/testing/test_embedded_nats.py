@@ -25,7 +25,7 @@ from sluicegate.testing.servers.require import there_or_skip
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 USERS = """
 authorization {

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.protocol import Record
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 asyncpg = pytest.importorskip("asyncpg")
 

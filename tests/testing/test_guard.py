@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from sluicegate.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
-from sluicegate.testing.servers.processes import wait_gone
+from sluicegate.testing.servers.guard import wait_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,28 +31,6 @@ def test_a_hang_lists_the_tasks_and_where_they_are_suspended() -> None:
     assert len(caught.traceback) == 2, "the frames of the loop tell the reader nothing"
 
 
-def test_with_autojump_off_a_hang_lists_the_timers_and_their_times() -> None:
-    with (
-        FakeClock(autojump=False) as clock,
-        pytest.raises(WouldHang, match="autojump is off") as caught,
-    ):
-        clock.run(asyncio.sleep(2.5))
-    assert "timer at 2.5" in str(caught.value)
-    assert clock.now() == 0.0
-
-
-def test_with_autojump_off_only_advance_moves_time() -> None:
-    async def main() -> None:
-        nap = asyncio.create_task(asyncio.sleep(1.0))
-        await clock.run_until_idle()
-        assert not nap.done()
-        await clock.advance(1.0)
-        assert nap.done()
-
-    with FakeClock(autojump=False) as clock:
-        clock.run(main())
-
-
 def test_what_hangs_is_cancelled_and_may_clean_up() -> None:
     cleaned: list[float] = []
 
@@ -63,7 +41,7 @@ def test_what_hangs_is_cancelled_and_may_clean_up() -> None:
             await asyncio.sleep(3.0)
             cleaned.append(clock.now())
 
-    with FakeClock(autojump=False) as clock, pytest.raises(WouldHang):
+    with FakeClock() as clock, pytest.raises(WouldHang):
         clock.run(main())
     assert cleaned == [3.0]
 

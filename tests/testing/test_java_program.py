@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.testing.servers.java_program import program_of
+from sluicegate.testing.servers.java import program_of
 
 COMPILES = """#!/bin/sh
 echo once >> "$CALLS"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluicegate import MissingJars
-from sluicegate._core.maven import fetch
+from sluicegate._core.cache import fetch
+from sluicegate.errors import MissingJars
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ def test_jars_that_cannot_be_had_are_told_and_leave_nothing(
     pom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
 ) -> None:
     install_maven(tmp_path, program, monkeypatch)
-    monkeypatch.setattr("sluicegate._core.maven.FETCH_SECONDS", 0.2)
+    monkeypatch.setattr("sluicegate._core.cache.FETCH_SECONDS", 0.2)
     with pytest.raises(MissingJars, match=told):
         fetch(pom)
     assert [path.suffix for path in (tmp_path / "cache" / "sluicegate").iterdir()] == [".lock"]

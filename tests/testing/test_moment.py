@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.testing import FakeClock
-from sluicegate.testing.clock.moment import Act, Holders, TimeMove, decide
+from sluicegate.testing.virtual_loop import Act, Holders, TimeMove, decide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,19 +26,18 @@ NOBODY, THREAD, EXTERNAL, SOCKET = (
 
 
 @pytest.mark.parametrize(
-    ("timer", "target", "holders", "autojump", "expected"),
+    ("timer", "target", "holders", "expected"),
     [
-        (None, None, NOBODY, True, (Act.HANG, 0.0)),
-        (5.0, None, NOBODY, True, (Act.JUMP, 5.0)),
-        (5.0, None, NOBODY, False, (Act.HANG, 0.0)),
-        (5.0, None, THREAD, True, (Act.WAIT, 0.0)),
-        (5.0, None, EXTERNAL, False, (Act.WAIT, 0.0)),
-        (None, None, SOCKET, True, (Act.WAIT, 0.0)),
-        (5.0, 5.0, NOBODY, False, (Act.JUMP, 5.0)),
-        (6.0, 5.0, NOBODY, True, (Act.REACH, 5.0)),
-        (None, 5.0, SOCKET, True, (Act.REACH, 5.0)),
-        (None, 5.0, EXTERNAL, True, (Act.REACH, 5.0)),
-        (None, 5.0, THREAD, True, (Act.WAIT, 0.0)),
+        (None, None, NOBODY, (Act.HANG, 0.0)),
+        (5.0, None, NOBODY, (Act.JUMP, 5.0)),
+        (5.0, None, THREAD, (Act.WAIT, 0.0)),
+        (5.0, None, EXTERNAL, (Act.WAIT, 0.0)),
+        (None, None, SOCKET, (Act.WAIT, 0.0)),
+        (5.0, 5.0, NOBODY, (Act.JUMP, 5.0)),
+        (6.0, 5.0, NOBODY, (Act.REACH, 5.0)),
+        (None, 5.0, SOCKET, (Act.REACH, 5.0)),
+        (None, 5.0, EXTERNAL, (Act.REACH, 5.0)),
+        (None, 5.0, THREAD, (Act.WAIT, 0.0)),
     ],
 )
 async def test_the_decision(
@@ -46,12 +45,11 @@ async def test_the_decision(
     timer: float | None,
     target: float | None,
     holders: Holders,
-    autojump: bool,
     expected: tuple[Act, float],
 ) -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     move = None if target is None else TimeMove(target, waits_for_threads=True, done=done)
-    assert decide(timer, move, holders, autojump=autojump) == expected
+    assert decide(timer, move, holders) == expected
 
 
 SET, CANCEL, ADVANCE = "set", "cancel", "advance"
@@ -85,9 +83,9 @@ def model(script: Sequence[tuple[str, float]]) -> list[tuple[float, int]]:
     return fired
 
 
-@given(script=steps, autojump=st.booleans())
+@given(script=steps)
 def test_timers_fire_when_and_in_the_order_that_a_simple_model_says(
-    script: list[tuple[str, float]], autojump: bool
+    script: list[tuple[str, float]],
 ) -> None:
     fired: list[tuple[float, int]] = []
 
@@ -107,7 +105,7 @@ def test_timers_fire_when_and_in_the_order_that_a_simple_model_says(
                 await clock.advance(value)
         await clock.advance(1000.0)
 
-    with FakeClock(autojump=autojump) as clock:
+    with FakeClock() as clock:
         clock.run(main())
     expected = model(script)
     assert [when for when, _ in fired] == [when for when, _ in expected]

@@ -1,4 +1,4 @@
-"""Records of statsd and of line protocol, and how they are packed into datagrams."""
+"""Records of statsd and of line protocol, and how they are pack into datagrams."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.udp.line_protocol import line
-from sluicegate.udp.packing import packed
-from sluicegate.udp.statsd import statsd
+from sluicegate.udp.records import line, statsd
+from sluicegate.udp.sink import pack
 
 METRICS: list[tuple[Any, str]] = [
     ({"name": "page.views", "value": 1, "type": "c"}, "page.views:1|c"),
@@ -196,7 +195,7 @@ def test_whatever_is_taken_is_read_again(
 @given(st.lists(st.integers(1, 30)), st.integers(30, 100))
 def test_records_are_packed_in_order_and_never_split(sizes: list[int], limit: int) -> None:
     records = [bytes([97 + number % 26]) * size for number, size in enumerate(sizes)]
-    found = packed(range(len(records)), records, limit)
+    found = pack(range(len(records)), records, limit)
     assert [record for each in found for record in each.data.split(b"\n")] == (records or [])
     assert [index for each in found for index in each.indices] == [*range(len(records))]
     assert all(len(each.data) <= limit for each in found)

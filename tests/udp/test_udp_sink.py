@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,10 +26,11 @@ from sluicegate import (
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.retry import Backoff, Retry
 from sluicegate.udp import UdpSink
-from sluicegate.udp.channel import push
+from sluicegate.udp.channel import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -282,31 +283,46 @@ async def test_writes_beside_each_other_look_one_after_another(receiver: Receive
 # -- a full send buffer ----------------------------------------------------------------------------
 
 
-async def test_a_full_send_buffer_is_waited_for() -> None:
+@contextmanager
+def _local(path: Path) -> Iterator[tuple[Any, socket.socket]]:
+    """A receiver with a buffer that stays full, and its address."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as far:
+        far.bind(str(path))
+        far.setblocking(False)
+        yield (socket.AF_UNIX, socket.SOCK_DGRAM, 0, "", str(path)), far
+
+
+async def test_a_full_send_buffer_is_waited_for(tmp_path: Path) -> None:
     """Local datagram sockets have one; UDP's own buffer drains by itself."""
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    with near, far:
-        near.setblocking(False)
+    with _local(tmp_path / "far") as (address, far):
+        endpoint = await connect(address)
         sent = 0
-        with suppress(BlockingIOError):
-            while near.send(b"x" * 1000):
-                sent += 1
-        waiting = asyncio.create_task(push(near, b"last", 10.0))
-        await LOOP_CLOCK.sleep(0.02)
-        assert not waiting.done()
-        for _ in range(sent):
-            assert far.recv(2000) == b"x" * 1000
-        await waiting
-        assert far.recv(2000) == b"last"
+        while True:
+            sending = asyncio.create_task(endpoint.send(b"%d" % sent, 10.0))
+            await LOOP_CLOCK.sleep(0.01)
+            if not sending.done():
+                break
+            sent += 1
+        for number in range(sent):
+            assert far.recv(100) == b"%d" % number
+        await sending
+        assert far.recv(100) == b"%d" % sent
+        endpoint.close()
 
 
-async def test_a_send_buffer_that_stays_full_is_told() -> None:
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    with near, far:
-        near.setblocking(False)
+async def test_a_send_buffer_that_stays_full_is_told(tmp_path: Path) -> None:
+    """The datagram is dropped."""
+    with _local(tmp_path / "far") as (address, far):
+        endpoint = await connect(address)
+        sent = 0
         with pytest.raises(UnavailableError, match=r"was full for 0\.05 s"):
             while True:
-                await push(near, b"x" * 1000, 0.05)
+                await endpoint.send(b"%d" % sent, 0.05)
+                sent += 1
+        endpoint.close()
+        assert [far.recv(100) for _ in range(sent)] == [b"%d" % n for n in range(sent)]
+        with pytest.raises(BlockingIOError):
+            far.recv(100)
 
 
 # -- arguments -------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sluicegate._core.source import TopicPartition
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Consumer, TopicPartition
 
 from ...harness import MIB, NS_PER_ITEM, AtMost, Case, Contender
 from ...kafka.counting import Counter

@@ -95,7 +95,7 @@ def _leases(dsn: str, count: int) -> Took:
     async def turn() -> Took:
         source = PostgresStreamSource(dsn, subscription=f"x{uuid.uuid4().hex}", ends=True)
         watch = Stopwatch()
-        await Consumer(source, name="benchmark").receive(handle)
+        await Consumer(source, name="benchmark").run(handle)
         took = watch.read()
         assert seen == count, f"{seen} of {count}"
         return took

@@ -100,7 +100,7 @@ def facts(count: int, *more_jars: str) -> Generator[Facts]:
     try:
         from pyspark.sql import SparkSession
 
-        from sluicegate import MissingJars
+        from sluicegate.errors import MissingJars
         from sluicegate.spark import connector_jars
         from sluicegate.testing import EmbeddedUnavailable, embedded_postgres
     except ImportError as missing:

@@ -90,8 +90,9 @@ class Appends:
         return [self._table.folder / f"part-{part}" for part in range(TASKS)]
 
     def _stack(self) -> Any:
-        from sluicegate import CircuitBreaker, DeadLetter, Metrics, Retry, Timeout, stack
+        from sluicegate import CircuitBreaker, DeadLetter, Retry, Timeout, stack
         from sluicegate.files import FileSink
+        from sluicegate.telemetry import Metrics
 
         letters = FileSink(self._table.folder / "dead-letters.jsonl", per_process=True)
         return stack(

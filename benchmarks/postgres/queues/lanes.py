@@ -107,7 +107,7 @@ def consumed(dsn: str, jobs: Jobs) -> Took:
         async with filled(dsn, Lanes(), jobs):
             watch = Stopwatch()
             source = PostgresQueueSource(dsn, queue=QUEUE, ends=True)
-            await Consumer(source, name="benchmark").receive(handle)
+            await Consumer(source, name="benchmark").run(handle)
             took = watch.read()
         assert seen == jobs.count, f"{seen} of {jobs.count}"
         return took

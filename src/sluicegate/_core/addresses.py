@@ -7,18 +7,20 @@
    refused.
 2. An error shows no more of an address than its scheme.
 3. `place` is the only form of an address for reprs, errors and logs: without login, query, fragment.
+4. `Options` shows only the names of a client's options, which may hold a password as well.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from .errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
 
 ENCODING = (
     "a port is a number, and special characters in a login or an option are percent-encoded "
@@ -86,3 +88,10 @@ def _scheme(address: str) -> str:
     """Return the form of an address in errors."""
     scheme = _SCHEME.match(address)
     return f"'{scheme[0]}...'" if scheme else "..."
+
+
+class Options(dict[str, Any]):
+    """A mapping of options whose `repr` shows only their names."""
+
+    def __repr__(self) -> str:
+        return f"Options({', '.join(self)})"

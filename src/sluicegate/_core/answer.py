@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .errors import ResultMismatch
 from .outcome import Outcome
-from .same_detail import SameDetail
 from .text import repr_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
 
 SHOWN = 5
 """Maximum number of out-of-range indices in a message."""
@@ -138,3 +138,31 @@ def _stray(stray: Sequence[int], size: int) -> ResultMismatch:
 def _some(indices: Sequence[int]) -> str:
     shown = ", ".join(map(str, indices[:SHOWN]))
     return f"[{shown}]" if len(indices) <= SHOWN else f"[{shown}, ...]"
+
+
+class SameDetail(Mapping[int, object]):
+    """Maps each index of a range to the same detail, without an entry per item. Immutable."""
+
+    __slots__ = ("_detail", "_indices")
+
+    def __init__(self, indices: range, detail: object) -> None:
+        self._indices = indices
+        self._detail = detail
+
+    def __getitem__(self, index: int) -> object:
+        if index in self._indices:
+            return self._detail
+        raise KeyError(index)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+
+def same_detail(indices: Sequence[int], detail: object) -> Mapping[int, object]:
+    """The same detail for each of these items."""
+    if isinstance(indices, range):
+        return SameDetail(indices, detail)
+    return dict.fromkeys(indices, detail)

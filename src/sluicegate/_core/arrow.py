@@ -1,21 +1,36 @@
 """Batches whose items are the rows of an Arrow record batch.
 
 This module does not import pyarrow; it uses only the methods of the record batch.
+
+A value without a Python equivalent affects only its own row:
+
+1. Some Arrow values have no Python equivalent: text that is not UTF-8, dates and timestamps outside
+   the years 1 to 9999, times in zones that Python does not know. `to_pylist` raises for the whole
+   column.
+2. Rows are then created value by value. An *unreadable* row is refused with `PermanentError`, which
+   names the column and the reason.
+3. A dead letter shows an unreadable value as text: bytes that are not UTF-8 as escapes, dates and
+   timestamps in ISO 8601 with their actual year.
+4. A map is a dictionary, at any depth; pyarrow itself returns a list of pairs. A map that has a key
+   twice, or a key that Python cannot hash, is unreadable, and is shown as that list.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
-from .arrow_rows import UnreadableRows, rows_of
 from .batch import Batch
 from .delivery.delivery import Delivery
+from .errors import PermanentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from .errors import PermanentError
-    from .lineage import Lineage
+    from .batch import Lineage
+
+    Convert = Callable[[Any], Any]
+
 
 Row = dict[str, Any]
 TIME_ZONE = b"sluicegate.time_zone"
@@ -124,3 +139,163 @@ def _taken(record_batch: Any, indices: Sequence[int]) -> Any:
     if isinstance(indices, range) and indices.step == 1:
         return record_batch.slice(indices.start, len(indices))
     return record_batch.take(list(indices)) if len(indices) else record_batch.slice(0, 0)
+
+
+_DAYS_OF_CYCLE = 146_097
+"""Period of the calendar, in days: 400 years."""
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class UnreadableRows(PermanentError):
+    """Some rows of a batch hold values without a Python equivalent."""
+
+
+def values_of(column: Any) -> tuple[list[Any], dict[int, str]]:
+    """Return a column's values, with unreadable ones as text, and the reasons for these."""
+    convert = _converter(column.type)
+    try:
+        values = column.to_pylist()
+        return (values if convert is None else [*map(convert, values)]), {}
+    except Exception:
+        return _one_by_one(column)
+
+
+def rows_of(record_batch: Any) -> tuple[list[dict[str, Any]], dict[int, PermanentError]]:
+    """Return all rows as dictionaries, with unreadable values as text, and their errors."""
+    schema = record_batch.schema
+    names: list[str] = schema.names
+    if not any(map(_converter, schema.types)):
+        try:
+            return record_batch.to_pylist(), {}
+        except Exception:  # noqa: S110  # below, column by column
+            pass
+    columns: list[list[Any]] = []
+    errors: dict[int, PermanentError] = {}
+    for place, name in enumerate(names):
+        values, unreadable = values_of(record_batch.column(place))
+        columns.append(values)
+        for index, why in unreadable.items():
+            errors.setdefault(index, refusal(name, why))
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)], errors
+
+
+def refusal(name: str, why: str) -> PermanentError:
+    """Return the error of a row whose value in this column cannot be written."""
+    return PermanentError(f"column {name!r}: {why}")
+
+
+def _one_by_one(column: Any) -> tuple[list[Any], dict[int, str]]:
+    values: list[Any] = []
+    unreadable: dict[int, str] = {}
+    for index, scalar in enumerate(column):
+        try:
+            convert, value = _converter(scalar.type), scalar.as_py()
+            values.append(value if convert is None else convert(value))
+        except Exception as error:
+            values.append(_shown(scalar))
+            unreadable[index] = _reason(scalar, error)
+    return values, unreadable
+
+
+# -- maps ------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _converter(kind: Any) -> Convert | None:
+    """Return the conversion of pyarrow's Python values of this type; `None` if it has no maps."""
+    text = str(kind)
+    if "map<" not in text:
+        return None
+    if text.startswith("map<"):
+        return _of_map(_converter(kind.key_type), _converter(kind.item_type))
+    if text.startswith("struct<"):
+        fields = {
+            each.name: _converter(each.type) for each in map(kind.field, range(kind.num_fields))
+        }
+        return _of_struct({name: each for name, each in fields.items() if each is not None})
+    inner = _converter(getattr(kind, "value_type", None))
+    return inner and _of_list(inner)
+
+
+def _of_map(key: Convert | None, item: Convert | None) -> Convert:
+    def convert(pairs: Sequence[tuple[Any, Any]] | None) -> dict[Any, Any] | None:
+        if pairs is None:
+            return None
+        made = {
+            name if key is None else key(name): value if item is None else item(value)
+            for name, value in pairs
+        }
+        if len(made) < len(pairs):
+            raise ValueError("a key of the map occurs twice")
+        return made
+
+    return convert
+
+
+def _of_struct(fields: dict[str, Convert]) -> Convert:
+    def convert(value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        return value | {name: each(value[name]) for name, each in fields.items()}
+
+    return convert
+
+
+def _of_list(inner: Convert) -> Convert:
+    def convert(values: Sequence[Any] | None) -> list[Any] | None:
+        return None if values is None else [*map(inner, values)]
+
+    return convert
+
+
+# -- unreadable values -----------------------------------------------------------------------------
+
+
+def _reason(scalar: Any, error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "holds bytes that are not UTF-8"
+    return f"holds a {scalar.type} that Python has no object for ({type(error).__name__}: {error})"
+
+
+def _shown(scalar: Any) -> Any:
+    """Return an unreadable value as text, or as a list or dictionary of its parts."""
+    kind = str(scalar.type)
+    if hasattr(scalar, "as_buffer"):
+        return scalar.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
+    if kind.startswith("struct"):
+        return {name: _one_by_one([each])[0][0] for name, each in scalar.items()}
+    if kind.startswith("map"):
+        pairs = [tuple(entry.values()) for entry in values_of(scalar.values)[0]]
+        try:
+            return _of_map(None, None)(pairs)
+        except (TypeError, ValueError):
+            return pairs
+    if hasattr(scalar, "values") and scalar.values is not None:
+        return values_of(scalar.values)[0]
+    if kind.startswith("date32"):
+        return _date(scalar.value)
+    if kind.startswith("date64"):
+        return _date(scalar.value // 86_400_000)
+    if kind.startswith("timestamp"):
+        return _moment(scalar.value, scalar.type.unit) + ("Z" if scalar.type.tz else "")
+    return str(getattr(scalar, "value", scalar))
+
+
+def _moment(value: int, unit: str) -> str:
+    seconds, rest = divmod(value, _PER_SECOND[unit])
+    days, second = divmod(seconds, 86_400)
+    fraction = f".{rest:0{len(str(_PER_SECOND[unit])) - 1}d}" if rest else ""
+    return f"{_date(days)}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}{fraction}"
+
+
+def _date(days: int) -> str:
+    """Format days since 1970-01-01 in ISO 8601, proleptic Gregorian; the year before 1 is 0."""
+    # counted from 0000-03-01, so that a leap day is the last day of its year
+    cycles, day = divmod(days + 719_468, _DAYS_OF_CYCLE)
+    years = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * years + years // 4 - years // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    year = years + 400 * cycles + (month > 9)
+    sign = "-" if year < 0 else ""
+    return f"{sign}{abs(year):04d}-{(month + 2) % 12 + 1:02d}-{day + 1:02d}"

@@ -5,28 +5,33 @@
    of indices. Outcomes are booked by origin, however often items were picked in between.
 3. A batch's methods use its own indices; only `origins` refers to the sealed batch.
 4. `id` is the same for all derived batches; only `write_key` may serve as a deduplication token.
+5. A `Lineage` is the origin of a batch: its id, why and when it was sealed, and by which batcher.
 """
 
 from __future__ import annotations
 
+import enum
+import hashlib
+import os
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from .answer import checked_indices, checked_outcome, settled_details
 from .delivery.delivery import Delivery
 from .delivery.fork import Fork
 from .errors import ResultMismatch
-from .lineage import Lineage
 from .outcome import Outcome
-from .tokens import token_of_batch, tokens_of_items
 
 if TYPE_CHECKING:
     from typing import Self
 
     from .clock import Signal
     from .delivery.fork import OutcomeMap
-    from .lineage import Reason
+
 
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
@@ -398,3 +403,56 @@ class RowBatch(Batch[T_co]):
             keys=self.keys,
             sizes=self.sizes,
         )
+
+
+class Reason(enum.Enum):
+    """Why a batch was sealed; exactly one per batch."""
+
+    __hash__ = object.__hash__  # one C call; Enum's own hash is Python code
+
+    SIZE = "size"
+    BYTES = "bytes"
+    TIME = "time"
+    MANUAL = "manual"
+    SHUTDOWN = "shutdown"
+    SHUTDOWN_REQUEST = "shutdown_request"
+    PRESSURE = "pressure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """The facts shared by a sealed batch and its derived batches. Times are monotonic seconds."""
+
+    id: str = field(default_factory=lambda: os.urandom(16).hex())
+    reason: Reason = Reason.MANUAL
+    name: str = ""
+    oldest_at: float | None = None
+    sealed_at: float | None = None
+    tenant: object = None
+    is_replay: bool = False
+    """Whether the items are replayed dead letters; failing again writes no new letter."""
+
+
+def token_of_batch(
+    path: str, origins: Sequence[int], groups: Sequence[tuple[int, ...]] | None
+) -> str:
+    """Return one token for all items; equal only for the same items (or groups) and path."""
+    if groups is not None:
+        origins = [number for group in groups for number in (len(group), *group)]
+    digest = _digest_of_range(origins) if isinstance(origins, range) else _digest(origins)
+    return f"{path}-{digest}"
+
+
+def tokens_of_items(path: str, origins: Sequence[int | tuple[int, ...]]) -> list[str]:
+    """Return a token for each item."""
+    return [f"{path}-{'.'.join(map(str, o)) if isinstance(o, tuple) else o}" for o in origins]
+
+
+def _digest(numbers: Sequence[int]) -> str:
+    return hashlib.blake2b(array("I", numbers).tobytes(), digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _digest_of_range(numbers: range) -> str:
+    """The digest of a whole batch, which depends only on its size."""
+    return _digest(numbers)

@@ -86,6 +86,11 @@ def seconds(name: str, value: object, *, usual: float, zero: bool = False) -> fl
     return float(value)
 
 
+def in_seconds(duration: float | timedelta) -> float:
+    """Return a checked duration in seconds."""
+    return duration if isinstance(duration, (int, float)) else duration.total_seconds()
+
+
 def optional_seconds(name: str, value: object, *, usual: float, zero: bool = False) -> float | None:
     """As `seconds`, but accept `None`."""
     return None if value is None else seconds(name, value, usual=usual, zero=zero)

@@ -1,18 +1,36 @@
-"""The class of an error, which determines whether and when it is retried."""
+"""The class of an error, which determines whether and when it is retried; its causes; groups of errors.
+
+A write that fails as a whole has one exception for all its items. Decisions that depend only on the
+exception are made once per group. Groups are formed by identity, since different exceptions may be
+equal.
+"""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import repeat
+from operator import is_
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from .causes import causes
-from .errors import ErrorClass, KeyStopped, WithdrawnError, classify
+from .errors import (
+    ErrorClass,
+    KeyStopped,
+    RefusedError,
+    SinkError,
+    SluicegateError,
+    UnavailableError,
+    WithdrawnError,
+    classify,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from .sink import Classifier
+
+Classifier = Callable[[BaseException], ErrorClass | None]
+"""Returns the class of an error, or `None` for an unknown error."""
 
 _NETWORK: tuple[tuple[type[BaseException], ErrorClass], ...] = (
     (ConnectionRefusedError, ErrorClass.UNAVAILABLE),
@@ -78,3 +96,114 @@ def _first_answer(
         if classifier is not None and (answer := classifier(error)) is not None:
             return answer
     return None
+
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
+SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error`, its `__cause__`, the cause's cause and so on; each once, even in a cycle."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__
+
+
+def cause_name(error: BaseException) -> str:
+    """Return the class name of the first cause that is not a Sluicegate error; empty without
+    any.
+    """
+    behind = (link for link in causes(error) if link is not error)
+    return next(
+        (type(link).__name__ for link in behind if not isinstance(link, SluicegateError)), ""
+    )
+
+
+def code_of(error: BaseException) -> str:
+    """Return the SQLSTATE or HTTP status of `error` or of one of its causes; empty without any."""
+    return next((code for link in causes(error) if (code := _code(link))), "")
+
+
+def _code(error: BaseException) -> str:
+    try:
+        state = getattr(error, "sqlstate", None)
+        if isinstance(state, str):
+            return state
+        response = getattr(error, "response", None)
+        found = (
+            getattr(error, "status", None),
+            getattr(error, "status_code", None),
+            getattr(response, "status_code", None),
+        )
+    except Exception:  # raised by a property of a foreign exception
+        return ""
+    return next((str(int(each)) for each in found if isinstance(each, int)), "")
+
+
+def distinct(errors: Collection[ErrorT]) -> tuple[ErrorT, ...]:
+    """Return each error object once, in order; a batch that failed as a whole has only one."""
+    first = next(iter(errors), None)
+    if first is None:
+        return ()
+    if all(map(is_, errors, repeat(first))):  # a loop in C
+        return (first,)
+    return tuple({id(error): error for error in errors}.values())
+
+
+def caused(
+    made: ErrorT,
+    cause: BaseException | None,
+    *,
+    summary: str | None = None,
+    retry_after: float | None = None,
+) -> ErrorT:
+    """Return `made` with its cause, a `summary` for logs, and an outage's `retry_after`."""
+    made.__cause__ = cause
+    if summary is not None and isinstance(made, SinkError):
+        summarized(made, summary)
+    if retry_after is not None and isinstance(made, UnavailableError):
+        made.retry_after = retry_after
+    return made
+
+
+def summarized(made: SinkErrorT, summary: str) -> SinkErrorT:
+    """Set the text that log lines show instead of the message; return `made`."""
+    made.summary = summary
+    return made
+
+
+def of_item(error: BaseException) -> BaseException:
+    """Mark a refusal as the destination's separate answer for one item of several."""
+    if not isinstance(error, RefusedError) or error.of_item:
+        return error
+    text = str(error).removesuffix(f"; to repair: {error.repair}")
+    return caused(RefusedError(text, repair=error.repair, of_item=True), error.__cause__)
+
+
+class ErrorGroup(NamedTuple):
+    """One exception, and the indices of the items that failed with it."""
+
+    error: BaseException
+    indices: Collection[int]
+
+
+def by_error(errors: Mapping[int, BaseException]) -> list[ErrorGroup]:
+    """Group errors; the groups are in the order of their first items."""
+    alone = distinct(errors.values())
+    if len(alone) > 1:
+        return _groups(errors)
+    return [ErrorGroup(error, errors.keys()) for error in alone]
+
+
+def _groups(errors: Mapping[int, BaseException]) -> list[ErrorGroup]:
+    found: dict[int, tuple[BaseException, list[int]]] = {}
+    for index, error in errors.items():
+        known = found.get(id(error))
+        if known is None:
+            found[id(error)] = (error, [index])
+        else:
+            known[1].append(index)
+    return [ErrorGroup(error, indices) for error, indices in found.values()]

@@ -11,10 +11,9 @@ from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .enlisted import enlisted
 from .opening import Openable, opened
 from .sink import Capabilities, Sink, capabilities_of, classifier_of
-from .transaction import transaction_of
+from .transaction import enlist, transaction_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from .batch import Batch
     from .errors import ErrorClass
-    from .result import WriteResult
+    from .sink import WriteResult
     from .transaction import Transaction, Unit
 
 T = TypeVar("T")
@@ -66,4 +65,4 @@ class WrappingSink(Openable, ABC, Generic[T]):
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
         """The wrapped sink's transaction, its writes decorated. Raises and suspends as that."""
         async with transaction_of(self.inner, unit) as within:
-            yield enlisted(self.around, within)
+            yield enlist(self.around, within)

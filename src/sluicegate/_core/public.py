@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 
 def publish(home: str, *objects: object) -> None:
-    """Bind each object in the module `home`, and set `home` as its `__module__`."""
-    public = vars(sys.modules[home])
+    """Bind each object in the module `home`, if that is loaded, and set `home` as its
+    `__module__`.
+    """
+    module = sys.modules.get(home)
+    public = {} if module is None else vars(module)
     for thing in objects:
         if getattr(thing, "__module__", "").startswith("sluicegate."):
             thing.__module__ = home

@@ -1,4 +1,4 @@
-"""When failed work is retried, and after which wait.
+"""When failed work is retried, and after which wait. Pure.
 
 1. An error of a `final` class ends the work immediately. So does an unknown outcome, unless
    `resend_unknown`.
@@ -10,17 +10,22 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
 
 from . import checks
+from .clock import LOOP_CLOCK
+from .delivery.pacing import LONGEST_ASKED, asked_wait
 from .errors import ErrorClass
-from .patience import LONGEST_ASKED
+from .keywords import known_arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from datetime import timedelta
 
-MOST_DOUBLINGS = 64
+
+Jitter = Literal["full", "equal", "decorrelated", "none"]
 
 
 class BackoffFunction(Protocol):
@@ -33,27 +38,65 @@ class BackoffFunction(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DoublingBackoff:
-    """Waits of `first`, doubled after each attempt up to `longest`, without jitter.
+@known_arguments()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Exponential backoff with jitter. With d = min(longest, base x factor^(n - 1)), the wait
+    before try n + 1 is:
 
-    Durations are seconds or `timedelta`; 0 means no wait. Raises `ConfigError` for a bad duration.
+    - `jitter="full"` (default): between 0 and d, which spreads the tries of many clients best;
+    - `"equal"`: between d / 2 and d;
+    - `"decorrelated"`: between `base` and three times the previous wait, at most `longest`;
+    - `"none"`: d.
+
+    Durations are seconds or `timedelta`. `rng` is the source of randomness. The article
+    "Exponential Backoff And Jitter" on the AWS Architecture Blog compares the four. Raises
+    `ConfigError` for values out of range.
     """
 
-    first: float | timedelta = 0.1
+    base: float | timedelta = 0.1
     longest: float | timedelta = 30.0
+    factor: float = 2.0
+    jitter: Jitter = "full"
+    rng: random.Random = field(default_factory=random.Random, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, usual in (("first", checks.LONG_DELAY), ("longest", checks.LONG_TIMEOUT)):
-            seconds = checks.seconds(name, getattr(self, name), zero=True, usual=usual)
+        for name, usual, zero in (
+            ("base", checks.LONG_DELAY, True),
+            ("longest", checks.LONG_TIMEOUT, False),
+        ):
+            seconds = checks.seconds(name, getattr(self, name), zero=zero, usual=usual)
             object.__setattr__(self, name, seconds)
+        factor = cast("object", self.factor)
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor >= 1:
+            raise checks.bad("factor", factor, "must be a number of at least 1")
+        checks.choice("jitter", self.jitter, ("full", "equal", "decorrelated", "none"))
+        if not isinstance(cast("object", self.rng), random.Random):
+            raise checks.bad("rng", self.rng, "must be a random.Random, such as Random(1)")
+
+    def bound(self, tries: int, factor: float | None = None) -> float:
+        """Return the longest wait after `tries` failed tries."""
+        base, longest = checks.in_seconds(self.base), checks.in_seconds(self.longest)
+        try:
+            return min(longest, base * (factor or self.factor) ** (max(1, tries) - 1))
+        except OverflowError:
+            return longest if base else 0.0
 
     def __call__(
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
-        """Return the wait in seconds after `tries` failed attempts."""
-        doubled = in_seconds(self.first) * 2.0 ** min(tries - 1, MOST_DOUBLINGS)
-        return min(in_seconds(self.longest), doubled)
+        """Return the wait in seconds after `tries` failed tries; `waited` is the previous wait."""
+        if self.jitter == "decorrelated":
+            base, longest = checks.in_seconds(self.base), checks.in_seconds(self.longest)
+            return min(longest, self.rng.uniform(base, max(base, 3.0 * waited)))
+        bound = self.bound(tries)
+        if self.jitter == "none":
+            return bound
+        return self.rng.uniform(bound / 2 if self.jitter == "equal" else 0.0, bound)
+
+
+def _without_jitter() -> Backoff:
+    return Backoff(jitter="none")
 
 
 def _final() -> frozenset[ErrorClass]:
@@ -88,7 +131,7 @@ class RetryPolicy:
     max_seconds: float | timedelta | None = None
     give_up_after: float | timedelta | None = None
     max_retry_after: float | timedelta = LONGEST_ASKED
-    backoff: BackoffFunction = field(default_factory=DoublingBackoff)
+    backoff: BackoffFunction = field(default_factory=_without_jitter)
     final: frozenset[ErrorClass] = field(default_factory=_final)
     uncounted: frozenset[ErrorClass] = field(default_factory=_uncounted)
 
@@ -103,11 +146,6 @@ class RetryPolicy:
         if kind is ErrorClass.UNLISTED:
             return counted >= min(self.attempts, self.unlisted_attempts)
         return counted >= self.attempts
-
-
-def in_seconds(duration: float | timedelta) -> float:
-    """Return a checked duration in seconds."""
-    return duration if isinstance(duration, (int, float)) else duration.total_seconds()
 
 
 def checked_policy(retry: object) -> RetryPolicy:
@@ -138,7 +176,7 @@ def checked_policy(retry: object) -> RetryPolicy:
 def check_backoff(name: str, value: object) -> None:
     """Check that the value can be called for a wait. Raises `ConfigError`."""
     if isinstance(value, type) or not callable(value):
-        rule = "must return the wait in seconds, such as DoublingBackoff(first=0.5)"
+        rule = "must return the wait in seconds, such as Backoff(base=0.5)"
         raise checks.bad(name, value, rule)
 
 
@@ -152,3 +190,69 @@ def _is_set_of_classes(value: object) -> bool:
     return isinstance(value, (set, frozenset)) and all(
         isinstance(each, ErrorClass) for each in cast("set[object]", value)
     )
+
+
+R = TypeVar("R")
+
+
+class RetryState:
+    """The failed attempts of one operation that succeeds or fails as a whole. Pure.
+
+    A wait requested by the destination (`Retry-After`) is a minimum. All waits count towards
+    `give_up_after`. `max_seconds` is measured by `now` from the first failure, without the waits
+    after uncounted errors.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        class_of: Callable[[BaseException], ErrorClass],
+        now: Callable[[], float] = LOOP_CLOCK.now,
+    ) -> None:
+        self.failed = 0
+        """Failed attempts, including uncounted ones."""
+        self._policy = policy
+        self._class_of = class_of
+        self._counted = 0
+        self._now = now
+        self._began: float | None = None
+        """The time of the first failure; later by each wait after an uncounted error."""
+        self._wait = 0.0
+        self._waited = 0.0
+
+    def wait_after(self, error: BaseException) -> float | None:
+        """Count a failed attempt; return the seconds until the next one, or `None` to stop."""
+        policy, kind = self._policy, self._class_of(error)
+        self.failed += 1
+        self._counted += kind not in policy.uncounted
+        asked = asked_wait(error, checks.in_seconds(policy.max_retry_after)) or 0.0
+        self._wait = max(policy.backoff(self.failed, error, self._wait), asked)
+        self._waited += self._wait
+        limit = policy.give_up_after
+        is_late = limit is not None and self._waited > checks.in_seconds(limit)
+        is_over = policy.is_over(kind, self._counted) or self._ends_late(kind)
+        return None if is_late or is_over else self._wait
+
+    def _ends_late(self, kind: ErrorClass) -> bool:
+        """Return whether the next attempt would start after `max_seconds`."""
+        policy = self._policy
+        if policy.max_seconds is None:
+            return False
+        now = self._now()
+        self._began = now if self._began is None else self._began
+        if kind in policy.uncounted:
+            self._began += self._wait
+            return False
+        return now + self._wait - self._began > checks.in_seconds(policy.max_seconds)
+
+
+async def run_with_retries(work: Callable[[], Awaitable[R]], state: RetryState) -> R:
+    """Run `work` until it succeeds or `state` gives up; then raise its last error. Suspends."""
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            wait = state.wait_after(error)
+            if wait is None:
+                raise
+        await LOOP_CLOCK.sleep(wait)

@@ -1,7 +1,7 @@
 """`send`: the path of every write to a sink, by the batcher or by another sink.
 
 1. Settled items are not sent again; an empty batch is not written. If another sink has settled
-   them, the batch is refused (`one_sink.py`).
+   them, the batch is refused (see below).
 2. Successes are settled before `send` returns, so the caller handles only failures.
 3. An exception becomes an error for every item that is still unsettled.
 4. An answer that does not fit its batch is a `ResultMismatch` for every unsettled item of the
@@ -11,9 +11,19 @@
    foreign exception raised instead of it means the same; only our own error classes are trusted
    then.
 6. After a cut nothing is sent, even if a sink has swallowed its cancellation.
-7. Withdrawn items are not sent; see `withdrawn.py`.
+7. Withdrawn items are not sent; see `order/left_out.py`.
 8. Unreadable items of a batch of columns are refused when a sink first reads one of them; the
    others are resent without them.
+
+A batch is sent to one sink; another one is refused, since it would not get the settled items:
+
+1. Omitting settled items is right for a retry of the same sink, and for items that a
+   decorator has settled itself; any other sink would silently get less than the batch.
+2. So a delivery stores the sinks whose writes have settled items of it (`settled_by`), those of a
+   stack from the inside out. An item that is settled otherwise says nothing about sinks.
+3. During a transaction its items belong to it: another transaction could commit, or be rolled
+   back, with outcomes that are final only at the end of the first. After its commit the items are
+   settled by the transaction's sink, so that another transaction of that sink omits them.
 """
 
 from __future__ import annotations
@@ -24,26 +34,26 @@ import logging
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .arrow_rows import UnreadableRows
+from .arrow import UnreadableRows
 from .batch import by_roots
-from .causes import caused
 from .checks import shown
+from .classify import caused
+from .delivery.delivery import HoldingSink
 from .errors import ConfigError, ResultMismatch, SinkError, UnknownOutcomeError
-from .one_sink import check_holder, check_settled_by
-from .order.stopped import stopped_behind
+from .logs import for_log
+from .order.left_out import stopped_behind, withdrawn_among
 from .outcome import Outcome
-from .result import WriteResult, checked_result
-from .runtime.task_groups import take_back
-from .sink import capabilities_of
+from .runtime.cuts import take_back
+from .sink import WriteResult, capabilities_of, checked_result
 from .text import repr_of
-from .told import for_log
-from .withdrawn import withdrawn_among
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .batch import Batch
+    from .delivery.delivery import Delivery
     from .sink import Sink
+
 
 T = TypeVar("T")
 
@@ -224,3 +234,35 @@ def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, Ba
         return {}
     batch.book([i for i in unsettled if i not in errors], Outcome.DELIVERED, details)
     return {i: errors[i] for i in unsettled if i in errors}
+
+
+_OTHER_SINK = (
+    "send({sink}, batch): {settled} of its {size} items are settled by another sink "
+    "({other}), and would not be written to this one; to write items to several sinks, use FanOut "
+    "or a batch for each, and to send only the failed ones, batch.pick(errors)"
+)
+_IN_TRANSACTION = (
+    "send({sink}, batch): the batch was sent in another transaction that has not ended, so its "
+    "outcomes are not final; end that one first, or make a second batch"
+)
+
+
+def check_holder(sink: object, holder: HoldingSink) -> None:
+    """Raise `ConfigError` if `sink` is another transaction than the one that holds the outcomes."""
+    if holder is not sink and isinstance(sink, HoldingSink):
+        raise ConfigError(_IN_TRANSACTION.format(sink=shown(sink)))
+
+
+def check_settled_by(sink: object, delivery: Delivery) -> None:
+    """Raise `ConfigError` if items are settled by other sinks only. Call it if some are settled."""
+    known = [reference() for reference in delivery.settled_by]
+    if not known or any(one is sink for one in known):
+        return
+    if delivery.held is not None:
+        raise ConfigError(_IN_TRANSACTION.format(sink=shown(sink)))
+    if isinstance(sink, HoldingSink) and any(one is sink.destination for one in known):
+        return
+    size = len(delivery.states)
+    settled = size - delivery.left
+    other = "which is gone" if known[-1] is None else shown(known[-1])
+    raise ConfigError(_OTHER_SINK.format(sink=shown(sink), settled=settled, size=size, other=other))

@@ -1,15 +1,22 @@
-"""Compose a sink from a base and decorators, in reading order."""
+"""Compose a sink from a base and decorators, in reading order; plain functions as sinks."""
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, TypeVar, cast
+import io
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from .checks import bad, is_async, shown
-from .function_sink import as_sink
+from .checks import accepts, bad, is_async, shown
+from .opening import Openable
+from .runtime.threads import in_thread
+from .sink import Sink, SinkDecorator
 
 if TYPE_CHECKING:
-    from .sink import Decorator, Sink, SinkLike
+    from .batch import Batch
+    from .sink import Decorator, SinkFunction, SinkLike, WriteResult
+
 
 T = TypeVar("T")
 
@@ -26,7 +33,7 @@ def stack(base: SinkLike[T], *decorators: Decorator[T]) -> Sink[T]:
     sink = as_sink(base, "base")
     for place, decorator in enumerate(decorators):
         name = f"decorators[{place}]"
-        if (rule := _why_not(decorator)) is not None:
+        if (rule := _why_no_decorator(decorator)) is not None:
             raise bad(name, decorator, rule)
         made: object = decorator(sink)
         if not callable(getattr(made, "write", None)):
@@ -37,7 +44,7 @@ def stack(base: SinkLike[T], *decorators: Decorator[T]) -> Sink[T]:
     return sink
 
 
-def _why_not(decorator: object) -> str | None:
+def _why_no_decorator(decorator: object) -> str | None:
     """Say why something is not a decorator, and what to write instead; `None` for a decorator."""
     if isinstance(decorator, type):
         return f"is a class; pass an instance: {decorator.__name__}(...)"
@@ -46,3 +53,100 @@ def _why_not(decorator: object) -> str | None:
     if callable(getattr(decorator, "write", None)) or is_async(decorator):
         return "is a sink, which comes first: stack(sink, Timeout(5.0), Retry())"
     return None if callable(decorator) else "must be a decorator, such as Retry()"
+
+
+_BY_SCHEME = {
+    ("postgresql://", "postgres://"): "PostgresSink(dsn, table=..., columns=...)",
+    ("http://", "https://"): "HttpSink(url)",
+}
+
+
+class FunctionSink(Openable, Generic[T]):
+    """A function of a batch as a sink.
+
+    An `async def` is awaited. A plain `def` runs in the loop's default thread pool; a thread cannot
+    be stopped, so a cancelled write ends only when its function returns. Meanwhile its items are
+    `unknown`, and no second write starts.
+    """
+
+    def __init__(self, function: SinkFunction[T]) -> None:
+        self._function = function
+        self._is_async = is_async(function)
+
+    @property
+    def _callee(self) -> object:
+        return self._function
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        """Call the function with the batch."""
+        call = self._function
+        answer: Any = call(batch) if self._is_async else await in_thread(call, batch)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return cast("WriteResult | None", answer)
+
+    def __repr__(self) -> str:
+        return f"FunctionSink({getattr(self._function, '__qualname__', repr(self._function))})"
+
+
+def as_sink(sink: SinkLike[T], name: str = "sink") -> Sink[T]:
+    """Return `sink` itself, or a sink around a function. Raises `ConfigError` for anything else.
+
+    The error names the argument `name` and says what to write.
+    """
+    given: object = sink
+    if (rule := _why_no_sink(given)) is not None:
+        if inspect.iscoroutine(given):
+            given.close()
+        raise bad(name, given, rule)
+    if callable(getattr(given, "write", None)):
+        return cast("Sink[T]", sink)
+    return FunctionSink(cast("SinkFunction[T]", sink))
+
+
+def is_same_sink(one: object, other: object) -> bool:
+    """Return whether both are one sink, or sinks of one function."""
+    if isinstance(one, FunctionSink) and isinstance(other, FunctionSink):
+        return one._callee == other._callee  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return one is other
+
+
+def _why_no_sink(sink: object) -> str | None:
+    """Say why something is not a sink, and what to write instead; `None` for a sink."""
+    if isinstance(sink, type):
+        return f"is a class; pass an instance: {_instance_of(sink)}"
+    if isinstance(sink, SinkDecorator):
+        return f"is a decorator without its sink; write stack(sink, {type(sink).__name__}(...))"
+    if isinstance(sink, io.IOBase):
+        return "is an open file; write FileSink(path)"
+    if callable(write := getattr(sink, "write", None)):
+        return None if accepts(write, 1) else "its `write` must take one argument, the batch"
+    if callable(sink):
+        return _why_no_function(sink)
+    return _why_no_object(sink)
+
+
+def _instance_of(kind: type) -> str:
+    made = f"{kind.__name__}(...)"
+    return f"stack(sink, {made})" if issubclass(kind, SinkDecorator) else made
+
+
+def _why_no_function(function: object) -> str | None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "is a generator function; write the batch and return nothing, without `yield`"
+    return None if accepts(function, 1) else "must take one argument, the batch"
+
+
+def _why_no_object(thing: object) -> str:
+    if inspect.iscoroutine(thing):
+        return "is a coroutine; pass the function itself, without calling it"
+    if isinstance(thing, (str, os.PathLike)):
+        text = os.fspath(cast("str | os.PathLike[str]", thing))
+        made = next((made for known, made in _BY_SCHEME.items() if text.startswith(known)), None)
+        return f"is text, not a sink; write {made or f'FileSink({shown(text)})'}"
+    if isinstance(thing, Mapping):
+        return "is a mapping; pass one sink, such as Router(choose, {name: sink, ...})"
+    if isinstance(thing, (list, tuple, set, frozenset)):
+        kind = type(cast("object", thing)).__name__
+        return f"is a {kind}; pass sinks one by one, as in FanOut(first, second)"
+    return "must have `async def write(self, batch)`, or be a function of a batch"

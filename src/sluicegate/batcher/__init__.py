@@ -2,14 +2,17 @@
 
 from typing import TYPE_CHECKING
 
+from .._core.batch import Reason
+from .._core.clock import Clock, LoopClock, TimerHandle
+from .._core.outcome import Tally
 from .._core.public import later, publish, publish_all
-from .._core.runtime.own_context import NoFeedback
 from .._core.runtime.run import run
-from .adaptive.adaptive import Adaptive
+from .adaptive import Adaptive
 from .batcher import Batcher
-from .feed import Feed
-from .limits import Limits
-from .receipt import BlockingReceipt, Receipt, gather
+from .feed import Feed, Submission
+from .limits import Limits, Tenants
+from .log import NoFeedback
+from .receipt import BlockingReceipt, Receipt, Resolvable, gather
 from .report import (
     DestinationStats,
     ErrorStats,
@@ -19,18 +22,12 @@ from .report import (
     TenantStats,
     TimeSpent,
 )
-from .resolvable import Resolvable
-from .setup import BatcherOptions
-from .submission import Submission
-from .tenancy import Tenants
+from .setup import BatcherOptions, FailureHandler
 
 if TYPE_CHECKING:
-    from .failure_handler import FailureHandler
-    from .threads import BlockingBatcher
+    from .blocking import BlockingBatcher
 else:
-    __getattr__, __dir__ = later(
-        __name__, {"failure_handler": ["FailureHandler"], "threads": ["BlockingBatcher"]}
-    )
+    __getattr__, __dir__ = later(__name__, {"blocking": ["BlockingBatcher"]})
 
 __all__ = [
     "Adaptive",
@@ -38,24 +35,29 @@ __all__ = [
     "BatcherOptions",
     "BlockingBatcher",
     "BlockingReceipt",
+    "Clock",
     "DestinationStats",
     "ErrorStats",
     "FailureHandler",
     "Feed",
     "FlushReport",
     "Limits",
+    "LoopClock",
     "NoFeedback",
+    "Reason",
     "Receipt",
     "Resolvable",
     "ShutdownReport",
     "Stats",
     "Submission",
+    "Tally",
     "TenantStats",
     "Tenants",
     "TimeSpent",
+    "TimerHandle",
     "gather",
     "run",
 ]
 
-publish(__name__, BatcherOptions, Feed, Resolvable, Submission)
-publish_all(__name__, "sluicegate")
+publish("sluicegate", Batcher, Limits, Receipt, gather, run)
+publish_all(__name__)

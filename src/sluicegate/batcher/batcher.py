@@ -16,35 +16,39 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._core import checks
+from .._core.batch import Reason
 from .._core.errors import ConfigError, DeliverTimeout, DrainTimeout
 from .._core.keywords import takes
-from .._core.runtime import process_fork, run_ends
+from .._core.order.keys import identity
+from .._core.runtime import process_fork
+from .._core.runtime.run import batcher_ended
 from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
 from .feed import Feed
-from .flush import flushed
+from .gathering.tenant_queue import TenantKey
+from .gathering.tenants import TenantGatherer
 from .gathering.window import NOTHING, NeedsSlowPath
 from .intake import Intake
 from .item_mistakes import several
 from .opener import Opener
 from .receipt import Receipt
-from .release import release
+from .report import MOST_TENANTS, FlushReport, Stats
 from .setup import DEFAULT_NAME, BatcherOptions, checked_setup
-from .snapshot import stats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Hashable, Iterable
     from datetime import timedelta
     from types import TracebackType
     from typing import Self, Unpack
 
-    from .._core.outcome import Outcome
+    from .._core.outcome import Outcome, Tally
     from .._core.sink import SinkLike
-    from .._core.tally import Tally
+    from .books import Fence
     from .limits import Limits
-    from .report import FlushReport, ShutdownReport, Stats
+    from .report import ShutdownReport
     from .setup import Setup
+
 
 T = TypeVar("T")
 _entering = process_fork.ProcessLock()
@@ -216,7 +220,7 @@ class Batcher(Generic[T]):
         if self.report is None:
             self.report = report
             self._enter("closed")
-            run_ends.batcher_ended(self, report, is_fed=self._feed is not None)
+            batcher_ended(self, report, is_fed=self._feed is not None)
 
     def _enter(self, state: str) -> None:
         self._lifecycle.enter(state)
@@ -431,3 +435,109 @@ def name_after(batcher: Batcher[Any], name: str) -> None:
 
 def _seconds(timeout: float | timedelta | None) -> float | None:
     return checks.optional_seconds("timeout", timeout, zero=True, usual=checks.LONG_TIMEOUT)
+
+
+def _fence(dispatcher: Dispatcher[Any]) -> Fence:
+    """Seal the open batch; return a fence after all items accepted so far."""
+    with dispatcher.step():
+        now = dispatcher.clock.now()
+        dispatcher.window.close()
+        dispatcher.gathering.gatherer.seal(Reason.MANUAL, now)
+        fence = dispatcher.fences.add(dispatcher.numbers.last)
+        dispatcher.check_fences()
+        dispatcher.advance(now)
+    return fence
+
+
+async def flushed(dispatcher: Dispatcher[Any], seconds: float | None) -> FlushReport:
+    """Write all items accepted so far; suspends and raises like `Batcher.flush`."""
+    lifecycle = dispatcher.lifecycle
+    lifecycle.check_here()
+    if lifecycle.broken is not None:
+        raise lifecycle.closed_error()
+    if lifecycle.state != "open":
+        return FlushReport(remaining=dispatcher.ledger.inside, outcomes={})
+    clock, fence = lifecycle.clock, _fence(dispatcher)
+    try:
+        async with clock.timeout_at(None if seconds is None else clock.now() + seconds):
+            await fence.passed
+    except TimeoutError:
+        pass  # the report has the remaining items
+    finally:
+        dispatcher.fences.remove(fence)
+    if lifecycle.broken is not None:
+        raise lifecycle.closed_error()
+    holds = dispatcher.gathering.holds
+    held = 0 if holds is None else holds.until(fence.number)
+    remaining = dispatcher.before(fence.number) + held
+    return FlushReport(remaining=remaining, outcomes=dict(fence.outcomes))
+
+
+def release(
+    dispatcher: Dispatcher[Any], call: str, key: object, tenant: object, policies: tuple[str, ...]
+) -> int:
+    """Release a key under one of `policies`; return its number of held items. Raises `ConfigError`."""
+    dispatcher.lifecycle.check_here()
+    policy = dispatcher.setup.on_key_failure
+    if policy not in policies:
+        rule = f"{call}() needs one of {', '.join(policies)}"
+        raise checks.bad("on_key_failure", policy, rule)
+    known = _known(dispatcher, call, key, tenant)
+    holds = dispatcher.gathering.holds
+    if holds is None or dispatcher.lifecycle.state != "open":
+        return 0
+    with dispatcher.step():
+        now = dispatcher.clock.now()
+        dispatcher.window.close()
+        count = holds.let_go(known, now)
+        dispatcher.advance(now)
+    return count
+
+
+def _known(dispatcher: Dispatcher[Any], call: str, key: object, tenant: object) -> Hashable:
+    """Return the identity of the key in the gatherer."""
+    if dispatcher.setup.tenant is None:
+        if tenant is not ...:
+            rule = f"{call}() takes none, since the batcher has no tenant="
+            raise checks.bad("tenant", tenant, rule)
+        return identity(key)
+    if tenant is ...:
+        raise ConfigError(
+            f"{call}({key!r}) needs tenant=, since the batcher has tenants: a key is a key "
+            "within its tenant"
+        )
+    return TenantKey(identity(tenant, "tenant"), identity(key))
+
+
+def stats_of(dispatcher: Dispatcher[Any]) -> Stats:
+    """Return a snapshot. May be called in any thread."""
+    lifecycle, ledger, gathering = dispatcher.lifecycle, dispatcher.ledger, dispatcher.gathering
+    now = lifecycle.clock.now() if lifecycle.has_loop else 0.0
+    held = gathering.gatherer.snapshot()
+    tenants = gathering.gatherer if isinstance(gathering.gatherer, TenantGatherer) else None
+    backing_off = len(dispatcher.flights.backing_off)
+    return Stats(
+        name=dispatcher.name,
+        state=lifecycle.shown_state,
+        tally=dispatcher.tally(),
+        capacity_items=ledger.max_items,
+        max_items=gathering.shape.max_items,
+        max_delay=dispatcher.setup.limits.delay,
+        workers=dispatcher.slots.limit,
+        open_items=held.open_items,
+        sealed_batches=held.sealed,
+        in_flight_batches=len(dispatcher.flights) - backing_off,
+        backing_off_batches=backing_off,
+        waiting_producers=len(dispatcher.producers),
+        waits=dispatcher.producers.waits,
+        oldest_age=None if held.oldest_at is None else now - held.oldest_at,
+        flushes={reason.value: n for reason, n in dispatcher.flights.by_reason.items()},
+        held_keys=gathering.held_keys,
+        held_items=gathering.held_items,
+        tenants=0 if tenants is None else len(tenants),
+        busiest_tenants=() if tenants is None else tuple(tenants.busiest(MOST_TENANTS, now)),
+        throttled_seconds=max(0.0, lifecycle.throttled_until - now) if now else 0.0,
+        destination=dispatcher.monitor.destination(now),
+        last_error=dispatcher.monitor.last_error(now),
+        retries=dispatcher.monitor.retries,
+    )

@@ -1,28 +1,32 @@
-"""Booking of outcomes: ledger, receipts, fences, observers, and the lists of a shutdown."""
+"""Booking of outcomes: ledger, receipts, fences, observers, and the lists of a shutdown.
+
+A fence lets a flush wait for exactly the items that were accepted before it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .._core.errors import DeadLetterLimit
+from .._core.errors import DeadLetterLimit, KeyStopped, UnknownOutcomeError, WithdrawnError
 from .._core.observer import Observers
+from .._core.order.left_out import WITHDRAWN, leaders, with_withdrawn
 from .._core.outcome import Outcome
-from .._core.runtime.exits import exit_later
+from .._core.runtime.loops import exit_later
 from . import log
 from .gathering.pack import Leftover
-from .receipt import ReceiptBase, is_missed
-from .resolvable import Doubtful, original
+from .receipt import Doubtful, ReceiptBase, is_missed, original
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
-    from .._core.ledger import Ledger
-    from .fence import Fences
     from .flight import Flight
+    from .ledger import Ledger
     from .lifecycle import Lifecycle
-    from .resolvable import Resolvable
+    from .receipt import Resolvable
     from .setup import Setup
+
 
 T = TypeVar("T")
 
@@ -275,3 +279,148 @@ def _resolve(
         if index in receipts:
             cause = flight.cause(index) if has_cause else None
             receipts[index].resolve(outcome, cause, details.get(index) if details else None)
+
+
+class Fence:
+    """Waits for every batch up to a number, and counts their outcomes."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.outcomes: dict[Outcome, int] = {}
+        self.passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._not_before = 0
+        """The number of settled items before which it cannot open; saves counting the earlier
+        items.
+        """
+
+    def add(self, outcomes: Mapping[Outcome, int]) -> None:
+        """Count the outcomes of a batch."""
+        for outcome, count in outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+
+    def opens(self, settled: int, before: Callable[[int], int], *, holding: bool) -> bool:
+        """Return whether no earlier items are left."""
+        if settled < self._not_before and not holding:
+            return False
+        left = before(self.number)
+        self._not_before = settled + left
+        return not left
+
+    def open(self) -> None:
+        """End the wait."""
+        if not self.passed.done():
+            self.passed.set_result(None)
+
+
+class Fences:
+    """The closed fences. `before` counts the items inside up to a batch number."""
+
+    def __init__(self, before: Callable[[int], int]) -> None:
+        self._before = before
+        self.pending: list[Fence] = []
+
+    def add(self, number: int) -> Fence:
+        """Add a fence after the batches up to this number."""
+        fence = Fence(number)
+        self.pending.append(fence)
+        return fence
+
+    def remove(self, fence: Fence) -> None:
+        """Remove a fence."""
+        if fence in self.pending:
+            self.pending.remove(fence)
+
+    def count(self, number: int, outcomes: Mapping[Outcome, int]) -> None:
+        """Count the outcomes of a batch for the fences after it."""
+        for fence in self.pending:
+            if number <= fence.number:
+                fence.add(outcomes)
+
+    def count_items(self, numbers: Sequence[int], outcome: Outcome) -> None:
+        """Count the outcome of items by the numbers of their batches."""
+        for fence in self.pending:
+            behind = sum(1 for number in numbers if number <= fence.number)
+            if behind:
+                fence.add({outcome: behind})
+
+    def check(self, settled: int, *, holding: bool) -> None:
+        """Open the fences without earlier items; `settled` is the number of items with an outcome."""
+        for fence in tuple(self.pending):
+            if fence.opens(settled, self._before, holding=holding):
+                fence.open()
+                self.remove(fence)
+
+    def open_all(self) -> None:
+        """End all waits: the batcher is broken."""
+        for fence in self.pending:
+            fence.open()
+
+
+_IN_TRANSACTION = (
+    "the write has returned, but its transaction has not ended, so the outcome of its items is not "
+    "known; let the sink's write begin and end the transaction"
+)
+
+
+def errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:
+    """Return a write's errors; none if it was cut, since verdicts decide then."""
+    return {} if task.cancelled() or task.exception() is not None else task.result()
+
+
+def behind_failed(flight: Flight[Any], errors: dict[int, BaseException]) -> list[int]:
+    """Return the items known not to be applied that only follow a failed one of their key."""
+    delivery = flight.batch.delivery
+    if not delivery.keeps_prefix or delivery.closed or not errors:
+        return []
+    behind = leaders(flight.batch, with_withdrawn(flight.batch, errors))
+    doubtful, gone = delivery.maybe_applied, delivery.withdrawn or ()
+    return [
+        index
+        for index, error in errors.items()
+        if (index in behind or isinstance(error, KeyStopped))
+        and index not in doubtful
+        and index not in gone
+    ]
+
+
+def book_failures(
+    flight: Flight[Any], errors: dict[int, BaseException]
+) -> dict[int, BaseException]:
+    """Give every remaining item its outcome; return the errors of the failed ones.
+
+    Items withdrawn since their write ended are also unsent, and are not failures.
+    """
+    if gone := flight.batch.delivery.withdrawn:
+        error = WithdrawnError(f"not sent again: {WITHDRAWN}")
+        withdrawn: dict[int, BaseException] = dict.fromkeys(gone.intersection(errors), error)
+        flight.batch.delivery.left_out(withdrawn)
+        failed = _book(flight, {**errors, **withdrawn})
+        return {i: each for i, each in failed.items() if i not in gone}
+    return _book(flight, errors)
+
+
+def _book(flight: Flight[Any], errors: dict[int, BaseException]) -> dict[int, BaseException]:
+    delivery = flight.batch.delivery
+    if delivery.held is not None:
+        flight.close(UnknownOutcomeError(_IN_TRANSACTION))
+    if delivery.closed:
+        return _cut_items(flight)
+    by_outcome: dict[Outcome, list[int]] = {}
+    for index, error in errors.items():
+        by_outcome.setdefault(delivery.ended(index, error), []).append(index)
+    for outcome, indices in by_outcome.items():
+        delivery.finish(indices, outcome)
+    if delivery.states.left:
+        delivery.close()
+        return {**errors, **_cut_items(flight)}
+    return errors
+
+
+def _cut_items(flight: Flight[Any]) -> dict[int, BaseException]:
+    delivery = flight.batch.delivery
+    cause = flight.cut_cause or UnknownOutcomeError("the write was cut off")
+    return {
+        index: delivery.error(index) or cause
+        for index in range(len(flight.batch))
+        if not delivery.verdict(index).is_safe
+    }

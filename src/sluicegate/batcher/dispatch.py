@@ -16,29 +16,24 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from .._core.batch import Reason
 from .._core.errors import StoppedError
-from .._core.ledger import Ledger
-from .._core.lineage import Reason
 from .._core.outcome import Outcome
-from .._core.runtime.exits import Exit, exit_later, is_first_exit
+from .._core.runtime.loops import Exit, exit_later, is_first_exit
 from .._core.send import send
 from . import log
-from .adaptive.adaptive import Setting
-from .adaptive.tries import TryWatch
-from .alarm import Alarm
-from .books import Bookkeeper
-from .fence import Fences
-from .flights import Flights
+from .adaptive import Setting
+from .books import Bookkeeper, Fences, behind_failed, book_failures, errors_of
+from .flight import Alarm, FifoSlots, Flights
 from .gathering.make import gathering_for
-from .gathering.numbers import Numbers
+from .gathering.pack import Numbers
 from .gathering.tenants import TenantGatherer
 from .gathering.window import AddWindow
+from .governor import TryWatch
 from .item_mistakes import FailedFunction
-from .landing import behind_failed, book_failures, errors_of
+from .ledger import Ledger, Producers
 from .lifecycle import Lifecycle
 from .monitor import Monitor
-from .producers import Producers
-from .slots import FifoSlots
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,10 +41,9 @@ if TYPE_CHECKING:
 
     from .._core.clock import Clock
     from .._core.observer import Observers
-    from .._core.tally import Tally
+    from .._core.outcome import Tally
     from .flight import Flight
-    from .gathering.add_group import AddGroup
-    from .gathering.pack import Leftover, Sealed
+    from .gathering.pack import AddGroup, Leftover, Sealed
     from .setup import Setup
 
 T = TypeVar("T")

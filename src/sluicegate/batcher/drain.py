@@ -5,7 +5,7 @@
 2. Open batches are sealed immediately.
 3. Backoffs end with an immediate attempt, including that of a sink which is not open yet. Further
    attempts follow after shortened waits, and an outage is probed, for as long as another attempt
-   fits (see `_core.patience`).
+   fits (see `_core.retry_policy`).
 4. Shortly before the deadline (a fifth of the time, at most a second) queued items are abandoned as
    `unsent`, and the writes in flight are cancelled. They have a grace period to end; then their
    items get their verdicts without them.
@@ -15,35 +15,45 @@
 7. At the deadline the report is final. A write that ignored its cancellation is left behind, and
    its late completion changes nothing.
 
-The earliest deadline wins.
+The earliest deadline wins. A `Countdown` is a deadline that can only move earlier:
+
+1. A wait ends when its condition holds or its part of the time has passed. Fire `changed`, or call
+   `wake`, after a change that affects conditions.
+2. The last part of the time is reserved for clean-up: `at(1)` is its start, `at(0.5)` its middle,
+   `at(0)` the deadline. Moving the deadline never lengthens the reserve.
+3. Cancelling a wait means *now*: the deadline becomes the current time, and the wait ends
+   immediately. The cancellation is swallowed: `asyncio.run` cancels every task when it ends, and a
+   shutdown must still finish.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .._core.batch import RowBatch
+from .._core.batch import Lineage, Reason, RowBatch
+from .._core.clock import Signal, wait_until
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import StoppedError, UnknownOutcomeError
-from .._core.lineage import Lineage, Reason
+from .._core.logs import for_log
 from .._core.order.keys import accepted
-from .._core.runtime.countdown import RESERVE, Countdown
-from .._core.runtime.own_context import own_context
 from .._core.send import send
-from .._core.told import for_log
 from . import log
+from .log import own_context
 from .report import ShutdownReport, TimeSpent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from .._core.clock import Clock
     from .._core.sink import Sink
     from .dispatch import Dispatcher
     from .gathering.pack import Leftover
     from .opener import Opener
+
 
 T = TypeVar("T")
 
@@ -294,3 +304,75 @@ def _of_one_tenant(items: list[Leftover[T]]) -> list[Leftover[T]]:
 
 def _never_sent() -> StoppedError:
     return StoppedError("the batcher stopped before this was sent")
+
+
+RESERVE = 0.2  # the reserve's share of the time
+
+
+class Countdown:
+    """A deadline in `seconds`; the last fifth (at most `longest_reserve`) is a reserve.
+
+    `on_move` is called with `at(1)` after each move.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        seconds: float,
+        *,
+        longest_reserve: float = math.inf,
+        on_move: Callable[[float], object] = lambda _: None,
+        changed: Signal | None = None,
+    ) -> None:
+        self._clock = clock
+        self._on_move = on_move
+        self._changed = Signal() if changed is None else changed
+        self.began = clock.now()
+        self.deadline = self.began + seconds
+        self.reserve = min(RESERVE * seconds, longest_reserve)
+
+    def at(self, part: float) -> float:
+        """Return the start of this part of the reserve: 1 is all of it, 0 is the deadline."""
+        return self.deadline - part * self.reserve
+
+    def hasten(self, seconds: float) -> None:
+        """Move the deadline to `seconds` from now, if that is earlier."""
+        when = self._clock.now() + seconds
+        if when < self.deadline:
+            self.deadline = when
+            self.reserve = min(RESERVE * seconds, self.reserve)
+            self._on_move(self.at(1))
+            self.wake()
+
+    def wake(self) -> None:
+        """Make all waits check their conditions again."""
+        self._changed.fire()
+
+    async def until(
+        self, condition: Callable[[], bool], *, part: float = 0, latest: float = math.inf
+    ) -> None:
+        """Suspend until the condition holds, at most until `at(part)` and `latest`."""
+        while not condition() and self._clock.now() < (when := min(self.at(part), latest)):
+            try:
+                await wait_until(self._clock, when, self._changed)
+            except asyncio.CancelledError:
+                self.hasten(0.0)
+
+    async def ends(
+        self, task: asyncio.Task[Any], *, part: float = 0, latest: float = math.inf
+    ) -> bool:
+        """Wait for the task; cancel it if it is late. Return whether it ended by itself in time."""
+        task.add_done_callback(lambda _: self.wake())
+        await self.until(task.done, part=part, latest=latest)
+        await self.settle([task])
+        if not task.done():
+            task.cancel()
+            await self.settle([task])
+        return task.done() and not task.cancelled()
+
+    @staticmethod
+    async def settle(tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """Let tasks end if they can do so without waiting, even when no time is left."""
+        if any(not task.done() for task in tasks):
+            with contextlib.suppress(asyncio.CancelledError):  # swallowed: later waits are short
+                await asyncio.wait(tasks, timeout=0)

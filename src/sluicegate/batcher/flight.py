@@ -1,33 +1,46 @@
-"""One batch in flight: its items, receipts and slot, and the times that bound it."""
+"""The batches in flight: their items, receipts and slots, and the times that bound them.
+
+1. A flight has at most one slot. Flights that return from a backoff precede fresh batches, in the
+   order of their return.
+2. A flight may force a slot over the limit. Then no other flight gets one until the count is below
+   the limit.
+3. One timer serves the flush timeouts of all flights.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from uuid import uuid4
 
-from .._core.batch import RowBatch
-from .._core.causes import caused
+from .._core.batch import Lineage, RowBatch
+from .._core.classify import caused
+from .._core.clock import Signal
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import TimedOutError, UnknownOutcomeError, WithdrawnError
-from .._core.lineage import sealed_lineage
-from .._core.withdrawn import WITHDRAWN
+from .._core.order.left_out import WITHDRAWN
 from .gathering.pack import matching
+from .log import own_context
+from .receipt import Doubts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    import contextvars
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from .._core.clock import Clock, Signal, TimerHandle
-    from .._core.condition import Condition
+    from .._core.batch import Reason
+    from .._core.clock import Clock, TimerHandle
+    from .._core.delivery.host import Condition
     from .._core.errors import ErrorClass
     from .._core.outcome import Outcome
-    from .adaptive.governor import Running
-    from .adaptive.tries import TryWatch
-    from .alarm import Alarm
     from .gathering.pack import Matches, Sealed
+    from .governor import Running, TryWatch
     from .lifecycle import Lifecycle
     from .monitor import Monitor
-    from .slots import FifoSlots
+    from .setup import Setup
+
 
 T = TypeVar("T")
 
@@ -108,8 +121,13 @@ class Flight(Generic[T]):
         """Rings when the first stretch of any flight ends, or earlier."""
         self._verdict: TimerHandle | None = None
         self._landing: Callable[[asyncio.Task[Any]], None] | None = None
-        lineage = sealed_lineage(
-            id, sealed.reason, name, sealed.oldest_at, sealed.sealed_at, sealed.tenant
+        lineage = Lineage(
+            id=id,
+            reason=sealed.reason,
+            name=name,
+            oldest_at=sealed.oldest_at,
+            sealed_at=sealed.sealed_at,
+            tenant=sealed.tenant,
         )
         items = tuple(sealed.items)
         size = self.unbooked = len(items)
@@ -345,3 +363,173 @@ class Flight(Generic[T]):
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
         self._host.monitor.retrying(self.batch, kind, items, delay)
+
+
+class Flights(Generic[T]):
+    """The flights of one batcher, their ids, and one timer for their flush timeouts."""
+
+    def __init__(
+        self,
+        setup: Setup[T],
+        clock: Callable[[], Clock],
+        on_error: Callable[[BaseException], object],
+    ) -> None:
+        self._name, self._stretch = setup.name, setup.limits.stretch
+        self._is_ordered = setup.is_ordered
+        self._clock = clock
+        self._flights: dict[Flight[T], None] = {}
+        self._timer = Alarm(self.cut_late, on_error)
+        self._id = uuid4().hex
+        self._serial = itertools.count(1)
+        self._context = own_context()
+        self.doubts = Doubts()
+        self.by_reason: Counter[Reason] = Counter()
+        """Batches started, by reason."""
+        self.changed = Signal()
+        """Fires when the drain should check again."""
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def __iter__(self) -> Iterator[Flight[T]]:
+        return iter(tuple(self._flights))
+
+    def launch(self, host: FlightHost[T], sealed: Sealed[T], now: float) -> Flight[T]:
+        """Put a batch into a slot; its write begins later."""
+        batch_id = f"{self._id}-{next(self._serial)}"
+        stretch, timer = self._stretch, self._timer
+        flight = Flight(host, sealed, now, timer, id=batch_id, name=self._name, stretch=stretch)
+        self._flights[flight] = None
+        self.by_reason[sealed.reason] += 1
+        if self.doubts.count and (doubtful := self.doubts.launched(sealed.receipts)):
+            flight.batch.delivery.doubt(doubtful)
+        return flight
+
+    def context(self) -> contextvars.Context:
+        """The context of a write: empty except for the mark of a batcher's own work."""
+        return self._context.copy()
+
+    def discard(self, flight: Flight[T]) -> None:
+        """Remove a flight that has ended."""
+        self._flights.pop(flight, None)
+
+    def tell_drain(self, *, every: bool) -> None:
+        """Notify the drain of an ended flight or wait; until the cut, only the last one counts."""
+        if every or not self._flights:
+            self.changed.fire()
+
+    def close(self) -> None:
+        """Stop the timer: every flight has ended, or is left behind."""
+        self._timer.cancel()
+
+    def cut_late(self) -> None:
+        """Cut the writes whose stretch is over, and set the timer for the next one."""
+        clock = self._clock()
+        now = clock.now()
+        for flight in self:
+            flight.check_stretches(now)
+        ends = [at for flight in self._flights if (at := flight.stretch_ends_at) is not None]
+        if ends:
+            self._timer.set(clock, min(ends))
+
+    @property
+    def hold_back(self) -> bool:
+        """Return whether the next batch waits for one in a backoff without a slot, for total order."""
+        if not self._is_ordered or not self._flights:
+            return False
+        return not all(flight.batch.delivery.lets_pass for flight in self._flights)
+
+    @property
+    def any_lets_pass(self) -> bool:
+        """Whether any flight lets later batches go first."""
+        return any(flight.batch.delivery.lets_pass for flight in self._flights)
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether every item has an outcome."""
+        return all(flight.left == 0 for flight in self._flights)
+
+    def left_until(self, number: int) -> int:
+        """Count the items without an outcome in batches up to this number."""
+        return sum(flight.left for flight in self._flights if flight.sealed.number <= number)
+
+    @property
+    def backing_off(self) -> list[Flight[T]]:
+        """Flights in a backoff."""
+        return [flight for flight in self if flight.backing_off]
+
+
+class FifoSlots:
+    """A count of flush slots, and the queue of returning flights."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._returning: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def free(self) -> bool:
+        """Whether a slot is free."""
+        return self.used < self.limit
+
+    def resize(self, limit: int) -> None:
+        """Change the limit; slots in use are kept."""
+        self.limit = limit
+
+    def take(self) -> None:
+        """Take a slot, even over the limit."""
+        self.used += 1
+
+    def give(self) -> None:
+        """Release a slot."""
+        self.used -= 1
+
+    def queue(self, waiter: asyncio.Future[None]) -> None:
+        """Queue a future for a slot, ahead of fresh batches; it is set together with the slot."""
+        self._returning.append(waiter)
+
+    def grant(self) -> bool:
+        """Give a free slot to the first waiter; return whether there was one."""
+        while self._returning and self.free:
+            waiter = self._returning.popleft()
+            if not waiter.done():
+                self.take()
+                waiter.set_result(None)
+                return True
+        return False
+
+
+class Alarm:
+    """Calls `ring` at the earliest time that was set, and `on_error` if that raises."""
+
+    __slots__ = ("_at", "_on_error", "_ring", "_timer")
+
+    def __init__(
+        self, ring: Callable[[], object], on_error: Callable[[BaseException], object]
+    ) -> None:
+        self._ring = ring
+        self._on_error = on_error
+        self._timer: TimerHandle | None = None
+        self._at = 0.0
+
+    def set(self, clock: Clock, when: float) -> None:
+        """Ring at `when`, unless an earlier time is set."""
+        if self._timer is not None:
+            if self._at <= when:
+                return
+            self._timer.cancel()
+        self._at = when
+        self._timer = clock.call_at(when, self._rings)
+
+    def cancel(self) -> None:
+        """Cancel the alarm."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rings(self) -> None:
+        self._timer = None
+        try:
+            self._ring()
+        except BaseException as error:
+            self._on_error(error)

@@ -103,35 +103,26 @@ class FailedFunction:
         if not isinstance(error, Exception) or _is_ours(error):
             return
         name = self.setup.name
-        message = f"batcher {name!r}: {self._at_fault(error)} raised {repr_of(error)}"
+        message = f"batcher {name!r}: {self._functions} raised {repr_of(error)}"
         rule = "the item was not accepted; the function must return a value for every item"
         raise ItemFunctionError(f"{message}: {rule}") from error
 
-    def _at_fault(self, error: BaseException) -> str:
-        """Name the argument whose function raised, as far as the traceback shows it."""
-        setup, codes = self.setup, _codes(error)
+    @property
+    def _functions(self) -> str:
+        """The arguments that are functions of an item; the traceback shows which one raised."""
+        setup = self.setup
         given = {
             "key=": setup.key,
             "tenant=": setup.tenant,
             "size_of=": setup.measure,
             "weights=": setup.tenants.weights,
         }
-        functions = {name: function for name, function in given.items() if callable(function)}
-        for name, function in functions.items():
-            if getattr(function, "__code__", None) in codes:
-                return name
-        return " or ".join(functions)
-
-
-def _codes(error: BaseException) -> list[object]:
-    trace, found = error.__traceback__, list[object]()
-    while trace is not None:
-        found.append(trace.tb_frame.f_code)
-        trace = trace.tb_next
-    return found
+        return " or ".join(name for name, function in given.items() if callable(function))
 
 
 def _is_ours(error: BaseException) -> bool:
     """Return whether Sluicegate's code raised it, and not a function of the user."""
-    codes = _codes(error)
-    return bool(codes) and cast("Any", codes[-1]).co_filename.startswith(_OURS)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS)

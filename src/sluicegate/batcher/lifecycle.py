@@ -11,12 +11,12 @@ import contextvars
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.clock import LoopClock, Signal, wait_until
 from .._core.errors import BatcherBroken, ClosedError, ConfigError, ForkedError
 from .._core.runtime import process_fork
 from .._core.runtime.loops import running_loop
-from .._core.told import repr_of
+from .._core.text import repr_of
 
 if TYPE_CHECKING:
     import asyncio

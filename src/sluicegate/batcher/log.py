@@ -8,26 +8,32 @@
    of the program raised for the item, such as `row=` or `encode=`, that is logged once as well, with
    its traceback.
 4. No function here raises: filters and handlers of the program may raise, but do not end a batcher.
+
+A batcher of log records must not log its own work: a sink that logs its failures through a handler that feeds the same sink would cause an endless
+loop. So a batcher's writes, including those in threads, and all work on the loop of a
+`BlockingBatcher` run in a context with a mark.
 """
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.classify import classified
 from .._core.errors import ErrorClass, PermanentError, SinkError, StoppedError
-from .._core.say import say
+from .._core.logs import for_log, log_safely
 from .._core.sink import classifier_of, walk
-from .._core.told import for_log, text_of
+from .._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .._core.batch import Batch
-    from .adaptive.adaptive import Setting
+    from .adaptive import Setting
     from .report import ShutdownReport
+
 
 logger = logging.getLogger("sluicegate.batcher")
 
@@ -50,7 +56,7 @@ def failed_flush(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None
     distinct = {id(error): error for error in errors.values()}.values()
     kinds = {(id(type(error)), text_of(error)): error for error in distinct}
     first = next(iter(kinds.values()))
-    say(
+    log_safely(
         logger,
         logging.DEBUG if is_stop else logging.ERROR,
         "batcher %r: %d of %d items failed (batch %s, reason %s): %s%s",
@@ -68,54 +74,54 @@ def last_resort_failed(batch: Batch[Any], errors: Mapping[int, BaseException]) -
     """Log that the last resort did not take all items."""
     first = next(iter(errors.values()))
     message = "batcher %r: the last resort did not take %d of %d items, which stay unsent: %s"
-    say(logger, logging.ERROR, message, batch.name, len(errors), len(batch), for_log(first))
+    log_safely(logger, logging.ERROR, message, batch.name, len(errors), len(batch), for_log(first))
 
 
 def shutdown(report: ShutdownReport[Any]) -> None:
     """Log the report of a shutdown."""
-    say(logger, logging.INFO if report.complete else logging.ERROR, "%s", report)
+    log_safely(logger, logging.INFO if report.complete else logging.ERROR, "%s", report)
 
 
 def broken(name: str, error: BaseException) -> None:
     """Log that a batcher has stopped for good."""
     message = "batcher %r is broken and takes no more items: %s"
-    say(logger, logging.CRITICAL, message, name, for_log(error), error=_traced(error))
+    log_safely(logger, logging.CRITICAL, message, name, for_log(error), error=_traced(error))
 
 
 def not_cleared(name: str, error: BaseException) -> None:
     """Log a failure while a batcher stops for good."""
     message = "batcher %r: clearing up after its failure failed: %s"
-    say(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
+    log_safely(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
 
 
 def left_behind(name: str, writes: int) -> None:
     """Log writes that ignored their cancellation."""
     message = "batcher %r: %d writes ignored their cancellation and are still running"
-    say(logger, logging.ERROR, message, name, writes)
+    log_safely(logger, logging.ERROR, message, name, writes)
 
 
 def close_failed(name: str, error: BaseException) -> None:
     """Log that the sink could not be closed."""
     message = "batcher %r: closing the sink failed: %s"
-    say(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
+    log_safely(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
 
 
 def keys_failed(name: str, count: int) -> None:
     """Log items that were rejected because an earlier one of their key failed."""
     message = "batcher %r: %d items rejected: an earlier item of their key failed for good"
-    say(logger, logging.ERROR, message, name, count)
+    log_safely(logger, logging.ERROR, message, name, count)
 
 
 def adapted(name: str, before: Setting, after: Setting) -> None:
     """Log the new setting of an adaptive batcher."""
     message = "batcher %r adapts: workers %d -> %d, max_items %d -> %d"
     workers, items = zip(before, after, strict=True)
-    say(logger, logging.DEBUG, message, name, *workers, *items)
+    log_safely(logger, logging.DEBUG, message, name, *workers, *items)
 
 
 def dropped(message: str) -> None:
     """Log that a batcher with items inside was garbage-collected."""
-    say(logger, logging.WARNING, "%s", message)
+    log_safely(logger, logging.WARNING, "%s", message)
 
 
 class Unlisted:
@@ -166,7 +172,7 @@ class Unlisted:
         self._kinds.add(kind)
         is_last = len(self._kinds) >= MOST_KINDS
         rest = "further kinds are not logged" if is_last else "it is not logged again"
-        say(logger, logging.ERROR, said, self._name, for_log(error), rest, error=error)
+        log_safely(logger, logging.ERROR, said, self._name, for_log(error), rest, error=error)
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -214,3 +220,31 @@ def _is_a_servers(error: BaseException) -> bool:
 def _traced(error: BaseException) -> BaseException | None:
     """Return the error if its traceback should be shown, as for an unlisted error."""
     return error if not _is_a_servers(error) and classified(error) is ErrorClass.UNLISTED else None
+
+
+_own_work: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "sluicegate_own_work", default=False
+)
+
+
+def own_context() -> contextvars.Context:
+    """Return a new context that contains only the mark."""
+    context = contextvars.Context()
+    context.run(_own_work.set, True)
+    return context
+
+
+class NoFeedback(logging.Filter):
+    """A filter for a handler that feeds a batcher: drops the log records of batchers' own work.
+
+    Add it to the handler: `handler.addFilter(NoFeedback())`. A logger's filter would miss the
+    records of its child loggers. It drops the records of the `sluicegate` loggers, and the records
+    of any logger that come from the work of any batcher in the process: from its writes, the
+    threads they use, and the thread of a `BlockingBatcher`. Other handlers still receive those
+    records.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for a record of a batcher's own work."""
+        name = record.name
+        return not (_own_work.get() or name == "sluicegate" or name.startswith("sluicegate."))

@@ -23,21 +23,20 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from .._core.classify import classified
-from .._core.condition import Condition, DestinationState
+from .._core.delivery.host import Condition, DestinationState
+from .._core.delivery.pacing import next_try
 from .._core.errors import ConfigError, ErrorClass, StoppedError, TransientError
+from .._core.logs import for_log
 from .._core.opening import opened
-from .._core.patience import next_try
-from .._core.retry_policy import DoublingBackoff
-from .._core.runtime.exits import Exit, exit_later
-from .._core.runtime.own_context import own_context
+from .._core.runtime.loops import Exit, exit_later
 from .._core.sink import classifier_of, walk
-from .._core.told import for_log
+from .log import own_context
 
 if TYPE_CHECKING:
     from .dispatch import Dispatcher
 
-LONGEST = 5.0
-"""The longest wait between two attempts, in seconds."""
+FIRST, LONGEST = 0.1, 5.0
+"""The first wait between two attempts, which doubles, and the longest one, in seconds."""
 _TEMPORARY = frozenset(
     {ErrorClass.UNAVAILABLE, ErrorClass.TRANSIENT, ErrorClass.DEADLOCK, ErrorClass.THROTTLE}
 )
@@ -51,7 +50,6 @@ class Opener:
         self._lifecycle = dispatcher.lifecycle
         self._setup = dispatcher.setup
         self._classifiers = [classifier_of(part) for part in walk(dispatcher.setup.sink)]
-        self._backoff = DoublingBackoff(longest=LONGEST)
         self._share = 0.5 + uuid4().int / 2**129
         """This batcher's fraction of each wait, so that many processes do not retry simultaneously.
         """
@@ -210,7 +208,8 @@ class Opener:
         """Return the time of the next attempt; `None` if none fits."""
         cut = self._lifecycle.deadline if self._lifecycle.stopping else None
         until = self._until if cut is None else min(self._until, cut)
-        return next_try(now, now + self._share * self._backoff(self._tries), until, lasts=lasted)
+        wait = min(LONGEST, FIRST * 2.0 ** min(self._tries - 1, 16))
+        return next_try(now, now + self._share * wait, until, lasts=lasted)
 
     def _note(self, error: Exception, now: float) -> None:
         if self._setup.open_timeout is not None and (self.is_lazy or self._tries > 1):

@@ -10,8 +10,7 @@ from .._core.errors import DrainTimeout
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .._core.outcome import Outcome
-    from .._core.tally import Tally
+    from .._core.outcome import Outcome, Tally
 
 T = TypeVar("T")
 

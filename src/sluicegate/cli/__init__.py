@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .._core.extras import missing
+from .console import BAD_USE, INTERRUPTED
 from .dlq.arguments import dlq_options
 from .dlq.commands import dlq
-from .exits import BAD_USE, INTERRUPTED
-from .parser import Parser
-from .tune.arguments import tune_options
-from .tune.tune import tune
+from .parser import Parser, count
+from .tune.tune import tune, tune_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import argparse
+    from collections.abc import Mapping, Sequence
 
-    from .group import Group
+    from .parser import Group
 
 _GROUPS = {
     "pg": (
@@ -100,25 +99,14 @@ def _parser(groups: Mapping[str, Group]) -> Parser:
     version = sys.modules[__name__.partition(".")[0]].__version__  # of the code that runs
     parser.add_argument("--version", action="version", version=f"sluicegate {version}")
     add = parser.accept_commands("command")
-    dlq_options(add("dlq", _DLQ_HELP, "sluicegate dlq list dead.jsonl", _DLQ), _count())
-    tune_options(add("tune", _TUNE_HELP, _TUNE_EXAMPLE, _TUNE), _count())
+    dlq_options(add("dlq", _DLQ_HELP, "sluicegate dlq list dead.jsonl", _DLQ))
+    tune_options(add("tune", _TUNE_HELP, _TUNE_EXAMPLE, _TUNE))
     for name, (_, text) in _GROUPS.items():
         if (group := groups.get(name)) is None:
             add(name, text, f"sluicegate {name} --help")
         else:
-            group.options(add(name, text, group.example, group.description), _count)
+            group.options(add(name, text, group.example, group.description), lambda: count)
     add("help", "print the help of a command", "sluicegate help queue create").add_argument(
         "words", nargs="*", metavar="COMMAND", help="the command; default: the list of commands"
     )
     return parser
-
-
-def _count() -> Callable[[str], int]:
-    def count(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
-        if value < 1:
-            message = f"{text!r} must be a whole number of at least 1"
-            raise argparse.ArgumentTypeError(message)
-        return value
-
-    return count

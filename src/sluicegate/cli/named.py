@@ -9,10 +9,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core import told
 from .._core.errors import SluicegateError
-from .._core.function_sink import as_sink
+from .._core.stacking import as_sink
+from .._core.text import text_of
 from ..letters.text import printable, without_secrets
+from .console import UseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 
 _MOST = 5
-
-
-class UseError(Exception):
-    """An error in the arguments, with the reason in its message."""
 
 
 def named(name: str) -> Any:
@@ -78,7 +75,7 @@ def _reason(error: Exception) -> str:
 
     It may quote a DSN.
     """
-    return printable(without_secrets(f"{type(error).__name__}: {told.text_of(error)}"))
+    return printable(without_secrets(f"{type(error).__name__}: {text_of(error)}"))
 
 
 def _takes_a_batch(function: Callable[..., Any]) -> bool:

@@ -5,6 +5,7 @@
    lists the commands if it is a command.
 3. The help of each command ends in an example, which is a complete command line.
 4. A message may quote a misplaced DSN, so it is printed without secrets.
+5. The package of a technology declares its group of commands, as `GROUP` of its `commands`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from .._core.text import hide
+from ..letters.letter import moment
 from ..letters.text import printable
-from .exits import BAD_USE
+from .console import BAD_USE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 DSN = "postgresql://app@db/shop"
 """The database of the examples."""
 _COMMAND = "COMMAND"
 _NO_CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: (?P<value>'.*'|\".*\") \(")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -90,3 +95,54 @@ class Parser(argparse.ArgumentParser):
 def _near(value: str, known: Iterable[str]) -> str:
     near = get_close_matches(value, [*known], n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+Counts: TypeAlias = "Callable[[], Callable[[str], int]]"
+"""Makes the type of an argument that is a whole number of at least 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What `sluicegate NAME` needs to know of its commands."""
+
+    description: str
+    """The first lines of its help."""
+    example: str
+    """A complete command line."""
+    options: Callable[[Parser, Counts], None]
+    """Declares the commands and their arguments."""
+    run: Callable[[argparse.Namespace], int]
+    """Runs a command; returns the exit code."""
+    extras: Mapping[str, str]
+    """The extra that provides each package that a command may miss."""
+
+
+def count(text: str) -> int:
+    """Parse an argument as a whole number of at least 1. Raises `ArgumentTypeError`."""
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return value
+
+
+def when(text: str) -> datetime:
+    """Parse an argument as an aware time. Raises `ArgumentTypeError`."""
+    ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if ago is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        return moment(text)
+    except ValueError:
+        message = (
+            f"{text!r} must be a time such as 2026-01-31T12:00 (UTC without an "
+            "offset), or 90m, 12h or 7d ago"
+        )
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def age(text: str) -> timedelta:
+    """Parse an argument as a time span, such as 90m or 7d. Raises `ArgumentTypeError`."""
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a time span such as 90m, 12h or 7d")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})

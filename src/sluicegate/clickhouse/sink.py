@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from .._core import checks
 from .._core.batch import RowBatch
-from .._core.causes import causes, distinct
+from .._core.classify import causes, distinct
 from .._core.errors import (
     ClosedError,
     ConfigError,
@@ -19,17 +19,14 @@ from .._core.errors import (
 )
 from .._core.extras import need
 from .._core.keywords import takes
-from .._core.result import WriteResult
-from .._core.sink import Capabilities
-from .._core.values.column_names import check_name, optional_names
+from .._core.sink import Capabilities, WriteResult
+from .._core.values.rows import check_name, optional_names
 from ..http.client import HttpBase
 from ..http.config import HttpOptions, endpoint
 from ..http.write import RequestFormat
-from .codes import ALTERED
-from .errors import ClickHouseError, code_of, for_code
-from .request import TOKEN_SETTING, base_url, checked_settings, own_settings
-from .table import TableName, keeps_tokens
-from .watched import WatchedTable
+from .errors import ALTERED, ClickHouseError, code_of, for_code
+from .server import TOKEN_SETTING, TableName, base_url, check_settings, keeps_tokens, own_settings
+from .table import WatchedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +109,7 @@ class ClickHouseSink(HttpBase):
             need("pyarrow", "clickhouse", 'ClickHouseSink(format="arrow")')
         self._row: Any = checks.optional_function("row", row, "must be a function of an item")
         self._deduplicate = checks.flag("deduplicate", deduplicate)
-        self._settings = checked_settings(settings)
+        self._settings = check_settings(settings)
         self._own = own_settings(
             deduplicate=deduplicate, async_insert=checks.flag("async_insert", async_insert)
         )
@@ -170,19 +167,19 @@ class ClickHouseSink(HttpBase):
         watched = self._table
         if watched is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        table, records = await watched.encoded(batch)
+        table, records = await watched.encode(batch)
         url = table.insert_url(self._endpoint.url, batch, self._own, self._settings)
 
         def url_of(part: Batch[Any]) -> str:
             return f"{url}&{TOKEN_SETTING}={quote(part.write_key)}" if self._deduplicate else url
 
-        def parsed(response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
+        def parse(response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
             self._check_answer(response)
             misfits = watched.misfits(table, part)
             return WriteResult(len(part), misfits) if misfits else None
 
         request_format = RequestFormat(
-            table.join, self._endpoint.max_bytes, parsed, url_of, watched.look
+            table.join, self._endpoint.max_bytes, parse, url_of, watched.look
         )
         result = await self._send(batch, records, request_format)
         if result is not None and any(map(_is_altered, distinct(result.errors.values()))):

@@ -5,16 +5,10 @@ Also the contract of sources and of their positions, and a source in memory.
 
 from typing import TYPE_CHECKING
 
-from .._core.consumer_observer import (
-    ClaimChange,
-    ConsumerObserver,
-    ConsumerState,
-    HandlerEnd,
-    HandlerWatch,
-)
+from .._core.observer import ClaimChange, ConsumerObserver, ConsumerState, HandlerEnd, HandlerWatch
 from .._core.park_store import ParkedRecord, ParkStore
 from .._core.public import later, publish, publish_all
-from .._core.retry_policy import BackoffFunction, DoublingBackoff, RetryPolicy
+from .._core.retry_policy import BackoffFunction, RetryPolicy
 from .._core.source import (
     ClaimHost,
     CountsLag,
@@ -51,23 +45,11 @@ from .._core.subscriptions import (
     slot_lock,
 )
 from ..letters.parked import MemoryParkStore
-from .batching.batch_options import BatchOptions
-from .claim import Attempts
 from .consumer import Consumer
-from .counts import MessageCounts
-from .crash_window import Deliveries
-from .explain import Explanation, OldestRecord, PartitionExplanation
-from .handlers import BatchHandler, MessageHandler
-from .health import Health
-from .hints import Envelope
-from .lag import Lag
-from .message import Finaliser, Message
-from .operated import Operated
-from .probe_app import Probes, probes
-from .probe_server import serve_probes
-from .register import Decoder, HandlerRegister, RegisteredCall
-from .report import BlockedMessage, DrainReport, Unfinished
-from .results import (
+from .failures.parking import Unparked
+from .handling.handlers import BatchHandler, MessageHandler
+from .handling.register import Decoder, Envelope, HandlerRegister, RegisteredCall
+from .handling.results import (
     Ack,
     BatchResultCountError,
     DecodeError,
@@ -84,12 +66,16 @@ from .results import (
     ToDeadLetter,
     UndecodableError,
 )
-from .settings import ConsumerOptions, FullJitter
-from .stats import ConsumerStats, InFlight, PartitionStats
-from .stepping import Step, with_steps
-from .steps import check, decode, decode_by, skip_seen
-from .unparking import Unparked
-from .wait_reason import WaitCause, WaitReason
+from .handling.steps import Step, check, decode, decode_by, skip_seen, with_steps
+from .lanes.message import Finaliser, Message
+from .operating.explain import Explanation, OldestRecord, PartitionExplanation
+from .operating.health import Health, Lag
+from .operating.probes import Probes, probes, serve_probes
+from .operating.report import BlockedMessage, DrainReport, Unfinished
+from .operating.stats import ConsumerStats, InFlight, PartitionStats
+from .progress.claim import Attempts
+from .progress.claims import Deliveries
+from .run import MessageCounts
 
 if TYPE_CHECKING:
     from .memory import Crashed, MemoryLog, MemorySource, MemorySubscriptions
@@ -111,14 +97,12 @@ __all__ = [
     "Attempts",
     "BackoffFunction",
     "BatchHandler",
-    "BatchOptions",
     "BatchResultCountError",
     "BlockedMessage",
     "ClaimChange",
     "ClaimHost",
     "Consumer",
     "ConsumerObserver",
-    "ConsumerOptions",
     "ConsumerState",
     "ConsumerStats",
     "CountsLag",
@@ -128,14 +112,12 @@ __all__ = [
     "DecodeError",
     "Decoder",
     "Deliveries",
-    "DoublingBackoff",
     "DrainReport",
     "Envelope",
     "Explanation",
     "ExtendsRecords",
     "Fetched",
     "Finaliser",
-    "FullJitter",
     "HandlerEnd",
     "HandlerRegister",
     "HandlerTimeout",
@@ -156,7 +138,6 @@ __all__ = [
     "Nak",
     "NoHandlerError",
     "OldestRecord",
-    "Operated",
     "ParkStore",
     "ParkedRecord",
     "PartitionExplanation",
@@ -195,8 +176,6 @@ __all__ = [
     "Unfinished",
     "Unparked",
     "Unread",
-    "WaitCause",
-    "WaitReason",
     "check",
     "decode",
     "decode_by",
@@ -208,5 +187,5 @@ __all__ = [
     "with_steps",
 ]
 
-publish("sluicegate", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
+publish("sluicegate", Ack, Consumer, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
 publish_all(__name__)

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
 from .._core.errors import ConfigError
 from .._core.keywords import takes
-from .batching.batch_options import BatchOptions, checked_limits
-from .handlers import as_batch_handler, as_handler
-from .jobs.forwarding import check_forward_to
-from .jobs.running_events import EventOptions, EventRun
-from .jobs.turns import PositionedBackend
-from .observing import observed
+from .handling.handlers import as_batch_handler, as_handler, with_reports
+from .handling.steps import with_steps
+from .handling.workers import SingleMessages
+from .jobs.context import check_forward_to
+from .jobs.event_run import EventOptions, EventRun
+from .jobs.state import PositionedBackend
 from .operated import Operated
-from .settings import ConsumerOptions, checked_settings
-from .single_messages import SingleMessages
-from .stepping import with_steps
+from .settings import BatchOptions, ConsumerOptions, checked_limits, checked_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
     from .engine import Engine
-    from .handlers import BatchHandler, MessageHandler
-    from .jobs.batches import ItemBatcher
-    from .jobs.context import EventContext
-    from .jobs.forwarded import TakesForwarded
+    from .handling.handlers import BatchHandler, MessageHandler
+    from .jobs.context import EventContext, TakesForwarded
     from .jobs.interjections import Interjector
+    from .jobs.item_batcher import ItemBatcher
     from .jobs.scheduler import JobScheduler
     from .jobs.state import StateBackend
-    from .report import DrainReport
-    from .stats import ConsumerStats
+    from .operating.report import DrainReport
+    from .operating.stats import ConsumerStats
 
 
 _NO_TURNS = (
@@ -63,8 +61,6 @@ class Consumer(Operated):
             and their partition is fetched last. No room is reserved for other keys: a window full
                 of one key stops them all.
         fetch_max: the maximum number of records of one fetch; default 500.
-        refill_below: fetch again when the messages inside fall below this fraction of a limit;
-            default 0.75.
         ordering: `key` (default): messages of a key one after another; `partition`: those of a
             partition one after another; `unordered`: no order. `run_events` has no default.
         key: a function from a record to its key; default: the record's own key.
@@ -76,7 +72,7 @@ class Consumer(Operated):
         on_nak: `block` (default): a failed message is retried before later messages of its key.
             `redeliver`: later messages may pass it, so this message loses its place in the order.
         retry: attempts and backoff. Default: 5 attempts (3 for unknown errors), 0.1 s doubled up to
-            30 s, with full jitter; another policy has jitter only with `backoff=FullJitter()`.
+            30 s, with full jitter; another policy has jitter only with `backoff=Backoff()`.
         poison: the treatment of a message that cannot be handled: `skip`, `block`,
             `block_and_dead_letter`, `park_key`, or `exit`, which ends the run and raises the error.
             Default: `park_key` with a park store, else `block_and_dead_letter` with dead letters,
@@ -105,7 +101,8 @@ class Consumer(Operated):
         observers: metrics and traces; see `sluicegate.telemetry`.
         clock: the source of time.
 
-    A consumer runs once, inside `async with`. Raises `ConfigError` for a bad argument.
+    A consumer runs once. Enter it by `async with` to use it before and after the run; otherwise
+    the run opens and closes it. Raises `ConfigError` for a bad argument.
 
     Examples:
         >>> import asyncio
@@ -117,8 +114,7 @@ class Consumer(Operated):
         >>> async def book(message):
         ...     print(message.key, message.value)
         >>> async def main():
-        ...     async with Consumer(MemorySource(log, ends=True), name="ledger") as consumer:
-        ...         print(await consumer.run(book))
+        ...     print(await Consumer(MemorySource(log, ends=True), name="ledger").run(book))
         >>> asyncio.run(main())
         ann 30
         ann 12
@@ -152,7 +148,8 @@ class Consumer(Operated):
 
     async def run(self, handler: MessageHandler) -> DrainReport:
         """Handle messages until `stop`, a cancellation, the end of the budget, or the end of the
-        source; then drain. Returns the report of the drain.
+        source; then drain. Returns the report of the drain. A consumer that is not open is opened
+        for the run, and closed after it.
 
         `handler` takes a `Message` and returns `None` if it has handled the message, or another
         result. An exception is a failed try. A plain function runs in a thread, which cannot be
@@ -164,10 +161,11 @@ class Consumer(Operated):
         drain at once. Raises `ConfigError` for an invalid handler, before anything starts.
         """
         call = with_steps(handler, *self._settings.steps)
-        engine = self._begin()
-        call = observed(call, engine.commons)
-        work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
-        return await engine.run(work)
+        async with self._opened():
+            engine = self._begin()
+            call = with_reports(call, engine)
+            work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine, call)
+            return await engine.run(work)
 
     async def run_events(
         self,
@@ -216,8 +214,9 @@ class Consumer(Operated):
         options = EventOptions(
             jobs=jobs, state=state, interjections=interjections, forward_to=forward_to
         )
-        self._events = EventRun(self._begin(), call, self._settings.steps, options)
-        return await self._events.run()
+        async with self._opened():
+            self._events = EventRun(self._begin(), call, self._settings.steps, options)
+            return await self._events.run()
 
     async def interject(
         self, function: Callable[[EventContext], object], partition: TopicPartition | None = None
@@ -232,12 +231,6 @@ class Consumer(Operated):
         if self._events is None:
             raise ConfigError("interject() needs a consumer that runs events; see run_events")
         await self._events.interjecting.now(partition, function)
-
-    async def receive(self, handler: MessageHandler) -> DrainReport:
-        """Open the consumer, `run` it and close it."""
-        as_handler(handler)  # refused before the source is opened
-        async with self:
-            return await self.run(handler)
 
     @takes(BatchOptions, checked_limits)
     async def run_batch(
@@ -269,22 +262,17 @@ class Consumer(Operated):
         """
         call = as_batch_handler(handler)
         limits = checked_limits(self._settings, **options)
-        engine = self._begin()
-        return await engine.run(engine.batches(call, limits))
-
-    @takes(BatchOptions, checked_limits)
-    async def receive_batch(
-        self, handler: BatchHandler, **options: Unpack[BatchOptions]
-    ) -> DrainReport:
-        """Open the consumer, `run_batch` and close it."""
-        as_batch_handler(handler)  # refused before the source is opened
-        checked_limits(self._settings, **options)
-        async with self:
-            return await self.run_batch(handler, **options)
+        async with self._opened():
+            engine = self._begin()
+            return await engine.run(engine.batches(call, limits))
 
     def stats(self) -> ConsumerStats:
         """Return a snapshot of counts and levels. Thread-safe."""
-        return self._open().views.stats()
+        return self._open().stats()
+
+    def _opened(self) -> AbstractAsyncContextManager[object]:
+        """Return a context in which the consumer is open."""
+        return self if self._engine is None else nullcontext()
 
     def _begin(self) -> Engine:
         engine = self._open()

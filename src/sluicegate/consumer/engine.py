@@ -3,8 +3,8 @@
 The order of a drain, bounded by its deadline:
 
 1. Stop fetching, and drop queued messages: they are delivered again.
-2. Let running handlers and errands end; the batch being formed is handled.
-3. Cancel the handlers and errands that still run, at one fifth of the deadline (at most one second)
+2. Let running handlers and writes end; the batch being formed is handled.
+3. Cancel the handlers and writes that still run, at one fifth of the deadline (at most one second)
    before its end.
 4. Commit the settled positions.
 """
@@ -19,93 +19,82 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
-from .._core.consumer_observer import ConsumerObservers
-from .._core.runtime.run_ends import consumer_ended
-from .batching.batch_messages import BatchMessages
-from .batching.batch_settling import BatchSettler
-from .claims import Claims
-from .committing import Committer
-from .commons import Commons
-from .errands import Errands
-from .failures import failures
-from .keys import KeyRules
-from .observing import observed
-from .parts import Parts
-from .polling import Poller
-from .quiet import Quiet
-from .report import DrainReport, Unfinished, say_drained
-from .run_end import RunEnd, TaskCancelled
-from .schedule import Schedule
-from .settling import Settler
-from .sweeper import Sweeper
-from .views import Views
-from .window import Window
-from .workers import Workers
+from .._core.runtime.run import consumer_ended
+from .._core.source import TakesBack
+from .failures.dead_letters import LetterCircuit
+from .failures.departures import Departures, Returns
+from .failures.parking import Parker, Replays
+from .failures.poison import Poison
+from .handling.batches import BatchMessages, BatchSettler
+from .handling.handlers import with_reports
+from .handling.settling import Settler
+from .handling.timeouts import Sweeper
+from .handling.workers import Workers
+from .lanes.keys import KeyRules
+from .lanes.schedule import Schedule
+from .lanes.window import Window
+from .operating.health import LagSampler
+from .operating.places import Places
+from .operating.report import DrainReport, Unfinished, say_drained
+from .operating.stats import Sampler, stats_of
+from .progress.claims import Claims
+from .progress.draining import Drainer
+from .progress.source_tasks import Committer, Poller
+from .run import Run, TaskCancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from .._core.runtime.closing import Closing
+    from .._core.runtime.threads import Closing
     from .._core.source import Source
-    from .batching.batch_limits import BatchLimits
-    from .batching.batch_messages import BatchFunction
-    from .claim import Claim
-    from .message import Message
-    from .poison import Letters
-    from .results import Result
+    from .failures.dead_letters import LetterWriter
+    from .handling.batches import BatchFunction
+    from .handling.results import Result
+    from .handling.workers import Work
+    from .lanes.batches import BatchLimits
+    from .lanes.message import Message
+    from .operating.stats import ConsumerStats
+    from .progress.claim import Claim
     from .settings import ConsumerSettings
-    from .workers import Work
 
 LAST_COMMIT = 0.1
 """Minimum time for the last commit, in seconds."""
 
 
-class Engine:
-    """The state of a consumer that exists only while it is open."""
+class Engine(Run):
+    """The parts and tasks of a consumer, which exist only while it is open."""
 
     def __init__(
         self,
         source: Source,
         settings: ConsumerSettings,
-        letters: Letters | None,
+        letters: LetterWriter | None,
         closing: Closing,
         schedule: type[Schedule] = Schedule,
     ) -> None:
+        super().__init__(settings.name, settings.clock, settings.observers)
         self.source = source
         self._settings = settings
-        self.ending = RunEnd()
         self._closing = closing
-        observers = ConsumerObservers(settings.observers)
-        self.commons = commons = Commons(settings.name, settings.clock, observers=observers)
         keys = _key_rules(settings, are_short=source.traits.short_claims)
-        window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
+        window = Window(settings.max_in_flight, settings.max_in_flight_bytes)
         self.schedule = schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
-        self.workers = Workers(settings.concurrency, self.ending.begin)
-        self.errands = Errands(self.ending.begin, commons.signals.settled)
-        self.failures = failures(
-            source,
-            settings,
-            self.schedule,
-            self.errands,
-            commons,
-            keys=keys,
-            stop=self.ending.begin,
-            letters=letters,
-        )
+        self.workers = Workers(settings.concurrency, self.end)
+        self.poison = self._failures(keys, letters)
         self.settler = Settler(
             self.schedule,
-            self.failures.poison,
+            self.poison,
             settings.retry,
-            commons,
+            self,
             keeps_key=settings.on_nak == "block",
-            returns=self.failures.returns,
         )
-        self._quiet = Quiet(self.schedule, self.settler, self.errands, self.workers, commons)
+        departures = self.poison.departures
+        self._drainer = Drainer(self.schedule, self.settler, departures, self.workers, self)
         self.claims = Claims(
             self.schedule,
-            self._quiet,
+            self._drainer,
             self,
-            commons,
+            self,
             settings.drain,
             reads_parked=settings.parked is not None,
             traits=source.traits,
@@ -114,25 +103,48 @@ class Engine:
             source,
             self.claims,
             self.schedule,
-            commons,
+            self,
             every=settings.commit_every,
             after=settings.commit_after,
         )
-        parts = Parts(
-            commons,
+        self.places = Places(
+            self,
             source,
             self.claims,
             self.schedule,
             self.workers,
-            self.errands,
+            departures,
             self.settler,
             self.committer,
-            self.ending,
         )
-        self.views = Views(parts, settings.stall_after)
-        self._sweeper = Sweeper(parts, settings.timeout)
+        self.sampler = Sampler(self.places, settings.stall_after)
+        self.lag_sampler = LagSampler(self.places)
+        self._sweeper = Sweeper(self.places, settings.timeout)
 
-    # -- the desk of messages ----------------------------------------------------------------------
+    def _failures(self, keys: KeyRules, letters: LetterWriter | None) -> Poison:
+        """Create the parts that deal with messages which cannot be handled."""
+        settings, source, schedule = self._settings, self.source, self.schedule
+        circuit = LetterCircuit(
+            settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
+        )
+        departures = Departures(schedule, circuit, self, settings.retry.backoff)
+        parker = replays = None
+        if settings.parked is not None:
+            parker = Parker(settings.parked, schedule, departures, self, keys)
+            replays = Replays(settings.parked, schedule, departures, self, parker)
+        return Poison(
+            settings.poison,
+            schedule,
+            departures,
+            self,
+            circuit=circuit,
+            letters=letters,
+            parker=parker,
+            replays=replays,
+            returns=Returns(source, departures, self) if isinstance(source, TakesBack) else None,
+        )
+
+    # -- messages, from outside their handlers -----------------------------------------------------
 
     def settle(self, message: Message, result: Result) -> bool:
         """Settle a message whose handler returned `Manual`."""
@@ -145,31 +157,37 @@ class Engine:
 
     def batches(self, handler: BatchFunction, limits: BatchLimits) -> BatchMessages:
         """Return the work of handling batches."""
-        retry, commons = self._settings.retry, self.commons
         return BatchMessages(
             self.schedule,
             self.schedule.form_batches(limits),
             BatchSettler(
-                self.settler, self.schedule, retry, commons, on_mismatch=limits.on_mismatch
+                self.settler,
+                self.schedule,
+                self._settings.retry,
+                self,
+                on_mismatch=limits.on_mismatch,
             ),
             self.workers,
-            commons,
-            handler=observed(handler, commons, is_batch=True),
+            self,
+            handler=with_reports(handler, self, is_batch=True),
             steps=self._settings.steps,
         )
 
+    def stats(self) -> ConsumerStats:
+        """Take a snapshot. Thread-safe."""
+        return stats_of(self.places, self.sampler, self.lag_sampler.latest())
+
     # -- the run -----------------------------------------------------------------------------------
 
-    def opening(self) -> None:
+    def announce(self) -> None:
         """Notify the observers that the consumer opens."""
-        name, stats, observers = self.commons.name, self.views.stats, self.commons.observers
-        observers.tell(lambda observer: observer.on_open(name, stats))
-        self.commons.tell_state("opening")
+        self.observers.tell(lambda observer: observer.on_open(self.name, self.stats))
+        self.tell_state("opening")
 
-    def closed(self) -> None:
+    def close(self) -> None:
         """End a consumer that may not have run, and notify the observers that it is closed."""
-        self.ending.begin()
-        self.commons.tell_state("closed")
+        self.end()
+        self.tell_state("closed")
 
     async def run(self, work: Work) -> DrainReport:
         """Run until `stop`, a failure, a cancellation, or the end of the budget or the source; then
@@ -183,13 +201,15 @@ class Engine:
             at_end = await self._until_end(tasks)
         except BaseException as error:  # raised again after the drain
             ended = error
-        self.ending.begin()
+        self.end()
         try:
             report = await self._drain(tasks, at_end=at_end)
         finally:
-            await self._end(tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
         consumer_ended(report)
-        ended = ended or self.ending.cancellation
+        ended = ended or self.cancellation
         if ended is not None:
             if not report.complete:
                 ended.add_note(str(report))
@@ -202,22 +222,22 @@ class Engine:
             self.claims,
             self.schedule,
             self.workers,
-            self.commons,
-            poison=self.failures.poison,
+            self,
+            poison=self.poison,
             fetch_max=self._settings.fetch_max,
         )
-        loop, name = asyncio.get_running_loop(), self._settings.name
+        loop, name = asyncio.get_running_loop(), self.name
         work: dict[str, Callable[[], Coroutine[object, object, None]]] = {
             "poller": poller.run,
             "committer": self.committer.run,
             "timekeeper": self._keep_time,
-            "sampler": self.views.sampler.run,
-            "lag sampler": self.views.lag_sampler.run,
+            "sampler": self.sampler.run,
+            "lag sampler": self.lag_sampler.run,
             "sweeper": partial(self._sweeper.run, poller.waiting),
         }
-        if not self.views.lag_sampler.is_wanted:
+        if not self.lag_sampler.is_wanted:
             del work["lag sampler"]
-        if (parker := self.failures.parker) is not None:
+        if (parker := self.poison.parker) is not None:
             work["parker"] = partial(parker.run, self.claims)
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
@@ -225,62 +245,65 @@ class Engine:
         """Return whether the source has ended and every message that is not blocked was handled."""
         for task in tasks:
             task.add_done_callback(self._task_ended)
-        clock, ending, poller = self._settings.clock, self.ending, tasks[0]
+        clock, poller = self.clock, tasks[0]
         budget = self._settings.budget
         end = math.inf if budget is None else clock.now() + budget
-        while not (ending.is_begun or poller.done() or clock.now() >= end):
-            await wait_until(clock, end, ending.signal)
+        while not (self.is_ending or poller.done() or clock.now() >= end):
+            await wait_until(clock, end, self.ending)
         self.schedule.complete(clock.now())
         self.workers.wake()
-        while not (ending.is_begun or self.workers.is_stuck or clock.now() >= end):
-            await wait_until(clock, end, ending.signal, self.commons.signals.settled)
-        if ending.error is not None:
-            raise ending.error
+        while not (self.is_ending or self.workers.is_stuck or clock.now() >= end):
+            await wait_until(clock, end, self.ending, self.settled)
+        if self.error is not None:
+            raise self.error
         return poller.done() and self.workers.is_stuck
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             if (error := task.exception()) is not None:
-                self.ending.begin(error)
-        elif not self.ending.is_begun:  # not by the drain
-            self.ending.begin(TaskCancelled(task.get_name()))
-        self.ending.signal.fire()
+                self.end(error)
+        elif not self.is_ending:  # not by the drain
+            self.end(TaskCancelled(task.get_name()))
+        self.ending.fire()
 
     async def _keep_time(self) -> None:
         """Make ready the messages whose backoff has ended, and wake workers for ready messages."""
-        clock = self._settings.clock
+        clock = self.clock
         while True:
             self.schedule.release_due(clock.now())
-            self.failures.poison.look()
+            self.poison.look()
             self.workers.wake()
             due = self.schedule.next_due(clock.now())
-            await wait_until(clock, due, self.commons.signals.work)
+            await wait_until(clock, due, self.work)
 
     # -- the drain ---------------------------------------------------------------------------------
 
     async def _drain(self, tasks: list[asyncio.Task[None]], *, at_end: bool) -> DrainReport:
-        clock, drain = self._settings.clock, self._settings.drain
-        self.commons.tell_state("draining")
+        clock, drain = self.clock, self._settings.drain
+        self.tell_state("draining")
         self._closing.limit(drain)
-        began, blocked = clock.now(), self.failures.blocked.messages()
+        began, blocked = clock.now(), self.poison.blocked()
         tasks[0].cancel()
         self.schedule.complete(began)
         claims = self.claims.close_all()
         self.workers.hurry(began + drain - min(1.0, drain / 5))
-        going = {*claims, *self._quiet.busy()}  # including messages that still run in ended claims
+        going = {
+            *claims,
+            *self._drainer.busy(),
+        }  # including messages that still run in ended claims
         self.workers.stop()
         cut: list[Message] = []
-        since = self.views.sampler.busy_since()
+        since = self.sampler.busy_since()
         until = began + drain
         try:
-            await self._quiet.wait(going, until - min(1.0, drain / 5), cut)
+            await self._drainer.wait(going, until - min(1.0, drain / 5), cut)
         except asyncio.CancelledError as error:  # drain at once
-            self.ending.hasten(error)
+            self.hasten(error)
             until = clock.now()
             self._closing.limit(0.0)
             self.workers.hurry(until)
             with contextlib.suppress(asyncio.CancelledError):
-                await self._quiet.wait(going, until, cut)
+                await self._drainer.wait(going, until, cut)
         now = clock.now()
         ran = {message: now - since[message] if message in since else None for message in cut}
         failed = await self._last_commit(until)
@@ -288,12 +311,12 @@ class Engine:
         return say_drained(replace(report, blocked=blocked, at_end=at_end))
 
     async def _last_commit(self, until: float) -> BaseException | None:
-        clock = self._settings.clock
+        clock = self.clock
         try:
             async with clock.timeout_at(max(until, clock.now() + LAST_COMMIT)):
                 await self.committer.commit(closing=True)
         except asyncio.CancelledError as error:
-            self.ending.hasten(error)
+            self.hasten(error)
             return error
         except Exception as error:  # in the report
             return error
@@ -312,18 +335,13 @@ class Engine:
             if m.is_unparked or not m.claim.tracker.is_done(m.index)
         ]
         return DrainReport(
-            self._settings.name,
-            self.commons.counts.snapshot(self.schedule.acknowledged),
+            self.name,
+            self.counted(self.schedule.acknowledged),
             {claim.partition: claim.committed.offset for claim in claims},
             tuple(unfinished),
             seconds,
             error,
         )
-
-    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
 
 
 def _key_rules(settings: ConsumerSettings, *, are_short: bool) -> KeyRules:

@@ -9,29 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
+from .._core.logs import log_safely
 from .._core.opening import only_user
 from .._core.order.keys import shown
-from .._core.runtime.closing import GRACE, Closing
 from .._core.runtime.cuts import noticing_cuts
-from .._core.say import say
-from .blocked import UNBLOCKING
-from .dead_letters import LetterWriter
+from .._core.runtime.threads import GRACE, Closing
 from .engine import Engine
-from .health import NOT_OPEN
-from .schedule import Schedule
+from .failures.dead_letters import LetterWriter
+from .failures.poison import UNBLOCKING
+from .lanes.schedule import Schedule
+from .operating.health import NOT_OPEN, lags_of, wait_ready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AsyncExitStack
 
     from .._core.source import Source, TopicPartition
-    from .blocked import Unblocking
-    from .explain import Explanation
-    from .health import Health
-    from .lag import Lag
-    from .report import BlockedMessage
+    from .failures.parking import Unparked
+    from .failures.poison import Unblocking
+    from .operating.explain import Explanation
+    from .operating.health import Health, Lag
+    from .operating.report import BlockedMessage
     from .settings import ConsumerSettings
-    from .unparking import Unparked
 
 
 logger = logging.getLogger("sluicegate.consumer")
@@ -68,8 +67,8 @@ class Operated:
         if isinstance(self._settings.parked, AbstractAsyncContextManager):
             await stack.enter_async_context(self._settings.parked)
         engine = Engine(self._source, self._settings, letters, self._closing, self._schedule)
-        stack.callback(engine.closed)
-        engine.opening()
+        stack.callback(engine.close)
+        engine.announce()
         source = self._source.open(engine.claims)
         with noticing_cuts():
             await source.__aenter__()
@@ -89,11 +88,11 @@ class Operated:
         except TimeoutError:
             if not limit.expired():
                 raise
-            say(logger, logging.WARNING, _NOT_CLOSED, self._settings.name, seconds)
+            log_safely(logger, logging.WARNING, _NOT_CLOSED, self._settings.name, seconds)
 
     def stop(self) -> None:
         """Begin the drain: `run` returns its report. A second call has no effect."""
-        self._open().ending.begin()
+        self._open().end()
 
     async def commit(self) -> None:
         """Store the positions now. Raises the source's error."""
@@ -120,7 +119,7 @@ class Operated:
         """Messages that could not be handled and keep their keys; the one blocked longest comes
         first.
         """
-        return self._open().failures.blocked.messages()
+        return self._open().poison.blocked()
 
     def unblock(
         self,
@@ -144,7 +143,7 @@ class Operated:
         blocked message, and `ConfigError` for another action.
         """
         checks.choice("action", action, UNBLOCKING)
-        return self._open().failures.blocked.unblock(key, partition, action)
+        return self._open().poison.unblock(key, partition, action)
 
     # -- for operators -----------------------------------------------------------------------------
 
@@ -154,18 +153,19 @@ class Operated:
 
         Costs a few passes over the messages inside. Call it in the loop's thread.
         """
-        return self._open().views.explain()
+        return self._open().sampler.explanation()
 
     async def lag(self) -> Mapping[TopicPartition, Lag]:
         """Return how far each partition is behind its end, in messages (by offsets) and in seconds.
 
         Suspends until the source has returned its ends. Raises the source's error.
         """
-        return await self._open().views.lag()
+        return await lags_of(self._open().places)
 
     def health(self) -> Health:
         """Return readiness and liveness, with reasons. Thread-safe, at any time."""
-        return NOT_OPEN if self._engine is None else self._engine.views.health()
+        engine = self._engine
+        return NOT_OPEN if engine is None else engine.sampler.health()
 
     @property
     def ready(self) -> bool:
@@ -189,7 +189,8 @@ class Operated:
 
     async def wait_ready(self) -> None:
         """Suspend until `ready`. Raises `ClosedError` if the consumer ends first."""
-        await self._open().views.wait_ready()
+        engine = self._open()
+        await wait_ready(engine.places, engine.sampler.heart)
 
     async def unpark(self, key: object, *, partition: TopicPartition | None = None) -> Unparked:
         """Handle the parked records of a key, in order, and then continue with the key.
@@ -209,10 +210,10 @@ class Operated:
         error if it cannot be read.
         """
         engine = self._open()
-        if engine.failures.replays is None:
+        if engine.poison.replays is None:
             raise ConfigError(f"{self._settings.name} has no parked=, so no key is parked")
         await engine.claims.wait_read()
-        return await engine.failures.replays.unpark(key, partition)
+        return await engine.poison.replays.unpark(key, partition)
 
     @property
     def parked(self) -> tuple[object, ...]:

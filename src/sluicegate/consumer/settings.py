@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from random import Random
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from .._core import checks
-from .._core.consumer_observer import checked_consumer_observers
-from .._core.function_sink import as_sink
+from .._core.observer import checked_consumer_observers
 from .._core.park_store import ParkStore
-from .._core.retry_policy import DoublingBackoff, RetryPolicy, check_backoff, checked_policy
+from .._core.retry_policy import Backoff, RetryPolicy, checked_policy
 from .._core.source import ExtendsRecords, KeepsAlive, Source, TakesBack
-from .keys import KEYLESS, ORDERINGS, SCOPES
-from .poison import STRATEGIES
-from .stepping import checked_steps
+from .._core.stacking import as_sink
+from .failures.poison import STRATEGIES
+from .handling.steps import checked_steps
+from .lanes.batches import ON_MISMATCH, BatchLimits
+from .lanes.keys import KEYLESS, ORDERINGS, SCOPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import timedelta
 
     from .._core.clock import Clock
-    from .._core.consumer_observer import ConsumerObserver
-    from .._core.retry_policy import BackoffFunction
+    from .._core.observer import ConsumerObserver
     from .._core.sink import Sink, SinkLike
     from .._core.source import SourceRecord
-    from .keys import Keyless, KeyScope, Ordering
-    from .poison import PoisonStrategy
-    from .stepping import Step
+    from .failures.poison import PoisonStrategy
+    from .handling.steps import Step
+    from .lanes.batches import OnMismatch
+    from .lanes.keys import Keyless, KeyScope, Ordering
+
 
 OnNak = Literal["block", "redeliver"]
 UNNAMED = "consumer"
 ON_NAK: tuple[OnNak, ...] = ("block", "redeliver")
 
-
-@dataclass(frozen=True, slots=True)
-class FullJitter:
-    """Random wait between zero and the wait of another backoff, so that retries spread out.
-
-    Full jitter as in https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
-    `random` is the source of randomness. Raises `ConfigError` for a bad argument.
-    """
-
-    backoff: BackoffFunction = field(default_factory=DoublingBackoff)
-    random: Random = field(default_factory=Random)
-
-    def __post_init__(self) -> None:
-        check_backoff("backoff", self.backoff)
-        if not isinstance(cast("object", self.random), Random):
-            raise checks.bad("random", self.random, "must be a random.Random, such as Random(1)")
-
-    def __call__(
-        self, tries: int, error: BaseException | None = None, waited: float = 0.0
-    ) -> float:
-        """Return the wait in seconds after `tries` failed attempts."""
-        return self.random.uniform(0.0, self.backoff(tries, error, waited))
+_OF_RECORD = "must be a function of a record"
+_LEFT = "is decided by this source, which keeps unhandled records itself; configure it there"
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -66,7 +48,6 @@ class ConsumerOptions(TypedDict, total=False):
     max_in_flight_bytes: int
     max_per_key: int | None
     fetch_max: int
-    refill_below: float
     ordering: Ordering
     key: Callable[[SourceRecord], object] | None
     key_scope: KeyScope
@@ -100,7 +81,6 @@ class ConsumerSettings:
     max_in_flight_bytes: int
     max_per_key: int | None
     fetch_max: int
-    refill_below: float
     ordering: Ordering
     key: Callable[[SourceRecord], object] | None
     key_scope: KeyScope
@@ -133,7 +113,6 @@ def checked_settings(
     max_in_flight_bytes: int = 64 << 20,
     max_per_key: int | None = None,
     fetch_max: int = 500,
-    refill_below: float = 0.75,
     ordering: Ordering = "key",
     key: Callable[[SourceRecord], object] | None = None,
     key_scope: KeyScope = "partition",
@@ -169,7 +148,6 @@ def checked_settings(
         max_in_flight_bytes=checks.count("max_in_flight_bytes", max_in_flight_bytes),
         max_per_key=checks.optional_count("max_per_key", max_per_key),
         fetch_max=checks.count("fetch_max", fetch_max),
-        refill_below=checks.share("refill_below", refill_below),
         ordering=checks.choice("ordering", ordering, ORDERINGS),
         key=_key(key, ordering),
         key_scope=checks.choice("key_scope", key_scope, SCOPES),
@@ -196,9 +174,6 @@ def checked_settings(
     )
 
 
-_OF_RECORD = "must be a function of a record"
-
-
 def _check_source(source: object) -> None:
     """Raise `ConfigError` for a value that is not a source, and state what it is instead."""
     if isinstance(source, type):
@@ -207,7 +182,7 @@ def _check_source(source: object) -> None:
         _check_traits(source)
         return
     elif callable(source):
-        rule = "is a function, not a source; pass a handler to run() or receive()"
+        rule = "is a function, not a source; pass a handler to run()"
     else:
         rule = "must be a source, such as MemorySource(log)"
     raise checks.bad("source", source, rule)
@@ -234,9 +209,6 @@ def _check_left_to_source(
     ):
         if not is_left:
             raise checks.bad(name, value, _LEFT)
-
-
-_LEFT = "is decided by this source, which keeps unhandled records itself; configure it there"
 
 
 def check_left_to_source(name: str, strategy: object) -> None:
@@ -287,7 +259,7 @@ def _key(key: object, ordering: str) -> Any:
 
 def _retry(retry: object) -> RetryPolicy:
     if retry is None:
-        return RetryPolicy(backoff=FullJitter())
+        return RetryPolicy(backoff=Backoff())
     return checked_policy(retry)
 
 
@@ -298,3 +270,43 @@ def _drain(drain: object, source: Source) -> float:
         rule = f"must be shorter than the {most:g} s that the source allows for a revoke"
         raise checks.bad("drain", drain, rule)
     return seconds
+
+
+class BatchOptions(TypedDict, total=False):
+    """The keywords of `Consumer.run_batch`, documented there."""
+
+    size: int
+    max_wait: float | timedelta | None
+    max_bytes: int | None
+    max_per_key: int | None
+    on_mismatch: OnMismatch
+
+
+def checked_limits(
+    settings: ConsumerSettings,
+    *,
+    size: int = 500,
+    max_wait: float | timedelta | None = 0.2,
+    max_bytes: int | None = None,
+    max_per_key: int | None = None,
+    on_mismatch: OnMismatch = "terminate",
+) -> BatchLimits:
+    """Check the arguments of a consumer's `run_batch`. Raises `ConfigError`."""
+    wait = checks.optional_seconds("max_wait", max_wait, zero=True, usual=checks.LONG_DELAY)
+    limits = BatchLimits(
+        size=checks.count("size", size),
+        max_wait=_or_endless(wait),
+        max_bytes=_or_endless(checks.optional_count("max_bytes", max_bytes)),
+        max_per_key=_or_endless(checks.optional_count("max_per_key", max_per_key)),
+        one_lane=settings.ordering == "partition",
+        on_mismatch=checks.choice("on_mismatch", on_mismatch, ON_MISMATCH),
+    )
+    if wait is None and settings.max_in_flight < size:  # no batch would ever be full
+        most = settings.max_in_flight
+        rule = f"must be at most max_in_flight={most} of the consumer, unless there is a max_wait"
+        raise checks.bad("size", size, rule)
+    return limits
+
+
+def _or_endless(value: float | None) -> float:
+    return math.inf if value is None else value

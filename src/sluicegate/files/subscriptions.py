@@ -24,9 +24,9 @@ from .._core import checks
 from .._core.checks import bad
 from .._core.errors import ClosedError
 from .._core.opening import Openable
+from .._core.runtime.threads import in_thread
 from .._core.source import Position
 from .._core.subscriptions import Subscribed, slot_lock
-from .._core.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping
@@ -138,25 +138,25 @@ class SQLiteSubscriptions(Openable):
         stack.push_async_callback(in_thread, file.close)
         self._file = file
 
-    def _opened(self) -> _File:
+    def _open_file(self) -> _File:
         if self._file is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         return self._file
 
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
         """Store the start of a subscription unless it exists; return whether it was stored."""
-        return await in_thread(self._opened().initialize, checks.text("name", name), start)
+        return await in_thread(self._open_file().initialize, checks.text("name", name), start)
 
     async def read(self, name: str) -> Subscribed | None:
         """Return the stored subscription; `None` before `initialize`."""
-        return await in_thread(self._opened().read, name)
+        return await in_thread(self._open_file().read, name)
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
         """Move slots whose stored position has not changed; return these slots.
 
         Slots whose lock another process has are left out.
         """
-        return await in_thread(self._opened().store, name, moves, self._clock.wall_time())
+        return await in_thread(self._open_file().store, name, moves, self._clock.wall_time())
 
     @property
     def keep_every(self) -> float | None:
@@ -165,7 +165,7 @@ class SQLiteSubscriptions(Openable):
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
         """Take each of these locks that is free; return the taken ones."""
-        file = self._opened()
+        file = self._open_file()
         async with file.turn:
             taken = await in_thread(file.lock, [*names], self._clock.wall_time(), self._lease)
             file.hold(taken)
@@ -173,15 +173,19 @@ class SQLiteSubscriptions(Openable):
 
     async def keep(self, names: Collection[str]) -> Collection[str]:
         """Extend these locks; return those still held."""
-        return await in_thread(self._opened().keep, [*names], self._clock.wall_time(), self._lease)
+        return await in_thread(
+            self._open_file().keep, [*names], self._clock.wall_time(), self._lease
+        )
 
     async def unlock(self, names: Collection[str]) -> None:
         """Release these locks; locks that are not held are ignored."""
-        await in_thread(self._opened().unlock, [*names])
+        await in_thread(self._open_file().unlock, [*names])
 
     async def members(self, name: str) -> int:
         """Count the objects that called this for the subscription within the last lease."""
-        return await in_thread(self._opened().members, name, self._clock.wall_time(), self._lease)
+        return await in_thread(
+            self._open_file().members, name, self._clock.wall_time(), self._lease
+        )
 
     def __repr__(self) -> str:
         return f"SQLiteSubscriptions({self._path!r})"

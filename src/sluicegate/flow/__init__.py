@@ -1,12 +1,9 @@
 """Flows from a source to a sink."""
 
 from .._core.public import publish_all
-from .pipe import Pipe, pipe
-from .report import PipeReport, PipeStats
-from .settings import PipeOptions
-from .state.codec import JsonState, StateCodec
-from .transaction import TransactionalPipe, transaction
-from .transaction_settings import TransactionOptions
+from .pipe import Pipe, PipeOptions, PipeReport, PipeStats, pipe
+from .state.store import JsonState, StateCodec
+from .transaction import TransactionalPipe, TransactionOptions, transaction
 from .transform import Transform
 
 __all__ = [

@@ -12,6 +12,10 @@
    transaction exceeded a time limit. The position is therefore claimed again after a while, unless
    it is before the last commit of this claim.
 5. An error of a position does not concern the records: it is an outage, regardless of its duration.
+6. A source with leases has no position to store (`LeasedPositions`): the last statement of a
+   transaction settles its records under their lease. If the lease has ended, the transaction is not
+   applied. After a failure with an unknown outcome, the source is asked which records are settled
+   before anything else is written.
 """
 
 from __future__ import annotations
@@ -21,20 +25,22 @@ import logging
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.clock import Signal, wait_until
 from .._core.errors import PositionLost, UnavailableError
+from .._core.logs import for_log, log_safely
 from .._core.positions import PositionUnit
-from .._core.say import say
-from .._core.told import for_log, text_of
+from .._core.source import Position
+from .._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from .._core.clock import Clock
-    from .._core.positions import KeepsPositions
-    from .._core.source import Position, SourceClaim, TopicPartition
+    from .._core.positions import KeepsPositions, SettlesInTransaction
+    from .._core.source import SourceClaim, TopicPartition
+
 
 logger = logging.getLogger("sluicegate.flow")
 
@@ -70,14 +76,14 @@ class HeldPosition:
         """Whether this claim has committed the record at this offset."""
         return offset < self._done
 
-    def stored(self, position: Position) -> None:
+    def confirm(self, position: Position) -> None:
         """Set the stored position."""
         self.position, self._done, self.is_in_doubt = position, position.offset, False
 
     def read(self, position: Position | None) -> None:
         """Set the position that was read. A changed position was stored by this claim."""
         if position is not None and position != self.position:
-            self.stored(position)
+            self.confirm(position)
         self.is_in_doubt = False
 
     def doubt(self) -> None:
@@ -174,7 +180,7 @@ class PositionKeeper:
                 raise
             for each, position in new.items():
                 if each in stored:
-                    free[each].stored(position)
+                    free[each].confirm(position)
                 else:
                     self._lose(each, free[each], "another process has changed it")
         return [*same, *stored]
@@ -209,7 +215,7 @@ class PositionKeeper:
         async with held.turn:
             if held.lost is not None:
                 await wait_until(self._clock, self._clock.now() + LOOK_AFTER, self._released)
-                if not await self._regained(partition, held):
+                if not await self._regain(partition, held):
                     raise PositionLost(held.lost)
             try:
                 if held.is_in_doubt:
@@ -225,7 +231,7 @@ class PositionKeeper:
         """Build the unit of a transaction that stores this position."""
         return PositionUnit(self._group, claim.partition, position)
 
-    async def _regained(self, partition: TopicPartition, held: HeldPosition) -> bool:
+    async def _regain(self, partition: TopicPartition, held: HeldPosition) -> bool:
         """Claim a lost position again if its revoke is long overdue."""
         is_due = self._clock.now() >= held.lost_at + RECLAIM_AFTER
         if not is_due or self._held.get(partition) is not held:
@@ -239,12 +245,12 @@ class PositionKeeper:
         if not held.regain(known.get(partition)):
             return False
         at = "its beginning" if held.position is None else held.position.offset
-        say(logger, logging.WARNING, _REGAINED, self._name, partition, at)
+        log_safely(logger, logging.WARNING, _REGAINED, self._name, partition, at)
         return True
 
     def _lose(self, partition: TopicPartition, held: HeldPosition, reason: str) -> None:
         if held.lose(reason, self._clock.now()):
-            say(logger, logging.ERROR, _LOST, self._name, partition, reason)
+            log_safely(logger, logging.ERROR, _LOST, self._name, partition, reason)
 
 
 @contextmanager
@@ -258,3 +264,38 @@ def as_outage(partition: TopicPartition) -> Iterator[None]:
         text = f"the position of {partition} cannot be determined"
         made = UnavailableError(f"{text} ({text_of(error)})")
         raise caused(made, error, summary=f"{text} ({for_log(error)})") from error
+
+
+class LeasedPositions:
+    """The positions of leases, as moved by a transactional flow."""
+
+    def __init__(self, source: SettlesInTransaction) -> None:
+        self._source = source
+        self._doubted: dict[SourceClaim, HeldPosition] = {}
+        """Positions in doubt, until their claims end: if a later attempt fails as well, it must not
+        repeat the writes of the one in doubt.
+        """
+
+    @asynccontextmanager
+    async def moving(self, claim: SourceClaim) -> AsyncIterator[HeldPosition]:
+        """Yield the position of a claim, which has one transaction in progress at a time.
+
+        Raises `PositionLost` for a claim that has ended, and `UnavailableError` if the source
+        cannot be reached.
+        """
+        held = self._doubted.get(claim) or HeldPosition(None)
+        if held.is_in_doubt:
+            with as_outage(claim.partition):
+                held.read(Position(await self._source.settled(claim)))
+        try:
+            yield held
+        finally:
+            if held.is_in_doubt:
+                self._doubted[claim] = held
+            for each in [each for each in self._doubted if each.is_closed]:
+                del self._doubted[each]
+
+    def unit(self, claim: SourceClaim, position: Position) -> PositionUnit:
+        """Build the unit of a transaction that settles the records before this position."""
+        move = self._source.move_to(claim, position)
+        return PositionUnit(self._source.group, claim.partition, position, move)

@@ -19,19 +19,18 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.clock import wait_until
-from ..consumer.results import Terminate
-from ..consumer.stepping import refused
-from ..consumer.workers import Slot, is_closed
+from ..consumer.handling.results import Terminate
+from ..consumer.handling.steps import refused
+from ..consumer.handling.workers import Slot, is_closed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..batcher.batcher import Batcher
     from ..batcher.feed import Feed
-    from ..consumer.claim import Claim
     from ..consumer.engine import Engine
-    from .piped import PipedMessage, PipedRow, PipedSchedule
-    from .row_ends import RowEnds
+    from ..consumer.progress.claim import Claim
+    from .rows import PipedMessage, PipedRow, PipedSchedule, RowEnds
     from .transform import Transformed, Transformer
 
 
@@ -48,17 +47,17 @@ class Pump:
     ) -> None:
         self.schedule = cast("PipedSchedule", engine.schedule)
         self.workers = engine.workers
-        self.clock = engine.commons.clock
+        self.clock = engine.clock
         self.transformer = transformer
         self._settler = engine.settler
-        self._poison = engine.failures.poison
+        self._poison = engine.poison
         self._batcher = batcher
         self._feed = feed
         self.ends = ends
         self._shutdown: asyncio.Task[object] | None = None
         self._numbers = count()
-        self._room = engine.commons.signals.room
-        self._settled = engine.commons.signals.settled
+        self._room = engine.room
+        self._settled = engine.settled
 
     # -- the interface for the engine --------------------------------------------------------------
 
@@ -72,7 +71,7 @@ class Pump:
         """Whether each record in flight is blocked, or waits behind a blocked one."""
         schedule = self.schedule
         others = len(schedule.blocked) + len(self._settler.manual)
-        return schedule.window.messages == others and self.ends.are_told and self._feed.is_idle
+        return schedule.window.messages == others and self.ends.are_decided and self._feed.is_idle
 
     @property
     def trouble(self) -> str | None:
@@ -180,7 +179,7 @@ class PumpWorker(Slot):
         ready, workers, sleep = pump.schedule.ready, pump.workers, pump.clock.sleep
         task = asyncio.current_task()
         assert task is not None
-        workers.started()
+        workers.mark_running()
         while True:
             if not ready:
                 if not await workers.rest():

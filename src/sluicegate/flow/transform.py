@@ -20,15 +20,14 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core import checks
+from .._core.checks import in_seconds
 from .._core.classify import classified
+from .._core.delivery.pacing import asked_wait
 from .._core.errors import ErrorClass
-from .._core.patience import asked_wait
-from .._core.retry_policy import in_seconds
+from .._core.logs import for_log, log_safely
 from .._core.runtime.cuts import is_cut
-from .._core.runtime.exits import Exit
-from .._core.say import say
-from .._core.told import for_log
-from ..consumer.results import (
+from .._core.runtime.loops import Exit
+from ..consumer.handling.results import (
     Ack,
     Manual,
     Nak,
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .._core.retry_policy import RetryPolicy
-    from ..consumer.commons import Commons
-    from ..consumer.message import Message
+    from ..consumer.lanes.message import Message
+    from ..consumer.run import Run
 
 logger = logging.getLogger("sluicegate.flow")
 
@@ -92,13 +91,11 @@ def checked_transform(transform: object) -> Any:
 class Transformer:
     """Converts messages to rows, in order."""
 
-    def __init__(
-        self, transform: Any, policy: RetryPolicy, commons: Commons, *, concurrency: int
-    ) -> None:
+    def __init__(self, transform: Any, policy: RetryPolicy, run: Run, *, concurrency: int) -> None:
         self._transform = transform
         self._policy = policy
-        self._name = commons.name
-        self._clock = commons.clock
+        self._name = run.name
+        self._clock = run.clock
         self.most = concurrency if checks.is_async(transform) else MOST
         """The most messages in one call of `rows_of`."""
 
@@ -113,7 +110,9 @@ class Transformer:
         if transform is None:
             return [[message.record] for message in messages]
         if checks.is_async(transform):
-            return [_raised(each) for each in await gather(*map(self._kept, messages))]
+            return [
+                _raise_error(each) for each in await gather(*map(self._insist_or_exit, messages))
+            ]
         found: list[Transformed] = []
         for message in messages:
             try:
@@ -125,7 +124,7 @@ class Transformer:
             found.append(rows)
         return found
 
-    async def _kept(self, message: Message) -> Transformed | BaseException:
+    async def _insist_or_exit(self, message: Message) -> Transformed | BaseException:
         """Like `_insist`; returns an exit, which would end the loop if a task raised it."""
         try:
             return await self._insist(message)
@@ -151,14 +150,14 @@ class Transformer:
             asked = asked_wait(error, in_seconds(self._policy.max_retry_after)) or 0.0
             wait = max(self._policy.backoff(tries, error), asked)
             told = for_log(error)
-            say(logger, logging.WARNING, _AGAIN, self._name, message.coordinates, told, wait)
+            log_safely(logger, logging.WARNING, _AGAIN, self._name, message.coordinates, told, wait)
             await self._clock.sleep(wait)
             if message.claim.is_closing:
                 return Terminate(error=error)  # left to a later claim
             error = None
 
 
-def _raised(answer: Transformed | BaseException) -> Transformed:
+def _raise_error(answer: Transformed | BaseException) -> Transformed:
     if isinstance(answer, BaseException):
         raise answer
     return answer

@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING
 
 from .._core.public import later, publish_all
 from .._core.values.encoding import Encode
-from .body import JoinBodies
 from .config import Authorization, ClientFactory, HttpOptions
 from .errors import HttpStatusError, classify_http
 from .sink import HttpSink
-from .write import HttpResponse, ParseResponse
+from .write import HttpResponse, JoinBodies, ParseResponse
 
 if TYPE_CHECKING:
     from .elasticsearch import ElasticsearchSink

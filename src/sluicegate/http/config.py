@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from .._core import addresses, checks
+from .._core.addresses import Options
 from .._core.checks import bad
 from .._core.extras import need
-from .._core.options import Options
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -152,7 +152,7 @@ def endpoint(
     """Validate the settings of `url`. The user's headers override `own_headers`, those of the sink.
     No error shows a secret.
     """
-    bare, userinfo = _checked_url(url)
+    bare, userinfo = _check_url(url)
     if userinfo is not None and auth is not None:
         raise bad("auth", "...", "cannot be combined with a URL that contains a user")
     if client is not None:
@@ -186,7 +186,7 @@ def endpoint(
     )
 
 
-def _checked_url(url: object) -> tuple[str, tuple[str, str] | None]:
+def _check_url(url: object) -> tuple[str, tuple[str, str] | None]:
     parts = split_url(url)
     if not parts.hostname or parts.port == 0 or re.search(r"[\x00-\x20\x7f]", str(url)):
         raise bad("url", "...", _RULE)

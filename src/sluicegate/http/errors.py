@@ -9,18 +9,34 @@
    does an unknown kind of error. Nothing was sent only if no connection was established.
 4. Of a request, messages contain at most the scheme, host and path of its URL. Server text may quote
    secrets, so it is redacted. It may also quote items, so `summary`, the text for logs, omits it.
+
+Responses that refuse every request, and the repair for each.
+
+Errors of credentials, permissions, paths and proxies are not caused by an item: such a response is
+a `RefusedError`, which `Retry` handles as an outage. Redirects are among them, since they are not
+followed: the URL is wrong, or a login has expired and the server redirects to its login page. A 403
+may concern a single body; `Retry` detects that by sending smaller parts of the batch.
+
+The `Retry-After` header.
+
+1. Nothing here raises: an unreadable header is ignored and must not turn a response into an error.
+2. A delay is finite and at most a year. `Retry` decides how much of it to respect.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from .._core.causes import caused
-from .._core.classify import classified_by_cause
+from .._core import addresses
+from .._core.classify import caused, classified_by_cause
 from .._core.errors import (
+    ConfigError,
     ErrorClass,
     PermanentError,
     RefusedError,
@@ -33,11 +49,11 @@ from .._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from .._core.told import text_of
-from .refusals import REFUSALS, repair_of
+from .._core.text import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
 
 _P, _T, _U, _X, _R = (
     ErrorClass.PERMANENT,
@@ -46,6 +62,8 @@ _P, _T, _U, _X, _R = (
     ErrorClass.UNKNOWN,
     ErrorClass.REFUSED,
 )
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+REFUSALS = frozenset({401, 403, 404, 405, 407, 410}) | REDIRECTS
 _STATUSES = {
     **dict.fromkeys(REFUSALS, _R),
     408: _T,
@@ -183,7 +201,7 @@ def for_status(
     `reason` is a word that logs may show. With `repair` the response is a refusal, whatever its
     status.
     """
-    cause = HttpStatusError(status, place, cut(body), retry_after)
+    cause = HttpStatusError(status, place, shorten(body), retry_after)
     summary = (
         f"HTTP {status} {_phrase(status)}".rstrip()
         + f" from {place}"
@@ -194,10 +212,10 @@ def for_status(
         repair = repair or repair_of(status, place)
         summary = f"{summary}; to repair: {repair}"
     delay = retry_after if kind in {_U, _R} else None
-    return caused(_made(kind, cause, repair or ""), cause, summary=summary, retry_after=delay)
+    return caused(_build(kind, cause, repair or ""), cause, summary=summary, retry_after=delay)
 
 
-def _made(kind: ErrorClass, cause: HttpStatusError, repair: str) -> SinkError:
+def _build(kind: ErrorClass, cause: HttpStatusError, repair: str) -> SinkError:
     message = str(cause)
     if kind is ErrorClass.THROTTLE:
         return ThrottledError(message, retry_after=cause.retry_after)
@@ -226,7 +244,7 @@ def for_transport(error: Exception, place: str, redact: Callable[[str], str] = s
     if status is not None and not 200 <= status < 300:  # raised by a response hook of the client
         return caused(for_status(status, place, "", None), error)
     name, kind = type(error).__name__, _class_of(error)
-    text = cut(redact(text_of(error)) or name)
+    text = shorten(redact(text_of(error)) or name)
     refused = _OF_PROXY.match(text) if name == "ProxyError" else None
     if refused is not None and int(refused[1]) in REFUSALS:
         repair = (
@@ -258,7 +276,7 @@ def for_broken_answer(
     """
     if isinstance(error, UnknownOutcomeError):
         return error
-    text = cut(redact(text_of(error)) or type(error).__name__)
+    text = shorten(redact(text_of(error)) or type(error).__name__)
     if _class_of(error) is not None:
         return _unknown(error, f"no complete answer from {place}", text)
     name = type(error).__name__
@@ -283,6 +301,103 @@ def _unknown(error: Exception, what: str, text: str) -> UnknownOutcomeError:
     return caused(made, error, summary=summary)
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """Server text, truncated for a message."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def repair_of(
+    status: int,
+    place: str,
+    *,
+    method: str = "POST",
+    has_credentials: bool = True,
+    location: str | None = None,
+) -> str:
+    """The repair for one of the `REFUSALS`, in one sentence."""
+    match status:
+        case HTTPStatus.UNAUTHORIZED if not has_credentials:
+            return f"give credentials for {place}, as auth= or in its URL; none were sent"
+        case HTTPStatus.UNAUTHORIZED:
+            return (
+                f"give credentials that {place} accepts, as auth= or in its URL; those that "
+                "were sent are wrong or have expired"
+            )
+        case HTTPStatus.FORBIDDEN:
+            return f"grant the credentials that were sent the right to {method} to {place}"
+        case HTTPStatus.NOT_FOUND:
+            return f"correct the path of {place}, or create the resource that it names"
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            return f"give a method= that {place} takes, instead of {method}, or correct its path"
+        case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            return (
+                f"give credentials that the proxy on the way to {place} accepts, in "
+                "client_options proxy="
+            )
+        case HTTPStatus.GONE:
+            return f"give the URL that has replaced {place}, which is gone for good"
+        case _:
+            target = "" if location is None else f", {location}"
+            return (
+                f"give the URL to which {place} redirects{target}, or log in again if that is a "
+                "login page; redirects are not followed"
+            )
+
+
+def target_of(location: str | None) -> str | None:
+    """A `Location` without userinfo, query and fragment; `None` if it cannot be read."""
+    if location is None:
+        return None
+    if "://" not in location:
+        path = urlsplit(f"//-{location}").path if location.startswith("/") else ""
+        return None if "@" in location else path or None
+    try:
+        return addresses.place(addresses.split("Location", location, ("http", "https"), ""))
+    except ConfigError:
+        return None
+
+
+# -- Retry-After -----------------------------------------------------------------------------------
+
+_SECONDS = re.compile(r"\s*([+-]?)([0-9]{1,400}(?:\.[0-9]{1,400})?)\s*")
+_LONGEST_DATE = 64
+"""Characters of the longest date format."""
+_YEAR = 366 * 86_400.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def seconds_of(headers: Mapping[str, str], wall_time: float) -> float | None:
+    """The seconds of a `Retry-After`, a number or a date; `None` if it is absent or unreadable.
+
+    The result is between 0 and a year. A date is relative to the response's own `Date`, which
+    cancels clock skew, or else to `wall_time`. Never raises.
+    """
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    found = _SECONDS.fullmatch(value)
+    if found is not None:
+        seconds = 0.0 if found[1] == "-" else float(found[2])
+    else:
+        until = _date(value)
+        if until is None:
+            return None
+        now = _date(headers.get("date"))
+        seconds = until - (wall_time if now is None else now)
+    return min(max(0.0, seconds), _YEAR)
+
+
+def _date(value: str | None) -> float | None:
+    """A date in seconds since 1970; `None` if it is unreadable."""
+    if value is None or len(value) > _LONGEST_DATE:
+        return None
+    try:
+        found = parsedate_to_datetime(value)
+        return (
+            (found if found.tzinfo is not None else found.replace(tzinfo=UTC)) - _EPOCH
+        ).total_seconds()
+    except Exception:  # ValueError, OverflowError and any other error of the parser
+        return None

@@ -11,19 +11,17 @@ from .._core.checks import bad, choice
 from .._core.keywords import takes
 from .._core.sink import Capabilities
 from .._core.values.encoding import encoded_items, ndjson
-from .body import json_array
 from .client import HttpBase
 from .config import HttpOptions, endpoint
-from .write import RequestFormat
+from .write import RequestFormat, json_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .._core.batch import Batch
-    from .._core.result import WriteResult
+    from .._core.sink import WriteResult
     from .._core.values.encoding import Encode
-    from .body import JoinBodies
-    from .write import ParseResponse
+    from .write import JoinBodies, ParseResponse
 
 
 _BODIES: Mapping[str, tuple[JoinBodies, str]] = {

@@ -9,18 +9,24 @@
 4. A body that is refused because of one record is sent again in parts: the records before and after
    the one that the server names, and that record alone. If a named record was then accepted, or the
    server names none, the body is halved.
+
+Records joined to request bodies of limited size: an oversized record fails alone.
+
+1. A *join* turns records into a body. Only the length of the joined body is compared with the limit.
+2. Records keep their order, within a body and from one body to the next.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.errors import (
+    PermanentError,
     RefusedError,
     ResultMismatch,
     SinkError,
@@ -29,17 +35,17 @@ from .._core.errors import (
     UnavailableError,
 )
 from .._core.outcome import Outcome
-from .._core.result import WriteResult
-from .._core.told import text_of
-from .body import Body, around, bodies, halves
-from .errors import RecordRefused, cut
+from .._core.sink import WriteResult
+from .._core.text import text_of
+from .._core.values.encoding import item_error
+from .errors import RecordRefused, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from .._core.batch import Batch
     from .._core.values.encoding import Records
-    from .body import JoinBodies
+
 
 _UNKNOWN = "the outcome of every item is unknown"
 
@@ -111,12 +117,12 @@ class RequestSeries:
                 result = (
                     None
                     if self._format.parse is None
-                    else _parsed(self._format.parse, response, part)
+                    else _parse(self._format.parse, response, part)
                 )
             except Exception as error:
-                self._failed(body, part, error)
+                self._fail(body, part, error)
             else:
-                self._succeeded(body, part, result)
+                self._succeed(body, part, result)
         if not (self._errors or self._outcomes or self._details):
             return None
         return WriteResult(len(self._batch), self._errors, self._outcomes, self._details)
@@ -135,14 +141,14 @@ class RequestSeries:
         whole = len(body.places) == len(self._batch)
         return self._batch if whole else self._batch.pick(self._indices(body))
 
-    def _failed(self, body: Body, part: Batch[Any], error: Exception) -> None:
+    def _fail(self, body: Body, part: Batch[Any], error: Exception) -> None:
         if isinstance(error, (TooLargeError, RecordRefused)) and len(body.places) > 1:
             self._batch.delivery.heard((error,))
             self._todo.extendleft(
                 reversed(
                     [
                         each
-                        for places in self._divided(body.places, error)
+                        for places in self._divide(body.places, error)
                         for each in self._bodies(places)
                     ]
                 )
@@ -157,7 +163,7 @@ class RequestSeries:
                 self._errors.update(dict.fromkeys(self._indices(other), error))
             self._todo.clear()
 
-    def _divided(self, places: range, error: SinkError) -> Sequence[range]:
+    def _divide(self, places: range, error: SinkError) -> Sequence[range]:
         """The parts of a body to send again."""
         at = error.at if isinstance(error, RecordRefused) and self._believes else None
         if at is None or not 0 <= at < len(places):
@@ -165,7 +171,7 @@ class RequestSeries:
         self._blamed.add(places[at : at + 1])
         return around(places, at)
 
-    def _succeeded(self, body: Body, part: Batch[Any], result: WriteResult | None) -> None:
+    def _succeed(self, body: Body, part: Batch[Any], result: WriteResult | None) -> None:
         if body.places in self._blamed:
             self._believes = False
         indices = self._indices(body)
@@ -185,21 +191,21 @@ class RequestSeries:
                 part.settle((index,), result.outcomes.get(index, Outcome.DELIVERED), result.details)
 
 
-def _parsed(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
+def _parse(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
     """Parse the outcome of each item; an unreadable response leaves every outcome unknown."""
     try:
         result = cast("object", parse(response, part))
         if result is None:
             return None
         if isinstance(result, WriteResult):
-            return _checked(result, len(part))
+            return _check_result(result, len(part))
     except SinkError:
         raise
     except Exception as error:
         name = type(error).__name__
         made = ResultMismatch(
             f"the answer cannot be understood ({name}: "
-            f"{cut(response.redact(text_of(error)))}); {_UNKNOWN}"
+            f"{shorten(response.redact(text_of(error)))}); {_UNKNOWN}"
         )
         summary = f"the answer cannot be understood ({name}); {_UNKNOWN}"
         raise caused(made, error, summary=summary)  # noqa: B904  # the cause is set
@@ -210,7 +216,7 @@ def _parsed(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> W
     )
 
 
-def _checked(result: WriteResult, size: int) -> WriteResult:
+def _check_result(result: WriteResult, size: int) -> WriteResult:
     """Return `result` if it covers exactly `size` items. Raises `ResultMismatch`, or any error that
     a malformed result causes.
     """
@@ -251,3 +257,98 @@ def _is_error(entry: object) -> bool:
 
 def _is_safe(entry: object) -> bool:
     return isinstance(entry, Outcome) and entry.is_safe
+
+
+# -- bodies ----------------------------------------------------------------------------------------
+
+JoinBodies = Callable[[Sequence[bytes]], "bytes"]
+"""Joins encoded items into the body of a request."""
+
+
+def json_array(records: Sequence[bytes]) -> bytes:
+    """One JSON array."""
+    return b"[" + b",".join(records) + b"]"
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One request's body; `places` are the positions of its records in the batch."""
+
+    places: range
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The bodies of a batch's records, in order, and an error for the place of each oversized one."""
+
+    bodies: list[Body] = field(default_factory=list[Body])
+    refused: dict[int, PermanentError] = field(default_factory=dict[int, PermanentError])
+
+
+def bodies(
+    records: Sequence[bytes], join: JoinBodies, most: int | None, places: range | None = None
+) -> Bodies:
+    """Pack the records at `places` (default: all) into bodies of at most `most` bytes. Does not
+    suspend.
+
+    A record that is too long by itself, or for which `join` raises, is refused alone.
+    """
+    made = Bodies()
+    _fill(made, records, join, most, range(len(records)) if places is None else places)
+    return made
+
+
+def _fill(
+    made: Bodies, records: Sequence[bytes], join: JoinBodies, most: int | None, places: range
+) -> None:
+    if not places:
+        return
+    error: PermanentError | None = None
+    content = b""
+    try:
+        content = bytes(join(records[places.start : places.stop]))
+    except Exception as cause:
+        error = item_error("cannot be put into a body", cause)
+    else:
+        if most is None or len(content) <= most:
+            made.bodies.append(Body(places, content))
+            return
+    if len(places) == 1:
+        made.refused[places.start] = error or _too_long(len(content), most)
+        return
+    for part in _parts(records, most, places):
+        _fill(made, records, join, most, part)
+
+
+def halves(places: range) -> tuple[range, range]:
+    """The two halves of an oversized body."""
+    middle = len(places) // 2
+    return places[:middle], places[middle:]
+
+
+def around(places: range, at: int) -> list[range]:
+    """The records before one record of a body, that record, and those after it."""
+    return [part for part in (places[:at], places[at : at + 1], places[at + 1 :]) if part]
+
+
+def _parts(records: Sequence[bytes], most: int | None, places: range) -> Sequence[range]:
+    """Split by the records' lengths and one byte between them; any further overhead of a join shows
+    in the joined body.
+    """
+    parts: list[range] = []
+    first, length = places.start, 0
+    for place in places:
+        more = len(records[place]) + 1
+        if most is not None and length + more > most and place > first:
+            parts.append(range(first, place))
+            first, length = place, 0
+        length += more
+    parts.append(range(first, places.stop))
+    return parts if len(parts) > 1 else halves(places)
+
+
+def _too_long(length: int, most: int | None) -> PermanentError:
+    return PermanentError(
+        f"the item alone results in a body of {length} bytes, more than max_bytes={most}"
+    )

@@ -20,7 +20,7 @@ from base64 import b64decode
 
 from .._core.errors import MissingExtra
 from .._core.extras import need
-from ..consumer.foreign_map import ForeignMap
+from ..consumer.progress.offset_map import ForeignMap
 
 _MOST_BYTES = 1 << 18
 """Maximum payload size in bytes: the bits of two million offsets."""

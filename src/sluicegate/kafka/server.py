@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .._core.extras import missing
 from .._core.public import publish
 from ..testing.servers.java import JavaServer
-from ..testing.servers.ports import free_port
+from ..testing.servers.program import free_port
 from ..testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ item.
 4. An object in the item that looks like a mark is stored as `$mapping`, so every mark is
    Sluicegate's own.
 5. The copy shares no objects with the item, which may change later.
+6. The item of a source's record has its fields (`item_of_record`); bytes are marked, so a restored
+   one equals the record exactly.
 """
 
 from __future__ import annotations
@@ -21,11 +23,16 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from .._core.logs import storable
+from .._core.source import Record, UndecodableRecord
 from .._core.text import repr_of
-from .._core.told import storable
-from .._core.values.forms import Form, form_for
+from .._core.values.encoding import Form, form_for
+
+if TYPE_CHECKING:
+    from .._core.source import SourceRecord
+
 
 PLAIN, MARKED, REPR = "plain", "marked", "repr"
 """The forms of an item: plain JSON, JSON with marks of exact values, JSON with a `repr`."""
@@ -109,7 +116,7 @@ class _Copying:
     def _scalar(self, value: Any) -> Any:
         if isinstance(value, str):
             text = str.__str__(value)
-            return text if _is_storable(text) else self._mark("$text", _escaped(text))
+            return text if _is_storable(text) else self._mark("$text", _escape(text))
         if isinstance(value, int):
             number = int.__int__(value)
             is_small = number.bit_length() <= _LARGE
@@ -130,7 +137,7 @@ class _Copying:
         form = form_for(value)
         if _hides(value):
             self.form = REPR
-        return self._repr(value) if form is None else self._value(_formed(form, value))
+        return self._repr(value) if form is None else self._value(_apply_form(form, value))
 
     def _mapping(self, pairs: list[tuple[Any, Any]]) -> Any:
         if all(isinstance(name, str) and _is_storable(name) for name, _ in pairs) and not (
@@ -169,7 +176,7 @@ def _has_secret(value: Any) -> bool:
     return hasattr(value, "get_secret_value")
 
 
-def _formed(form: Form, value: object) -> object:
+def _apply_form(form: Form, value: object) -> object:
     """Return its form, or its attributes if the form raises, as for a model with bytes."""
     try:
         return form(value)
@@ -203,11 +210,11 @@ def _is_storable(text: str) -> bool:
         return False
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.encode("unicode_escape").decode()
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return text.encode("ascii").decode("unicode_escape")
 
 
@@ -220,15 +227,63 @@ def _key(value: Any) -> Any:
     return tuple(map(_key, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
-def _refused(_: object) -> Any:
+def _refuse(_: object) -> Any:
     raise ValueError("only the repr is known")
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    "$text": _unescaped,
+    "$text": _unescape,
     "$int": lambda text: int(text, 16),
     "$float": float,
     "$base64": partial(b64decode, validate=True),
     "$mapping": _pairs,
-    _SHOWN: _refused,
+    _SHOWN: _refuse,
 }
+
+
+FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
+
+UNDECODABLE = "undecodable"
+"""The field with the type of the error, of a record that its source could not decode."""
+
+
+class NoSourceRecordError(ValueError):
+    """An item that does not contain a source's record. The message gives the reason, without
+    values.
+    """
+
+
+def item_of_record(record: SourceRecord) -> dict[str, Any]:
+    """Return the item of a record's dead letter."""
+    found = {name: getattr(record, name) for name in FIELDS}
+    found["headers"] = [[name, value] for name, value in record.headers or ()]
+    if type(record) is UndecodableRecord:
+        found[UNDECODABLE] = type(record.error).__name__
+    return found
+
+
+def record_of_item(item: object) -> Record:
+    """Return the record of a restored item. Raises `NoSourceRecordError`."""
+    if not isinstance(item, dict):
+        raise NoSourceRecordError("no mapping")
+    found = cast("dict[str, Any]", item)
+    if UNDECODABLE in found:
+        raise NoSourceRecordError(f"could not be decoded by its source ({found[UNDECODABLE]})")
+    if missing := [name for name in FIELDS if name not in found]:
+        raise NoSourceRecordError(f"no {', '.join(missing)}")
+    kinds = {"topic": str, "partition": int, "offset": int, "headers": list, "timestamp": int}
+    wrong = [name for name, kind in kinds.items() if type(found[name]) is not kind]
+    headers = found["headers"]
+    if wrong or not all(map(_is_header, headers)):
+        told = ", ".join(wrong) or "headers"
+        raise NoSourceRecordError(f"{told} of the wrong type")
+    return Record(
+        **{name: found[name] for name in FIELDS if name != "headers"},
+        headers=[(name, value) for name, value in headers],
+    )
+
+
+def _is_header(pair: Any) -> bool:
+    """Return whether it is a name and a value. Some clients deliver headers without a value."""
+    found = cast("list[Any]", pair)
+    return isinstance(pair, list) and len(found) == 2 and isinstance(found[0], str)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from .._core.extras import missing
 from .._core.public import publish
-from ..testing.servers.ports import free_port
-from ..testing.servers.program import START_SECONDS, ServerProgram
+from ..testing.servers.program import START_SECONDS, ServerProgram, free_port
 from ..testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:

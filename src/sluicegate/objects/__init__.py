@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 from .._core.public import later
 
 if TYPE_CHECKING:
-    from .sink import ObjectOptions, ObjectSink, ParquetSink, StoredObject
+    from .parquet import ParquetSink
+    from .sink import ObjectOptions, ObjectSink, StoredObject
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "sink": ["ObjectOptions", "ObjectSink", "ParquetSink", "StoredObject"],
+            "parquet": ["ParquetSink"],
+            "sink": ["ObjectOptions", "ObjectSink", "StoredObject"],
         },
     )
 

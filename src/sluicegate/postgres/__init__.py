@@ -18,13 +18,16 @@ if TYPE_CHECKING:
         PrometheusQueueObserver,
         PrometheusStreamObserver,
     )
-    from .queues.operating import (
+    from .queues import (
+        Enqueued,
         JobAdmin,
         LaneAdmin,
         LaneStats,
         MemberStats,
         OnBatch,
         OpenTransaction,
+        PostgresQueueSink,
+        PostgresQueueSource,
         QueueAdmin,
         QueueChanges,
         QueueFigures,
@@ -41,11 +44,9 @@ if TYPE_CHECKING:
         StoppedJob,
         StoredQueue,
     )
-    from .queues.sink import Enqueued, PostgresQueueSink
-    from .queues.source import PostgresQueueSource
     from .sink import PoolFactory, PostgresEffects, PostgresSink, RowFunction, classify_postgres
     from .state import PostgresState
-    from .streams.operating import (
+    from .streams import (
         NO_STREAM,
         Appended,
         Backlog,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
         NewMessage,
         OpenAppender,
         PostgresParkStore,
+        PostgresStreamSink,
+        PostgresStreamSource,
         SchemaProblem,
         SkippedMessage,
         SlotStats,
@@ -76,8 +79,6 @@ if TYPE_CHECKING:
         install_streams,
         upgrade_streams,
     )
-    from .streams.sink import PostgresStreamSink
-    from .streams.source import PostgresStreamSource
     from .subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
 else:
     __getattr__, __dir__ = later(
@@ -90,7 +91,10 @@ else:
                 "PrometheusQueueObserver",
                 "PrometheusStreamObserver",
             ],
-            "queues.operating": [
+            "queues": [
+                "Enqueued",
+                "PostgresQueueSink",
+                "PostgresQueueSource",
                 "JobAdmin",
                 "LaneAdmin",
                 "LaneStats",
@@ -113,8 +117,6 @@ else:
                 "StoppedJob",
                 "StoredQueue",
             ],
-            "queues.sink": ["Enqueued", "PostgresQueueSink"],
-            "queues.source": ["PostgresQueueSource"],
             "sink": [
                 "PoolFactory",
                 "PostgresEffects",
@@ -123,7 +125,9 @@ else:
                 "classify_postgres",
             ],
             "state": ["PostgresState"],
-            "streams.operating": [
+            "streams": [
+                "PostgresStreamSink",
+                "PostgresStreamSource",
                 "NO_STREAM",
                 "Appended",
                 "Backlog",
@@ -154,8 +158,6 @@ else:
                 "install_streams",
                 "upgrade_streams",
             ],
-            "streams.sink": ["PostgresStreamSink"],
-            "streams.source": ["PostgresStreamSource"],
             "subscriptions": ["PostgresAdvisoryLocks", "PostgresSubscriptions"],
         },
     )

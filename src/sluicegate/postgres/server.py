@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 
 from .._core.extras import missing
 from .._core.public import publish
-from ..testing.servers import processes
-from ..testing.servers.guarded import GuardedFolder
-from ..testing.servers.ports import free_port
+from ..testing.servers import guard as processes
+from ..testing.servers.program import GuardedFolder, free_port
 from ..testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
-from .._core.causes import caused, causes, summarized
-from .._core.classify import classified_by_cause
+from .._core.classify import caused, causes, classified_by_cause, summarized
 from .._core.errors import (
     ErrorClass,
     PermanentError,

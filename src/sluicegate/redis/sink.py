@@ -9,16 +9,13 @@ from .._core import checks
 from .._core.batch import RowBatch
 from .._core.errors import ClosedError
 from .._core.keywords import known_arguments
+from .._core.logs import log_safely
 from .._core.opening import Openable
-from .._core.say import say
 from .._core.sink import Capabilities
-from .._core.values.fields import getter
-from .elements import ListForm
-from .line import RedisConnections
-from .options import RedisOptions
+from .._core.values.encoding import getter
+from .commands import ListForm, StreamForm, element_of, fields_of
+from .connections import RedisConnections, RedisOptions
 from .refusals import classify_redis
-from .stream import StreamForm
-from .values import element_of, fields_of
 from .write import RedisWrite
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.errors import ErrorClass
-    from .._core.result import WriteResult
+    from .._core.sink import WriteResult
     from .._core.values.encoding import Encode
 
 logger = logging.getLogger("sluicegate.redis")
@@ -82,8 +79,8 @@ class RedisSink(Openable):
             `client_name`. Never shown.
         pool_size: number of connections, and therefore of concurrent writes; default 10, no limit
             with `client=`.
-        timeout: seconds for connecting, for sending a part of a batch and for each reply; default
-            5.
+        timeout: seconds for connecting, and for each part of a batch (about 1 MiB) with its
+            replies; default 5.
         close_timeout: seconds for closing; default 5.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without redis-py. Constructing does
@@ -127,7 +124,7 @@ class RedisSink(Openable):
         )
         self._client_options = self._options.client_options  # the name in pickling errors
         self._connections: RedisConnections | None = None
-        name, self._kind, self._name = _chosen(
+        name, self._kind, self._name = _choose_key(
             stream=stream, stream_field=stream_field, list=list, list_field=list_field
         )
         encode = checks.optional_function("encode", encode, "must be a function of an item")
@@ -198,11 +195,11 @@ class RedisSink(Openable):
         return classify_redis(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        connections = RedisConnections(await self._options.made(), self._options)
+        connections = RedisConnections(await self._options.make(), self._options)
         stack.push_async_callback(connections.close)
         await connections.check()
-        if (policy := await connections.evicts()) is not None:
-            say(logger, logging.WARNING, _EVICTS, self, policy)
+        if (policy := await connections.eviction_policy()) is not None:
+            log_safely(logger, logging.WARNING, _EVICTS, self, policy)
         self._connections = connections
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
@@ -226,14 +223,15 @@ class RedisSink(Openable):
         if not len(batch):
             return None
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        return await RedisWrite(connections, batch, self._form.prepared(items), self._form).run()
+        prepared = self._form.prepare(items, connections.longest)
+        return await RedisWrite(connections, batch, prepared, self._form).run()
 
     def __repr__(self) -> str:
         name = "..." if self._name is None else repr(self._name)
         return f"RedisSink({self._options.place!r}, {self._kind}={name})"
 
 
-def _chosen(**given: Any) -> tuple[Any, str, str | None]:
+def _choose_key(**given: Any) -> tuple[Any, str, str | None]:
     """The name, field or function that determines an item's key; whether it is a stream or a list;
     and the name if it is the same for all items.
     """

@@ -1,12 +1,15 @@
 """One write: the parts of a batch are sent to Redis, and each item gets a result.
 
-1. A part is sent at once, and its replies are read in order. An item is stored once its command has
-   a reply. If the connection is lost, the items without a reply are unknown, and those of later
-   parts unsent.
-2. An id that is too low is refused. The entry may come from an earlier attempt, so it is looked up,
-   and is a `duplicate` only if it exists with the same fields; otherwise `KeyConflicts` judges it.
-   If it no longer exists (trimmed, deleted), the outcome cannot be determined.
-3. In a batch with keys, items after a failed item of their key are left out; see `parts`.
+1. A part has at most about `PART_BYTES`; an item with a larger value is sent alone. Its commands are
+   sent at once, and its replies are read in order. An item is stored once its command has a reply. If
+   the connection is lost, the items without a reply are unknown, and those of later parts unsent.
+2. In a batch with keys, no item may be stored after a failed item of its key, but Redis continues
+   after a failed command. So commands of one key are in different parts, and the next one is sent
+   once the previous one is stored. The elements of one list are one command in one part.
+3. Entries with their own ids stay in order, since a stream accepts only increasing ids. An id that is
+   too low is refused. The entry may come from an earlier attempt, so it is looked up, and is a
+   `duplicate` only if it exists with the same fields; otherwise `KeyConflicts` judges it. If it no
+   longer exists (trimmed, deleted), the outcome cannot be determined.
 4. A cancelled write settles the items that have a reply, and closes its connection.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .._core.causes import caused, of_item
+from .._core.classify import caused, of_item
 from .._core.errors import (
     PermanentError,
     RefusedError,
@@ -25,27 +28,24 @@ from .._core.errors import (
     UnknownOutcomeError,
     UnverifiableError,
 )
-from .._core.order.stopped import stopped_behind
+from .._core.logs import log_safely
+from .._core.order.keys import accepted
+from .._core.order.left_out import stopped_behind
 from .._core.outcome import Outcome
-from .._core.result import WriteResult
-from .._core.say import say
-from .._core.values.key_conflicts import KeyConflicts
-from .parts import parts_of
-from .refusals import DROPS, code_of, ends_connection, is_low_id, not_executed, refusal
-from .stream import same_entry
+from .._core.sink import WriteResult
+from .._core.values.rows import KeyConflicts
+from .commands import is_same_entry, lookup
+from .refusals import code_of, ends_connection, is_low_id, not_executed, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .._core.batch import Batch
-    from .commands import Command
-    from .elements import ListForm
-    from .items import RedisItems
-    from .line import RedisConnections, RedisLine
-    from .stream import StreamForm
+    from .commands import Command, ListForm, Prepared, RedisItem, StreamForm
+    from .connections import RedisConnections
 
 logger = logging.getLogger("sluicegate.redis")
-
+PART_BYTES = 1 << 20
 _GROWS = "%s: the list %r cannot be trimmed (%s) and keeps growing; the written items are stored"
 
 
@@ -56,33 +56,34 @@ class RedisWrite:
         self,
         connections: RedisConnections,
         batch: Batch[Any],
-        made: RedisItems,
+        prepared: Prepared,
         form: StreamForm | ListForm,
     ) -> None:
         self._connections = connections
         self._batch = batch
-        self._made = made
+        self._items, self._errors = prepared
         self._form = form
-        self._errors = made.errors
         self._stored: dict[int, str] = {}
         """The ids of stored entries, by index; empty for elements."""
         self._known: set[int] = set()
         """Indices of items that an earlier attempt has stored."""
-        self._doubtful: list[int] = []
-        """Places whose id is too low, possibly because they are already stored."""
+        self._doubtful: list[RedisItem] = []
+        """Items whose id is too low, possibly because they are already stored."""
         self._conflicts = KeyConflicts(connections.place, ("id",))
-        self._told: dict[tuple[bytes, str], SinkError] = {}
+        self._refusals: dict[tuple[bytes, str], SinkError] = {}
         self._ended_by: SinkError | None = None
         """The error for which the server closed the connection."""
 
     async def run(self) -> WriteResult | None:
         """Send all parts and read the replies. Raises the error common to all items."""
         self._stop_behind()
-        form, made = self._form, self._made
-        parts = parts_of(made, self._batch.keys, joins=form.joins, ordered=form.ordered)
+        form = self._form
+        parts = parts_of(self._items, self._batch.keys, joins=form.joins, ordered=form.ordered)
+        now = self._batch.delivery.clock.wall_time()
         try:
-            if parts:
-                await self._send(parts)
+            for part in parts:
+                if not await self._send([each for each in part if not self._has_error(each)], now):
+                    break
         except SinkError as error:
             self._fail_others(error)
         except BaseException:
@@ -90,129 +91,104 @@ class RedisWrite:
             raise
         return self._result()
 
-    async def _send(self, parts: Sequence[Sequence[int]]) -> None:
-        now = self._batch.delivery.clock.wall_time()
-        async with self._connections.lend() as line:
-            for part in parts:
-                places = [place for place in part if not self._has_error(place)]
-                commands = self._form.commands(self._made, places, now)
-                try:
-                    await self._exchange(line, commands)
-                    await self._look_up(line)
-                except UnknownOutcomeError as error:
-                    self._lost(places, error)
-                    return
-                if self._ended_by is not None:  # after its last reply
-                    self._ended_by = None
-                    await line.renew()
-                self._stop_behind()
-
-    async def _exchange(self, line: RedisLine, commands: Sequence[Command]) -> None:
-        def take(number: int, answer: object) -> None:
-            self._take(line, commands[number], answer)
-
-        if commands:
-            await line.exchange((each.data for each in commands), len(commands), take)
+    async def _send(self, items: Sequence[RedisItem], now: float) -> bool:
+        """Send the items of a part; return whether the next part may be sent."""
+        commands = self._form.commands(items, now)
+        try:
+            if commands:
+                await self._connections.exchange(
+                    [each.arguments for each in commands],
+                    lambda number, answer: self._take(commands[number], answer),
+                )
+            await self._look_up()
+        except UnknownOutcomeError as error:
+            self._lose(items, error)
+            return False
+        self._ended_by = None  # after its last reply
+        self._stop_behind()
+        return True
 
     # -- replies ------------------------------------------------------------------------------------
 
-    def _take(self, line: RedisLine, command: Command, answer: object) -> None:
+    def _take(self, command: Command, answer: object) -> None:
         if isinstance(answer, BaseException):
-            self._refused(line, command, answer)
+            self._refuse(command, answer)
             return
-        if not command.places:  # the list is trimmed
+        if not command.items:  # the list is trimmed
             return
-        told, indices = self._form.detail(answer, command.name), self._made.indices
-        if isinstance(told, str):
-            for place in command.places:
-                self._stored[indices[place]] = told
+        detail = self._form.detail(answer, command.name)
+        if isinstance(detail, str):
+            self._stored |= {item.index: detail for item in command.items}
             return
-        if told is None:
-            told = ResultMismatch(f"{self._connections.place} has sent an unexpected reply")
-        self._fail(command, self._told.setdefault((command.name, str(told)), told))
+        if detail is None:
+            detail = ResultMismatch(f"{self._connections.place} has sent an unexpected reply")
+        self._fail(command, self._refusals.setdefault((command.name, str(detail)), detail))
 
-    def _refused(self, line: RedisLine, command: Command, answer: BaseException) -> None:
-        if code_of(answer) in DROPS:
-            line.spoil()
-        if not command.places:
-            self._not_trimmed(command.name, answer)
+    def _refuse(self, command: Command, answer: BaseException) -> None:
+        if not command.items:
+            self._log_untrimmed(command.name, answer)
             return
         error = self._refusal(command.name, answer)
         if ends_connection(answer):
             self._ended_by = error
-        if is_low_id(answer):
-            (place,) = command.places
-            self._has_low_id(place, error)
-        else:
+        if not is_low_id(answer):
             self._fail(command, error)
+            return
+        (item,) = command.items
+        if self._form.ignores_known or item.index in self._batch.maybe_applied:
+            self._doubtful.append(item)
+        else:
+            self._errors[item.index] = error
 
     def _fail(self, command: Command, error: SinkError) -> None:
-        for place in command.places:
-            self._errors[self._made.indices[place]] = error
+        self._errors |= {item.index: error for item in command.items}
 
     def _refusal(self, name: bytes, answer: BaseException) -> SinkError:
         """One shared error for all items that are refused for the same reason."""
-        known = self._told.get((name, str(answer)))
+        known = self._refusals.get((name, str(answer)))
         if known is None:
-            where = f"the key {_shown(name)!r}"
-            known = self._told[name, str(answer)] = refusal(answer, where)
+            where = f"the key {_text(name)!r}"
+            known = self._refusals[name, str(answer)] = refusal(answer, where)
         return known
 
-    def _not_trimmed(self, name: bytes, answer: BaseException) -> None:
+    def _log_untrimmed(self, name: bytes, answer: BaseException) -> None:
         connections = self._connections
         if code_of(answer) in {"WRONGTYPE", "READONLY", "OOM"} or name in connections.untrimmed:
             return  # nothing was pushed, or it is already logged
         connections.untrimmed.add(name)
-        told = refusal(answer, "LTRIM")
-        say(logger, logging.WARNING, _GROWS, connections.place, _shown(name), told)
+        why = refusal(answer, "LTRIM")
+        log_safely(logger, logging.WARNING, _GROWS, connections.place, _text(name), why)
 
-    def _has_low_id(self, place: int, error: SinkError) -> None:
-        """Fail an entry whose id is too low, or look it up if it may already be stored."""
-        index = self._made.indices[place]
-        if self._form.ignores_known or index in self._batch.maybe_applied:
-            self._doubtful.append(place)
-        else:
-            self._errors[index] = error
+    # -- entries of an earlier attempt --------------------------------------------------------------
 
-    async def _look_up(self, line: RedisLine) -> None:
+    async def _look_up(self) -> None:
         """Determine whether the entries with these ids come from an earlier attempt."""
         doubtful, self._doubtful = self._doubtful, []
-        if doubtful:
-            self._note_stored()
-        commands = self._form.lookups(self._made, doubtful)
-        if not commands:
+        if not doubtful:
             return
+        for item in self._items:
+            if item.index in self._stored and item.index not in self._known:
+                self._conflicts.note_stored((item.name, item.id))
         answers: list[object] = []
         try:
-            await line.exchange(
-                (each.data for each in commands),
-                len(commands),
-                lambda _, answer: answers.append(answer),
+            await self._connections.exchange(
+                [lookup(item) for item in doubtful], lambda _, answer: answers.append(answer)
             )
         finally:
-            for place, answer in zip(doubtful, answers, strict=False):  # only those with a reply
-                self._found(place, answer)
+            for item, answer in zip(doubtful, answers, strict=False):  # only those with a reply
+                self._judge(item, answer)
 
-    def _note_stored(self) -> None:
-        """Record the ids of the entries that this attempt has stored."""
-        made = self._made
-        for index, key in zip(made.indices, zip(made.names, made.ids, strict=True), strict=True):
-            if index in self._stored and index not in self._known:
-                self._conflicts.note_stored(key)
-
-    def _found(self, place: int, answer: object) -> None:
-        index = self._made.indices[place]
-        shown = self._made.ids[place].decode()
+    def _judge(self, item: RedisItem, answer: object) -> None:
+        index, shown = item.index, item.id.decode()
         if isinstance(answer, BaseException):
             error = refusal(answer, f"XRANGE of the entry {shown}")
             if isinstance(error, PermanentError):  # such as for an id without a sequence number
                 error = caused(UnverifiableError(f"{error}"), error)
             self._errors[index] = error
             return
-        is_same = same_entry(answer, self._made.values[place])
-        if is_same is not None and index in self._batch.maybe_applied:
-            key = self._made.names[place], self._made.ids[place]
-            conflict = self._conflicts.verdict(key, is_same=is_same)
+        is_same, is_maybe = is_same_entry(answer, item.values), index in self._batch.maybe_applied
+        if is_same is not None and is_maybe:
+            conflict = self._conflicts.verdict((item.name, item.id), is_same=is_same)
             if conflict is not None and not (is_same and self._form.ignores_known):
                 self._errors[index] = conflict
                 return
@@ -220,36 +196,35 @@ class RedisWrite:
             self._known.add(index)
         elif is_same:
             self._stored[index] = shown
-        elif is_same is None and index in self._batch.maybe_applied:
+        elif is_same is None and is_maybe:
             told = f"the stream has a higher id than {shown}, and the entry does not exist"
             self._errors[index] = UnverifiableError(
                 f"{told}; an earlier attempt may have stored it"
             )
         else:
-            told = f"the stream has a higher id than {shown}"
             why = "that entry is different" if is_same is False else "that entry does not exist"
-            self._errors[index] = PermanentError(f"{told}, and {why}")
+            told = f"the stream has a higher id than {shown}, and {why}"
+            self._errors[index] = PermanentError(told)
 
     # -- ends ---------------------------------------------------------------------------------------
 
-    def _has_error(self, place: int) -> bool:
-        return self._made.indices[place] in self._errors
+    def _has_error(self, item: RedisItem) -> bool:
+        return item.index in self._errors
 
     def _stop_behind(self) -> None:
         """Fail the items after failed items of their keys."""
         self._errors |= stopped_behind(self._batch.keys, self._errors, self._stored)
 
-    def _lost(self, places: Sequence[int], error: UnknownOutcomeError) -> None:
+    def _lose(self, items: Sequence[RedisItem], error: UnknownOutcomeError) -> None:
         """End the write: items without a reply are unknown, and later ones were not sent."""
         ended = self._ended_by
         if isinstance(ended, RefusedError):  # a missing login, the same for all items
             self._fail_others(ended)
             return
         rest = error if ended is None else not_executed(ended)
-        for place in places:
-            index = self._made.indices[place]
-            if index not in self._stored and index not in self._errors:
-                self._errors[index] = rest
+        for item in items:
+            if item.index not in self._stored and not self._has_error(item):
+                self._errors[item.index] = rest
         self._fail_others(caused(UnavailableError(f"not sent, because {rest}"), rest))
 
     def _fail_others(self, error: SinkError) -> None:
@@ -277,5 +252,53 @@ class RedisWrite:
         )
 
 
-def _shown(name: bytes) -> str:
+def parts_of(
+    items: Sequence[RedisItem], keys: Sequence[object] | None, *, joins: bool, ordered: bool
+) -> list[list[RedisItem]]:
+    """Divide items into parts, which are sent one after another. Pure.
+
+    Args:
+        items: the items.
+        keys: those of all items of the batch, by index, if order matters.
+        joins: whether items with the same name form one command.
+        ordered: whether the order within a name must be kept.
+    """
+    waves = [items] if keys is None else _waves(items, keys, joins=joins, ordered=ordered)
+    return [part for wave in waves for part in _cut(wave)]
+
+
+def _waves(
+    items: Sequence[RedisItem], keys: Sequence[object], *, joins: bool, ordered: bool
+) -> list[list[RedisItem]]:
+    last: dict[object, tuple[bytes, int]] = {}
+    highest: dict[bytes, int] = {}
+    found: list[list[RedisItem]] = []
+    for item in items:
+        key, name = accepted(keys[item.index]), item.name
+        before, wave = last.get(key, (b"", -1))
+        if not (joins and before == name):
+            wave += 1
+        if ordered:
+            highest[name] = wave = max(wave, highest.get(name, 0))
+        last[key] = name, wave
+        while len(found) <= wave:
+            found.append([])
+        found[wave].append(item)
+    return found
+
+
+def _cut(items: Sequence[RedisItem]) -> list[list[RedisItem]]:
+    parts: list[list[RedisItem]] = []
+    room = 0
+    for item in items:
+        size = item.size
+        if not parts or size > room:
+            parts.append([])
+            room = PART_BYTES
+        parts[-1].append(item)
+        room -= size
+    return parts
+
+
+def _text(name: bytes) -> str:
     return name.decode(errors="backslashreplace")

@@ -1,11 +1,11 @@
 """Retries: decorator, backoff, budget, circuit breaker."""
 
-from .._core.classify import classify_network, first_of
+from .._core.classify import Classifier, classify_network, first_of
 from .._core.errors import ErrorClass
 from .._core.public import publish, publish_all
-from .backoff import Backoff, WaitStrategy
+from .._core.retry_policy import Backoff
+from .backoff import RetryBudget, TenacityPredicate, TenacityWait
 from .breaker import BreakerSink, CircuitBreaker
-from .budget import RetryBudget
 from .circuit import CircuitState
 from .retry import Retry
 
@@ -14,13 +14,15 @@ __all__ = [
     "BreakerSink",
     "CircuitBreaker",
     "CircuitState",
+    "Classifier",
     "ErrorClass",
     "Retry",
     "RetryBudget",
-    "WaitStrategy",
+    "TenacityPredicate",
+    "TenacityWait",
     "classify_network",
     "first_of",
 ]
 
-publish("sluicegate", Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget)
+publish("sluicegate", Backoff, CircuitBreaker, Retry)
 publish_all(__name__)

@@ -1,4 +1,6 @@
-"""One batch in a retry, and the computation of its waits."""
+"""One batch in a retry, and its waits before a try: its own backoff, then probes, throttles and the
+retry budget.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,24 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .._core.patience import asked_wait
-from .._core.retry_policy import in_seconds
+from .._core.checks import in_seconds
+from .._core.delivery.host import Condition, DestinationState
+from .._core.delivery.pacing import asked_wait
+from .._core.retry_policy import Backoff
+from .backoff import THROTTLE_FACTOR, CallState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from .._core.batch import Batch
+    from .._core.classify import Classifier
+    from .._core.clock import Signal
     from .._core.errors import ErrorClass
     from .._core.retry_policy import RetryPolicy
-    from .._core.sink import Classifier
-    from .backoff import StrategyBackoff
-    from .budget import RetryBudget
+    from .backoff import RetryBudget, TenacityPredicate
     from .outage import OutageState
     from .series import RetrySeries
+
 
 PROBE_SHORTEST = 0.01
 """The shortest time between two probes, in seconds. It also applies to a backoff of zero, since a
@@ -38,12 +44,19 @@ class RetrySettings:
     """Checked arguments of a `Retry`."""
 
     policy: RetryPolicy
-    backoff: StrategyBackoff
-    """The policy's backoff, including its bounds."""
     budget: RetryBudget | None
     classify: Classifier | None
     gives_up_refused: bool
     """Whether a refused write fails its items instead of waiting for a repair."""
+    stop: TenacityPredicate | None = None
+    """Ends a series of tries, besides the policy."""
+    retry: TenacityPredicate | None = None
+    """Chooses the errors after which items are sent again, among those that may be."""
+
+    def throttled_wait(self, tries: int) -> float | None:
+        """Return the wait after `tries` throttled tries in a row; `None` for a wait of tenacity."""
+        backoff = self.policy.backoff
+        return backoff.bound(tries, THROTTLE_FACTOR) if isinstance(backoff, Backoff) else None
 
     def __repr__(self) -> str:
         return f"Retry(attempts={self.policy.attempts})"
@@ -122,8 +135,113 @@ class BatchRetry:
         """Return the wait in seconds after `tries` failed tries, the last with `error`."""
         return self.series.times.backoff(tries, error)
 
+    def is_last(self, error: BaseException, wait: float) -> bool:
+        """Return whether `stop` ends the series instead of a try after this wait."""
+        stop, series = self.settings.stop, self.series
+        if stop is None:
+            return False
+        seconds = series.times.since(self.now)
+        return bool(stop(CallState(series.tries, error, wait, seconds=seconds)))
+
     def probe_pause(
         self, tries: int, error: BaseException | None, longest: float = PROBE_LONGEST
     ) -> float:
         """Return the time between two probes, in seconds."""
         return max(PROBE_SHORTEST, min(longest, self.backoff(tries, error)))
+
+
+NO_BUDGET = Condition(DestinationState.UNAVAILABLE, "the retry budget is used up")
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The reason to hold a batch back, and the end of the wait."""
+
+    until: float
+    not_before: float = 0.0
+    signals: tuple[Signal, ...] = ()
+    is_for_probe: bool = False
+    """Whether it waits for another batch's probe, so that a try of its own would prove nothing."""
+    is_over: bool = False
+    """Whether the batch is sent at that time without another check."""
+
+
+async def wait_for_turn(retry: BatchRetry) -> bool:
+    """Wait until the series may send. Return whether time is up, that is, no further try fits
+    before the shutdown deadline.
+    """
+    series, state, delivery = retry.series, retry.state, retry.batch.delivery
+    if not series.times.has_tried:
+        if state.has_failed and not delivery.has_time(state.lasted):
+            return True
+        if state.is_free:
+            return False
+    if await _back_off(retry):
+        return True
+    began = retry.now
+    try:
+        return await _wait_while_held(retry)
+    finally:
+        series.times.excuse(retry.now - began)
+
+
+async def _back_off(retry: BatchRetry) -> bool:
+    """Wait until the series is due; return whether time is up."""
+    series, began = retry.series, retry.now
+    times = series.times
+    if times.due <= began:
+        return False
+    is_time_up = await retry.batch.pick(series.pending).back_off(
+        times.due, not_before=times.not_before, lasts=times.lasted
+    )
+    times.resumed(retry.now)
+    if not series.costs and not series.deadlocks:
+        times.excuse(retry.now - began)
+    return is_time_up
+
+
+async def _wait_while_held(retry: BatchRetry) -> bool:
+    series, batch = retry.series, retry.batch
+    pending = batch.pick(series.pending)
+    while True:
+        hold = _hold(retry)
+        batch.delivery.let_pass(others=hold is not None and retry.lets_others_pass)
+        if hold is None:
+            return False
+        lasts = max(series.times.lasted, retry.state.lasted)
+        is_time_up = await pending.back_off(
+            hold.until, *hold.signals, not_before=hold.not_before, lasts=lasts
+        )
+        if is_time_up or hold.is_over or (batch.stopping and not hold.is_for_probe):
+            return is_time_up
+
+
+def _hold(retry: BatchRetry) -> Hold | None:
+    """Return the reason to hold the batch now: a probe, a throttle, or an empty budget."""
+    state, batch, now = retry.state, retry.batch, retry.now
+    probe = state.probe
+    if state.is_down and not probe.take(batch):
+        if state.told is not None:
+            batch.delivery.reported(state, state.told)
+        return Hold(math.inf, signals=(probe.changed,), is_for_probe=True)
+    if state.is_down and probe.at > now:
+        return Hold(probe.at, probe.not_before, (probe.changed,))
+    throttled = state.throttles.until(batch.tenant)
+    if throttled > now:
+        return Hold(throttled, throttled)
+    budget = retry.settings.budget
+    if budget is None or not retry.series.costs or batch.stopping or budget.withdraw():
+        return None
+    return _out_of_budget(retry, now)
+
+
+def _out_of_budget(retry: BatchRetry, now: float) -> Hold:
+    """Start an outage: one batch probes after a pause, and the others wait for its success."""
+    state = retry.state
+    state.trouble(NO_BUDGET, now, told=NO_BUDGET)
+    retry.batch.delivery.reported(state, NO_BUDGET)
+    probes = state.outage(retry.batch, is_short=True)
+    pause = retry.probe_pause(state.failures, None)
+    if probes:
+        state.probe.schedule(now)
+    return Hold(now + pause, is_over=probes)

@@ -6,11 +6,10 @@ import logging
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from .._core import checks
-from .._core.classify import classified, first_answer
+from .._core.classify import by_error, classified, first_answer
 from .._core.clock import Signal
-from .._core.condition import Condition, DestinationState
 from .._core.decorator import WrappingSink
-from .._core.error_groups import by_error
+from .._core.delivery.host import Condition, DestinationState
 from .._core.errors import (
     CircuitOpenError,
     ErrorClass,
@@ -19,10 +18,9 @@ from .._core.errors import (
     TransactionLost,
 )
 from .._core.keywords import known_arguments
-from .._core.result import WriteResult
 from .._core.runtime.cuts import is_cut
 from .._core.send import send
-from .._core.sink import SinkDecorator
+from .._core.sink import SinkDecorator, WriteResult
 from .circuit import Circuit, CircuitRules, CircuitState, Ticket, Verdict
 from .series import stopped
 
@@ -31,7 +29,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.batch import Batch
-    from .._core.sink import Classifier, Sink
+    from .._core.classify import Classifier
+    from .._core.sink import Sink
 
 T = TypeVar("T")
 

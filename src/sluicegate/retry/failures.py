@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._core.condition import STATE_OF, Condition
+from .._core.delivery.host import STATE_OF, Condition
 from .._core.errors import CircuitOpenError, ErrorClass, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _back_off(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     not_before = now + retry.asked(failed.distinct)
     due = max(now + retry.backoff(series.deadlocks or series.tries, failed.first), not_before)
     series.times.schedule(due, not_before=not_before)
-    if series.times.is_too_late(due):
+    if series.times.is_too_late(due) or retry.is_last(failed.first, due - now):
         series.give_up(failed.errors, "exhausted")
 
 
@@ -192,7 +192,7 @@ def _throttled(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     if now >= end:
         series.give_up(failed.errors, "given_up")
         return
-    pause = retry.settings.backoff.throttled(series.throttles)
+    pause = retry.settings.throttled_wait(series.throttles)
     if pause is None:
         pause = retry.backoff(series.throttles, failed.first)
     until = min(now + max(pause, retry.asked(failed.distinct, THROTTLE_FLOOR)), end)

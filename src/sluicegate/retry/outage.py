@@ -9,18 +9,22 @@
 4. An empty retry budget counts as an outage too. Only a try that succeeds ends it; a failed try
    does not, even if the destination answered.
 5. A refusal of single items, named by the destination, is not an outage: only their batches wait.
+6. Every try gets a ticket when it begins. `accepted` is the highest ticket of a try in which the
+   destination accepted at least one item; `Search` compares it with the tickets of refused tries, to
+   distinguish a refused item from a destination that refuses everything.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from .._core.clock import Signal
 from .._core.order.keys import accepted
-from .evidence import Evidence
-from .probe import ProbeTurns
+from .search import ENOUGH
 
 if TYPE_CHECKING:
-    from .._core.condition import Condition
+    from .._core.delivery.host import Condition
 
 
 class Throttles:
@@ -131,3 +135,113 @@ class OutageState:
             return False
         self._refused.remove(batch)
         return not self._refused
+
+
+class ProbeTurns:
+    """The queue of batches that may probe the destination, and the time of the next probe."""
+
+    def __init__(self) -> None:
+        self.changed = Signal()
+        """Fires when the outage has ended or another batch may probe."""
+        self.at = 0.0
+        """The time at which the holder may send its probe."""
+        self.not_before = 0.0
+        """The end of the wait that the destination requested."""
+        self._holder: object | None = None
+        self._line: dict[object, None] = {}
+
+    @property
+    def has_others(self) -> bool:
+        """Whether further batches wait for the probe."""
+        return bool(self._line)
+
+    def take(self, batch: object) -> bool:
+        """Take the probe if it is free, or queue for it; return whether `batch` holds it now."""
+        if self._holder is None:
+            self._holder = batch
+        if self._holder is batch:
+            self._line.pop(batch, None)
+        else:
+            self._line.setdefault(batch)
+        return self._holder is batch
+
+    def schedule(self, at: float, *, not_before: float = 0.0) -> None:
+        """Let the holder send its probe at that time."""
+        self.at, self.not_before = at, not_before
+
+    def pass_on(self, batch: object) -> None:
+        """Hand the probe to the batch that has waited longest, if any; `batch` queues again."""
+        if self._holder is not batch or not self._line:
+            return
+        self._holder = next(iter(self._line))
+        del self._line[self._holder]
+        self._line[batch] = None
+        self.changed.fire()
+
+    def leave(self, batch: object) -> None:
+        """Remove a batch that has ended; if it held the probe, another batch may take it."""
+        self._line.pop(batch, None)
+        if self._holder is batch:
+            self._holder = None
+            self.changed.fire()
+
+    def end(self) -> None:
+        """Release every batch: the outage has ended."""
+        self._holder = None
+        self._line.clear()
+        self.changed.fire()
+
+
+FAULT_KNOWN = 600.0
+"""Seconds for which, after an item was proven at fault, further refusals are assumed to be the
+fault of items.
+"""
+MOST_NEEDED = 30
+
+
+class Evidence:
+    """Accepted tries, items proven at fault, and refusals that turned out not to be an item's
+    fault.
+    """
+
+    def __init__(self) -> None:
+        self.tickets = 0
+        """The ticket of the next try."""
+        self.accepted = -1
+        self._fault_at = self._lied_at = -math.inf
+        self._lies = 0
+
+    def begin(self) -> int:
+        """Begin a try; return its ticket."""
+        self.tickets += 1
+        return self.tickets - 1
+
+    def succeeded(self, ticket: int) -> None:
+        """Record that the try with this ticket succeeded, as a whole or in part."""
+        self.accepted = max(self.accepted, ticket)
+
+    def found_fault(self, now: float) -> None:
+        """Record that an item was proven to be at fault for a refusal."""
+        self._fault_at = now
+
+    def lied(self, now: float) -> None:
+        """Record that an item refused alone was accepted later, which makes refusals weaker evidence
+        for a while.
+        """
+        self._lies = self.lies(now) + 1
+        self._lied_at = now
+        self._fault_at = -math.inf
+
+    def lies(self, now: float) -> int:
+        """Return the number of recent such items; it restarts after `FAULT_KNOWN` seconds without
+        one.
+        """
+        return self._lies if now < self._lied_at + FAULT_KNOWN else 0
+
+    def enough(self, now: float) -> int:
+        """Return the number of refusals that prove an item's fault; see `Search`."""
+        return min(ENOUGH * (1 + self.lies(now)), MOST_NEEDED)
+
+    def knows_faults(self, now: float) -> bool:
+        """Return whether an item was recently proven at fault, with no lie since."""
+        return now < self._fault_at + FAULT_KNOWN

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import random
+import sys
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from .._core import checks
+from .._core.delivery.pacing import LONGEST_ASKED
 from .._core.keywords import known_arguments
-from .._core.patience import LONGEST_ASKED
-from .._core.retry_policy import RetryPolicy
+from .._core.retry_policy import Backoff, BackoffFunction, RetryPolicy
 from .._core.sink import RefusesRetry, SinkDecorator, dead_letters_in, walk
-from .backoff import Backoff, StrategyBackoff, WaitStrategy
+from .backoff import WaitBackoff
 from .batch_retry import RetrySettings
 from .retrying import RetrySink
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from .._core.sink import Classifier, Sink
-    from .budget import RetryBudget
+    from .._core.classify import Classifier
+    from .._core.sink import Sink
+    from .backoff import RetryBudget, TenacityPredicate, TenacityWait
 
 T = TypeVar("T")
 
 OnRefused = Literal["wait", "dead_letter"]
+ATTEMPTS = 5
 
 
 @known_arguments()
@@ -31,9 +33,14 @@ class Retry(SinkDecorator):
     each with its own attempts.
 
     Args:
-        attempts: tries per item in total; default 5.
+        attempts: tries per item in total; default 5, or no limit with `stop`.
         backoff: a `Backoff`, or any of tenacity's wait objects. Default: full jitter up to 0.1 s x
             2^n, at most 30 s.
+        stop: any of tenacity's stop objects, such as `stop_before_delay(60)`; asked before each
+            further try of a batch. Waits for a throttling or unreachable destination do not count.
+        retry: any of tenacity's retry predicates, such as `retry_if_exception_type(OSError)`: items
+            with another error are not sent again. It does not decide about unknown outcomes; see
+            `resend_unknown`.
         classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
             the exception; called before the sink's own.
         max_seconds: the longest duration of a series of tries, in seconds. A later try is not made,
@@ -51,7 +58,6 @@ class Retry(SinkDecorator):
             a permission, a missing table, a full disk). `"wait"` (default) treats it as an outage.
             `"dead_letter"` gives the items up at once.
         max_retry_after: the longest `Retry-After` that is followed, in seconds. Default 300.
-        rng: the source of randomness of the default backoff.
 
     During a backoff the batch's flush slot serves other batches. A throttled destination receives
     no batch (with tenants: none of the throttled tenant) for its `Retry-After`, or for at least 5 s
@@ -93,9 +99,11 @@ class Retry(SinkDecorator):
 
     def __init__(
         self,
-        attempts: int = 5,
+        attempts: int | None = None,
         *,
-        backoff: Backoff | WaitStrategy | None = None,
+        backoff: Backoff | TenacityWait | None = None,
+        stop: TenacityPredicate | None = None,
+        retry: TenacityPredicate | None = None,
         classify: Classifier | None = None,
         max_seconds: float | timedelta | None = None,
         budget: RetryBudget | None = None,
@@ -104,7 +112,6 @@ class Retry(SinkDecorator):
         unlisted_attempts: int = 3,
         on_refused: OnRefused = "wait",
         max_retry_after: float | timedelta = LONGEST_ASKED,
-        rng: random.Random | None = None,
     ) -> None:
         if budget is not None and not callable(getattr(budget, "withdraw", None)):
             raise checks.bad("budget", budget, "must be a RetryBudget(...)")
@@ -114,7 +121,13 @@ class Retry(SinkDecorator):
         rule = "must be a function from an exception to an ErrorClass or None"
         classify = checks.optional_function("classify", classify, rule)
         refused = checks.choice("on_refused", on_refused, ("wait", "dead_letter"))
-        strategy = StrategyBackoff(backoff or Backoff(rng=rng or random.Random()))
+        for name, given in (("stop", stop), ("retry", retry)):
+            rule = f"must be one of tenacity's {name} objects, or a function of a RetryCallState"
+            if isinstance(given, type):
+                raise checks.bad(name, given, rule)
+            checks.optional_function(name, given, rule)
+        if attempts is None:
+            attempts = ATTEMPTS if stop is None else sys.maxsize
         policy = RetryPolicy(
             attempts=checks.count("attempts", attempts),
             unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
@@ -128,10 +141,15 @@ class Retry(SinkDecorator):
             max_retry_after=checks.seconds(
                 "max_retry_after", max_retry_after, usual=checks.LONG_PERIOD
             ),
-            backoff=strategy,
+            backoff=_backoff_of(backoff),
         )
         self.settings = RetrySettings(
-            policy, strategy, budget, classify, gives_up_refused=refused == "dead_letter"
+            policy,
+            budget,
+            classify,
+            gives_up_refused=refused == "dead_letter",
+            stop=stop,
+            retry=retry,
         )
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
@@ -151,3 +169,9 @@ class Retry(SinkDecorator):
 
     def __repr__(self) -> str:
         return repr(self.settings)
+
+
+def _backoff_of(given: Backoff | TenacityWait | None) -> BackoffFunction:
+    if given is None:
+        return Backoff()
+    return given if isinstance(given, Backoff) else WaitBackoff(given)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from .._core.classify import classified, first_answer
+from .._core.classify import by_error, classified, first_answer
 from .._core.decorator import WrappingSink
-from .._core.error_groups import by_error
-from .._core.errors import ErrorClass, ResultMismatch, UnverifiableError, WithdrawnError
-from .._core.order.prefix import leaders
-from .._core.result import WriteResult
+from .._core.errors import (
+    ErrorClass,
+    ResultMismatch,
+    StoppedError,
+    UnknownOutcomeError,
+    UnverifiableError,
+    WithdrawnError,
+)
+from .._core.order.left_out import leaders
 from .._core.send import send
-from .batch_retry import BatchRetry
+from .._core.sink import WriteResult
+from .backoff import CallState
+from .batch_retry import BatchRetry, wait_for_turn
 from .failures import FailedTry, learn, narrow
-from .gate import wait_for_turn
 from .outage import OutageState
 from .series import RetrySeries
 
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.sink import Sink
-    from .batch_retry import RetrySettings
+from .batch_retry import RetrySettings
 
 T = TypeVar("T")
 _UNKNOWN = frozenset({ErrorClass.UNKNOWN})
@@ -65,7 +71,7 @@ class RetrySink(WrappingSink[T]):
         """Return the class from the retry's own classifier, else from the wrapped sink's. A breaker
         or dead-letter sink outside the retry sees the same classes.
         """
-        if self._is_given_up(error):
+        if self._is_given_up(error) or not self._may_retry(error):
             return ErrorClass.PERMANENT
         return first_answer(error, self._settings.classify, super().classify)
 
@@ -75,6 +81,15 @@ class RetrySink(WrappingSink[T]):
             self._settings.gives_up_refused
             and classified(error, self._settings.classify, super().classify) is ErrorClass.REFUSED
         )
+
+    def _may_retry(self, error: BaseException) -> bool:
+        """Return whether `retry` allows another try after this error; unknown outcomes and stops
+        have rules of their own.
+        """
+        retry = self._settings.retry
+        if retry is None or isinstance(error, (StoppedError, UnknownOutcomeError)):
+            return True
+        return bool(retry(CallState(1, error)))
 
     def _class_of(self, error: BaseException) -> ErrorClass:
         return classified(error, self.classify)

@@ -2,7 +2,7 @@
 
 1. Only failed items that may be retried stay in the series; attempts are counted per item.
 2. `RetryPolicy` decides which errors use up an attempt, and how many attempts there are.
-3. An item behind a failed one of its key (see `_core.order.prefix`) stays or leaves with it.
+3. An item behind a failed one of its key (see `_core.order.left_out`) stays or leaves with it.
 4. The last try before a shutdown's deadline ends the series: an item that could have been retried
    was not applied, and gets a `StoppedError`.
 5. A try that a shutdown moved forward uses up no attempt; otherwise an item's attempts would be
@@ -20,8 +20,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._core.causes import caused, distinct
-from .._core.error_groups import by_error
+from .._core.checks import in_seconds
+from .._core.classify import by_error, caused, distinct
 from .._core.errors import (
     ErrorClass,
     PermanentError,
@@ -31,17 +31,18 @@ from .._core.errors import (
     StoredRowDiffers,
     UnknownOutcomeError,
 )
+from .._core.logs import for_log
 from .._core.order.keys import accepted
-from .._core.told import for_log, text_of
+from .._core.text import text_of
 from .search import Search
-from .times import TryTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from .._core.delivery.tries import RetryEnd
-    from .._core.error_groups import ErrorGroup
+    from .._core.classify import ErrorGroup
+    from .._core.delivery.states import RetryEnd
     from .._core.retry_policy import RetryPolicy
+
 
 HALVED_FROM = 3
 """Number of deadlocks in a row from which the batch is halved."""
@@ -325,3 +326,54 @@ def stopped(error: BaseException, which: str = "the last try") -> StoppedError:
     what = f"given up because the batcher is stopping; {which} ended with"
     made = StoppedError(f"{what} {type(error).__name__}: {text_of(error)}")
     return caused(made, error, summary=f"{what} {for_log(error)}")
+
+
+class TryTimes:
+    """The times of one series, in the clock's monotonic seconds."""
+
+    def __init__(self, policy: RetryPolicy, now: float) -> None:
+        self.due = now
+        """The time at which the next try is due, apart from throttles and outages."""
+        self.not_before = now
+        """The end of the wait that the destination requested for this series."""
+        self.is_early = False
+        """Whether the next try is made before its time, because a shutdown has shortened the wait.
+        """
+        self.has_tried = False
+        self.lasted = 0.0
+        """Duration of the last try, in seconds."""
+        self._policy = policy
+        self._since = now
+        self._waited = 0.0
+
+    def tried(self, seconds: float) -> None:
+        """Record the end of a try."""
+        self.has_tried = True
+        self.lasted = seconds
+
+    def schedule(self, due: float, *, not_before: float) -> None:
+        """Set the time of the next try."""
+        self.due, self.not_before = due, not_before
+        self.is_early = False
+
+    def resumed(self, now: float) -> None:
+        """Record the end of the wait for the next try."""
+        self.is_early = now < self.due
+
+    def backoff(self, tries: int, error: BaseException | None = None) -> float:
+        """Return the wait in seconds after `tries` failed tries, the last with `error`."""
+        self._waited = self._policy.backoff(tries, error, self._waited)
+        return self._waited
+
+    def excuse(self, seconds: float) -> None:
+        """Exclude a wait for a throttled or unavailable destination from the time limit."""
+        self._since += seconds
+
+    def since(self, now: float) -> float:
+        """Return the seconds since the first try, without waits that do not count."""
+        return now - self._since
+
+    def is_too_late(self, when: float) -> bool:
+        """Return whether an attempt at that time would exceed the time limit."""
+        most = self._policy.max_seconds
+        return most is not None and when > self._since + in_seconds(most)

@@ -5,65 +5,82 @@ The sinks of a technology are the same objects as in its own package.
 
 from typing import TYPE_CHECKING
 
-from .._core.function_sink import FunctionSink
+from .._core.opening import Openable
 from .._core.public import later, publish_all
+from .._core.sink import Decorator, SinkFunction, SinkLike
+from .._core.stacking import FunctionSink
 from .memory import MemorySink
 
 if TYPE_CHECKING:
+    from .._core.transaction import (
+        Committed,
+        Counts,
+        Transaction,
+        TransactionalSink,
+        Unit,
+        check_transactional,
+    )
     from ..clickhouse import ClickHouseSink
     from ..files import FileSink
     from ..http import ElasticsearchSink, HttpSink
     from ..kafka import KafkaSink
+    from ..letters.letter import DeadLetterRecord
     from ..nats import NatsSink
     from ..objects import ObjectSink, ParquetSink
     from ..postgres import PostgresQueueSink, PostgresSink, PostgresStreamSink
     from ..redis import RedisSink
     from ..sql import SqlSink
     from ..udp import UdpSink
-    from .combinators import FanOut, Router
-    from .decorators import (
-        Combine,
-        DeadLetter,
-        DeadLetterRecord,
-        Isolate,
-        Rate,
-        RateLimit,
-        Split,
-        Timeout,
-    )
+    from .combine import Combine
+    from .dead_letter import DeadLetter
+    from .fan_out import FanOut
+    from .meter import Rate
+    from .rate_limit import RateLimit
+    from .router import Router
+    from .split import Isolate, Split
+    from .timeout import Timeout
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
+            "._core.transaction": [
+                "Committed",
+                "Counts",
+                "Transaction",
+                "TransactionalSink",
+                "Unit",
+                "check_transactional",
+            ],
             ".clickhouse": ["ClickHouseSink"],
             ".files": ["FileSink"],
             ".http": ["ElasticsearchSink", "HttpSink"],
             ".kafka": ["KafkaSink"],
+            ".letters.letter": ["DeadLetterRecord"],
             ".nats": ["NatsSink"],
             ".objects": ["ObjectSink", "ParquetSink"],
             ".postgres": ["PostgresQueueSink", "PostgresSink", "PostgresStreamSink"],
             ".redis": ["RedisSink"],
             ".sql": ["SqlSink"],
             ".udp": ["UdpSink"],
-            "combinators": ["FanOut", "Router"],
-            "decorators": [
-                "Combine",
-                "DeadLetter",
-                "DeadLetterRecord",
-                "Isolate",
-                "Rate",
-                "RateLimit",
-                "Split",
-                "Timeout",
-            ],
+            "combine": ["Combine"],
+            "dead_letter": ["DeadLetter"],
+            "fan_out": ["FanOut"],
+            "meter": ["Rate"],
+            "rate_limit": ["RateLimit"],
+            "router": ["Router"],
+            "split": ["Isolate", "Split"],
+            "timeout": ["Timeout"],
         },
     )
 
 __all__ = [
     "ClickHouseSink",
     "Combine",
+    "Committed",
+    "Counts",
     "DeadLetter",
     "DeadLetterRecord",
+    "Decorator",
     "ElasticsearchSink",
     "FanOut",
     "FileSink",
@@ -74,6 +91,7 @@ __all__ = [
     "MemorySink",
     "NatsSink",
     "ObjectSink",
+    "Openable",
     "ParquetSink",
     "PostgresQueueSink",
     "PostgresSink",
@@ -82,10 +100,16 @@ __all__ = [
     "RateLimit",
     "RedisSink",
     "Router",
+    "SinkFunction",
+    "SinkLike",
     "Split",
     "SqlSink",
     "Timeout",
+    "Transaction",
+    "TransactionalSink",
     "UdpSink",
+    "Unit",
+    "check_transactional",
 ]
 
 publish_all(__name__)

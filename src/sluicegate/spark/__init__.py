@@ -1,5 +1,7 @@
 """Writing Spark DataFrames and streams to sinks."""
 
+from importlib.util import find_spec
+
 from .._core.extras import missing
 from .._core.public import publish, publish_all
 from .pipeline import Pipeline, PipelineError, PipelineReport
@@ -23,16 +25,18 @@ __all__ = [
     "write_dataframe",
 ]
 
+_NEEDED = ("pyspark", "pyarrow", "numpy")
+
 try:
-    from .driver.keys import keyed
-    from .jars import connector_jars
+    from .java import connector_jars
+    from .keys import keyed
     from .registration import Registration, register
-    from .streaming import ForeachBatch, foreach_batch
-    from .write import write_dataframe
+    from .write import ForeachBatch, foreach_batch, write_dataframe
 except ModuleNotFoundError as error:
-    _module = (error.name or "").partition(".")[0]
-    if _module not in {"numpy", "pyarrow", "pyspark"}:
+    _found = (error.name or "").partition(".")[0]
+    if _found not in _NEEDED:
         raise
+    _module = next((name for name in _NEEDED if find_spec(name) is None), _found)
 
     def _stand_in(name: str) -> type:
         """Return a class that raises `MissingExtra` when it is called.

@@ -73,7 +73,7 @@ def context_of(session: SparkSession) -> SparkContext | None:
 
 
 @contextmanager
-def watched(session: SparkSession, show: bool | None) -> Iterator[RunningWrite | None]:
+def show_progress(session: SparkSession, show: bool | None) -> Iterator[RunningWrite | None]:
     """Show the progress of the write inside; yields `None` if no bar is shown."""
     context = None if show is False or (show is None and not _is_seen()) else context_of(session)
     if context is None:

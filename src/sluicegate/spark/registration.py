@@ -1,4 +1,4 @@
-"""A sink as a Spark format under a chosen name."""
+"""A sink as a Spark format under a chosen name; PySpark 3.5 has no data sources, but loads this."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyspark.sql.session import SparkSession
 
 from .._core import checks
 from .._core.errors import SluicegateError, SluicegateWarning
-from .._core.function_sink import as_sink
-from .options.sinks import WriteSettings
-from .task.lines import read_report
+from .._core.stacking import as_sink
+from .description import description
+from .options import WriteSettings
+from .task.results import read_report
 from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
-from .values.travel import description
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .._core.sink import SinkLike
     from .report import SparkWriteReport
-    from .task.lines import Line
+    from .task.results import Line
 
 _KEPT = 100
 """Number of writes whose reports are kept."""

@@ -1,15 +1,12 @@
-"""The exact counts of a write and of a stream, by task and in total, as values and as text."""
+"""The exact counts of a write, a stream and a pipeline, by task and in total, as values and text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._core.errors import SluicegateError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MOST_LINES = 20
 """Maximum number of units that a report prints."""
@@ -68,8 +65,6 @@ class SparkWriteReport:
     units: tuple[UnitReport, ...]
     dead_rows: tuple[DeadRow, ...] = field(default=())
     """The returned rows (`dead_letters="return"`), or the first of those that failed the write."""
-    settings: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
-    """The settings of the write as text; the sink as its `repr`."""
 
     @property
     def rows(self) -> int:
@@ -152,7 +147,7 @@ class SparkWriteReport:
         units = sorted(self.units, key=lambda unit: unit.partition)
         return [
             tuple(names),
-            *(tuple(_shown(getattr(unit, name)) for name in names) for unit in units),
+            *(tuple(_format(getattr(unit, name)) for name in names) for unit in units),
         ]
 
     def raise_for_dead_letters(self) -> None:
@@ -210,10 +205,7 @@ class StreamReport:
         """Combine the kept micro-batches into one report, with the first dead rows."""
         reports = [*self.batches.values()]
         dead = tuple(row for report in reports for row in report.dead_rows)
-        settings = reports[-1].settings if reports else {}
-        return SparkWriteReport(
-            tuple(unit for report in reports for unit in report.units), dead, settings
-        )
+        return SparkWriteReport(tuple(unit for report in reports for unit in report.units), dead)
 
     def __str__(self) -> str:
         return (
@@ -221,5 +213,52 @@ class StreamReport:
         )
 
 
-def _shown(value: object) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineReport:
+    """The exact counts of a run over all its writes: one, or one for each micro-batch of a stream."""
+
+    name: str
+    writes: int = 0
+    rows: int = 0
+    """Number of rows read."""
+    delivered: int = 0
+    """Number of rows that the run has put into the destination."""
+    duplicate: int = 0
+    """Number of rows that the destination already had, for example of a write that was skipped."""
+    dead_letters: int = 0
+    """Number of rows that failed for good, whether or not a dead-letter sink has them."""
+    failed: int = 0
+    """Number of rows that failed for good and that no dead-letter sink has."""
+    retries: int = 0
+    """Number of retries inside tasks."""
+    seconds: float = 0.0
+    """Sum of the durations of the longest task of each write, in seconds."""
+    last: SparkWriteReport | None = None
+    """The report of the last write."""
+
+    def after(self, report: SparkWriteReport) -> PipelineReport:
+        """Add the counts of one more write."""
+        return PipelineReport(
+            name=self.name,
+            writes=self.writes + 1,
+            rows=self.rows + report.rows,
+            delivered=self.delivered + report.delivered,
+            duplicate=self.duplicate + report.duplicate,
+            dead_letters=self.dead_letters + report.dead_letters,
+            failed=self.failed + report.failed,
+            retries=self.retries + report.retries,
+            seconds=self.seconds + report.seconds,
+            last=report,
+        )
+
+    def __str__(self) -> str:
+        there = f", {self.duplicate:,} duplicate" if self.duplicate else ""
+        counts = (
+            f"{self.rows:,} rows: {self.delivered:,} delivered{there}, {self.dead_letters:,} "
+            f"dead letters, {self.retries:,} retries"
+        )
+        return f"{self.name}: {counts}, in {self.writes:,} write{'s' if self.writes != 1 else ''}"
+
+
+def _format(value: object) -> str:
     return f"{value:.2f}" if isinstance(value, float) else format(value, ",")

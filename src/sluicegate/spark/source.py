@@ -22,14 +22,11 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from .._core.checks import bad
 from .._core.errors import SluicegateError
-from .driver.trial import try_out
-from .options.sinks import prepared
-from .options.table import WRITING, read_options
-from .task.dead_rows import DEAD_ROWS_MARGIN, DEAD_ROWS_SHOWN
-from .task.lines import read_report
+from .description import Traveller, description, load, try_out
+from .options import WriteSettings, prepare
 from .task.partition import Partition
-from .values.travel import Traveller, description, load
-from .values.types import check_types
+from .task.results import DEAD_ROWS_MARGIN, DEAD_ROWS_SHOWN, read_report
+from .values import check_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,16 +36,14 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.types import StructType
 
-    from .options.sinks import WriteSettings
     from .report import SparkWriteReport
-    from .task.lines import Line
+    from .task.results import Line
 else:
     DataSourceStreamArrowWriter = getattr(
         datasource, "DataSourceStreamArrowWriter", object
     )  # PySpark 4.0 has none
 
 logger = logging.getLogger("sluicegate.spark")
-
 QUERY, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
@@ -81,7 +76,7 @@ class Plan:
 
     def commit(self, what: str, messages: Iterable[CommitMessage | None]) -> None:
         """Log the report. Raises `DeadLettersError` for more dead letters than allowed."""
-        report = _merged(messages)
+        report = _add_up(messages)
         logger.info("%s: %s", what, report)
         if report.failed > self.settings.max_dead_letters:
             report.raise_for_dead_letters()
@@ -89,11 +84,11 @@ class Plan:
     def abort(self, what: str, messages: Iterable[CommitMessage | None]) -> None:
         """Log the rows that stay written."""
         logger.warning(
-            "%s was aborted; rows that its tasks had written stay: %s", what, _merged(messages)
+            "%s was aborted; rows that its tasks had written stay: %s", what, _add_up(messages)
         )
 
 
-def _merged(messages: Iterable[CommitMessage | None]) -> SparkWriteReport:
+def _add_up(messages: Iterable[CommitMessage | None]) -> SparkWriteReport:
     return read_report(
         line for message in messages if message is not None for line in message.lines
     )
@@ -207,7 +202,7 @@ class SluicegateSource(SinkSource):
 
     def plan(self, schema: StructType) -> Plan:
         """Plan a write to the sink that the options describe."""
-        recipe, chosen = prepared(self.options, schema.names)
+        recipe, chosen = prepare(self.options, schema.names)
         check_types(recipe.sink(), schema)
         return Plan(sink=description(recipe), settings=chosen)
 
@@ -219,6 +214,6 @@ class RegisteredSource(SinkSource):
 
     def plan(self, schema: StructType) -> Plan:
         """Plan a write to the given sink."""
-        found = read_options(self.options, WRITING, f"format({self.name()!r})")
+        settings = self.given.settings.with_options(self.options, f"format({self.name()!r})")
         check_types(load(self.given.sink), schema)
-        return replace(self.given, settings=self.given.settings.changed(found))
+        return replace(self.given, settings=settings)

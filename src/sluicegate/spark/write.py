@@ -1,30 +1,57 @@
-"""Write a DataFrame through a stack of sinks."""
+"""Write a DataFrame through a stack of sinks, or every micro-batch of a stream."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
 
 from .._core import checks
-from .._core.function_sink import as_sink
-from .driver.columns import check_names
-from .driver.content import Content
-from .driver.job import DeadRowLimits, WriteJob
-from .driver.keys import KeySettings
-from .levels.level import level
+from .._core.sink import check_single_store
+from .._core.stacking import as_sink
+from .content import Content
+from .description import description, try_out
+from .keys import (
+    KeySettings,
+    bucket_count,
+    check_names,
+    check_order,
+    describe_types,
+    rename_plainly,
+    with_bucket,
+)
+from .latest import check_replaced, latest_rows
+from .levels import Level, Ran, write_atomically, write_units
+from .progress_bar import show_progress
+from .report import StreamReport
+from .task.partition import Partition
+from .task.results import (
+    DEAD_ROWS_MARGIN,
+    DEAD_ROWS_SHOWN,
+    LINES,
+    read_content,
+    read_histories,
+    read_report,
+    read_stages,
+)
 from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
+from .values import check_types, session_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
-    from .._core.sink import SinkLike
-    from .driver.job import DeadLetters
-    from .levels.level import DeliveryLevel, WriteMode
+    from .._core.sink import Sink, SinkLike
+    from .levels import DeliveryLevel, WriteMode
     from .report import SparkWriteReport
     from .task.key_failure import OnKeyFailure
 
 UNIT_BUFFER_BYTES = 32 << 20
+DeadLetters = Literal["raise", "return"]
+_RETURNED = 1000
 
 
 def write_dataframe(
@@ -163,7 +190,7 @@ def write_dataframe(
             patience=checks.seconds("patience", patience, usual=checks.LONG_PERIOD),
         ),
         max_tasks=checks.optional_count("max_tasks", max_tasks),
-        level=level(
+        level=Level.of(
             sink, delivery=delivery, mode=mode, app_id=app_id, version=version, key=keys.columns
         ),
         dead_rows=DeadRowLimits.of(dead_letters, max_dead_letters, in_units=delivery == "bucket"),
@@ -171,3 +198,182 @@ def write_dataframe(
         unit_buffer_bytes=checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0),
     )
     return job.run(df, check=check, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRowLimits:
+    """Limits for rows that fail for good and that no dead-letter sink takes."""
+
+    keep: int
+    """Rows returned from a unit."""
+    stop_at: float
+    """Rows allowed in a unit; one more ends the unit."""
+    most: float
+    """Rows allowed in the whole write."""
+
+    @classmethod
+    def of(cls, dead_letters: DeadLetters, most: int | None, *, in_units: bool) -> DeadRowLimits:
+        """Check the arguments; `in_units` limits each unit separately. Raises `ConfigError`."""
+        raises = checks.choice("dead_letters", dead_letters, ("raise", "return")) == "raise"
+        if most is None:
+            most = 0 if raises else _RETURNED
+        checks.count("max_dead_letters", most, least=0)
+        if not raises:
+            return cls(keep=most, stop_at=math.inf, most=math.inf)
+        if in_units:
+            return cls(keep=DEAD_ROWS_SHOWN, stop_at=most, most=math.inf)
+        return cls(keep=DEAD_ROWS_SHOWN, stop_at=most + DEAD_ROWS_MARGIN, most=most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteJob:
+    """The checked settings of one write."""
+
+    sink: Sink[Any]
+    keys: KeySettings
+    cuts: Cuts
+    max_tasks: int | None
+    level: Level
+    dead_rows: DeadRowLimits
+    content: Content
+    unit_buffer_bytes: int
+
+    def run(self, df: DataFrame, *, check: bool, progress: bool | None) -> SparkWriteReport:
+        """Write every row of `df`; blocks. `check` opens the sink here first."""
+        units = self.level.units(
+            bucket_count(df, self.keys.buckets),
+            types=describe_types(df, self.keys.columns),
+            content_of=self.content.text,
+            buffer_bytes=self.unit_buffer_bytes,
+        )
+        epoch, zone = self.level.epoch(), session_zone(df)
+        schema = df.schema
+        self._check(self.sink, schema)
+        shipped = description(self.sink)
+        if check:
+            try_out(shipped, lambda opened: self._check(opened, schema))
+        content = self.content
+        if self.keys.latest_only:
+            df = latest_rows(
+                content.beside(df), self.keys.columns, self.keys.order_by, tie=content.hash_columns
+            )
+            content = replace(content, df=df)
+        rows = self._arrange(df, has_units=units is not None)
+
+        def run() -> Ran:
+            with show_progress(df.sparkSession, progress) as write:
+                partition = Partition(
+                    shipped,
+                    self.cuts,
+                    uuid4().hex,
+                    keep=self.dead_rows.keep,
+                    stop_at=self.dead_rows.stop_at,
+                    units=epoch or units,
+                    done=None if write is None else write.done,
+                    zone=zone,
+                    names=rows.columns,
+                )
+                lines = rename_plainly(rows).mapInArrow(partition, LINES).collect()
+            report = read_report(lines)
+            if report.failed > self.dead_rows.most:
+                report.raise_for_dead_letters()
+            return Ran(report, read_stages(lines), read_content(lines), read_histories(lines))
+
+        if epoch is None:
+            return write_units(run)
+        return write_atomically(self.sink, epoch, content, run)
+
+    def _check(self, sink: Sink[Any], schema: StructType) -> None:
+        """Raise `ConfigError` if `sink`, open or not, cannot write the columns."""
+        check_types(sink, schema)
+        check_order(sink, self.keys.columns)
+        if self.keys.on_key_failure == "park":
+            check_single_store(sink)
+        if self.keys.latest_only:
+            check_replaced(sink, self.keys.columns)
+
+    def _arrange(self, df: DataFrame, *, has_units: bool) -> DataFrame:
+        rows = self.keys.arrange(df)
+        rows = self.content.beside(with_bucket(rows) if has_units else rows)
+        return rows if self.max_tasks is None else rows.coalesce(self.max_tasks)
+
+
+def foreach_batch(
+    sink: SinkLike[Any],
+    *,
+    on_report: Callable[[SparkWriteReport], object] | None = None,
+    app_id: str | None = None,
+    **options: Any,
+) -> ForeachBatch:
+    """Make the function for `df.writeStream.foreachBatch(...)`: `write_dataframe` per micro-batch.
+
+    Args:
+        sink: as in `write_dataframe`.
+        on_report: called with each report.
+        app_id: the name under which micro-batches are committed; default: the id of the query,
+            which its checkpoint keeps across restarts. Each checkpoint needs its own name: a query
+            with a new or copied checkpoint counts from the position of that checkpoint, so under an
+            old name its batches would have names that are already committed
+            (`NonDeterministicReplay`). Writers to several tables in one micro-batch share the name.
+            Required on Spark Connect, which does not provide the id.
+        options: arguments of `write_dataframe`; `version` is the number of the micro-batch. With
+            `check`, the sink is opened on the driver for the first micro-batch only.
+
+    Spark runs a micro-batch again if its end was not recorded: it is then written again at
+    `"at_least_once"`, and skipped if committed at the other levels. The result keeps the reports as
+    `report`, a `StreamReport`; on Spark Connect the server's copy keeps them. Raises `ConfigError`
+    for `version`, and the errors of `write_dataframe`, which end the query.
+    """
+    if "version" in options:
+        raise checks.bad(
+            "version", options["version"], "cannot be set: it is the number of the micro-batch"
+        )
+    return ForeachBatch(sink, on_report, app_id, options)
+
+
+class ForeachBatch:
+    """The result of `foreach_batch`; Spark calls it with each micro-batch."""
+
+    def __init__(
+        self,
+        sink: SinkLike[Any],
+        on_report: Callable[[SparkWriteReport], object] | None,
+        app_id: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        self._sink = sink
+        self._on_report = on_report
+        self._app_id = app_id
+        self._options = options
+        self._is_named = (
+            options.get("key") is not None
+            or options.get("delivery", "at_least_once") != "at_least_once"
+        )
+        self.report = StreamReport()
+        """The reports of the micro-batches so far."""
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch."""
+        name: dict[str, Any] = (
+            {"app_id": self._app_id or _query_id(df), "version": batch_id} if self._is_named else {}
+        )
+        report = write_dataframe(df, self._sink, **name, **self._options)
+        self._options["check"] = False
+        self.report.add(batch_id, report)
+        if self._on_report is not None:
+            self._on_report(report)
+
+
+def _query_id(df: DataFrame) -> str:
+    """Return the id of the micro-batch's query."""
+    try:
+        found = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    except Exception:  # Spark Connect has no context, and its error differs between versions
+        found = None
+    if not found:
+        raise checks.bad(
+            "app_id",
+            None,
+            "is needed here: the query's id is not available (it never is on Spark Connect)",
+        )
+    return str(found)

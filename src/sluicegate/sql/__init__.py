@@ -7,9 +7,9 @@ from .errors import classify_sql
 from .sink import SqlSink
 
 if TYPE_CHECKING:
-    from .sqlite import SQLiteEffects
+    from .effects import SQLiteEffects
 else:
-    __getattr__, __dir__ = later(__name__, {"sqlite": ["SQLiteEffects"]})
+    __getattr__, __dir__ = later(__name__, {"effects": ["SQLiteEffects"]})
 
 __all__ = ["SQLiteEffects", "SqlSink", "classify_sql"]
 

@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import KeyStopped, PermanentError, TooLargeError, UnverifiableError
-from .._core.values.key_conflicts import NULL_KEY
-from .rows import SqlAnswer, all_values, are_below, parted
+from .._core.values.rows import NULL_KEY
+from .rows import SqlAnswer, all_values, are_below, divide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,6 @@ class SqlBatch:
         self.answer = SqlAnswer()
         self._stopped: dict[object, int] = {}
         """The index of the first refused row of each key."""
-        self._given, self._values = rows, all_values(rows)
         self.rows = self._fitting(rows)
 
     @property
@@ -45,12 +44,6 @@ class SqlBatch:
             return False
         is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self.rows)
         return is_plain and 0 < len(self.rows) <= plan.most_rows and self._largest is None
-
-    def alone(self) -> tuple[str, tuple[Any, ...]]:
-        """The statement for all rows, with its parameters."""
-        (rows,) = self.latest
-        values = self._values if rows is self._given else all_values(rows)
-        return self._plan.insert(len(rows)), values
 
     def refuse(self, row: SqlRow, error: BaseException) -> None:
         """Fail a row, and later rows of its key."""
@@ -70,7 +63,7 @@ class SqlBatch:
     def _fitting(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """The rows that can be written; the others are refused."""
         most, version = self._plan.limits.size, self._plan.version_place
-        if most is not None and are_below(self._values, most // 2):
+        if most is not None and are_below(all_values(rows), most // 2):
             most = None
         self._largest = most
         key = self._plan.key_places if self._plan.target.mode != "error" else ()
@@ -96,14 +89,14 @@ class SqlBatch:
         """
         plan = self._plan
         most = plan.limits.parameters // (len(plan.quoted) + more) if more else plan.most_rows
-        return parted(rows, max(1, most), self._largest)
+        return divide(rows, max(1, most), self._largest)
 
     @cached_property
     def latest(self) -> list[Sequence[SqlRow]]:
         """The rows that are written if none is at fault, in the order in which they are: those that
         take effect, in as few groups as the database allows.
         """
-        return [self._arranged(rows) for rows in self._groups()]
+        return [self._arrange(rows) for rows in self._groups()]
 
     def _groups(self) -> list[Sequence[SqlRow]]:
         plan, rows = self._plan, self.rows
@@ -134,7 +127,7 @@ class SqlBatch:
                 latest[key] = row
         return [*latest.values()]
 
-    def _arranged(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
+    def _arrange(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """The rows in the order of their key, if they can be sorted here."""
         plan = self._plan
         if plan.keeps_arrival or not plan.key or len(rows) < 2:
@@ -142,7 +135,7 @@ class SqlBatch:
         columns: list[Sequence[Any]] = []
         for place in plan.key_places:
             order = plan.orders.get(place)
-            values = None if order is None else order.sorted_by([row.values[place] for row in rows])
+            values = None if order is None else order.sort_keys([row.values[place] for row in rows])
             if values is None:
                 return rows
             columns.append(values)

@@ -3,19 +3,17 @@
 1. The table is read with SQLAlchemy's reflection, when opening and again before a row is blamed.
 2. A column that requires a value and gets none would make every row fail, so it is an error when
    opening.
-3. The statement for each number of rows is built once, and the last `MOST_STATEMENTS` are kept.
+3. The statement for each number of rows is built once; at most `MOST_STATEMENTS` are kept.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .._core.checks import bad
 from .dialects import TEMPORARY, placeholder_of
-from .order import SqlOrder, order_of
-from .returned import SqlReturned
+from .rows import SqlOrder, SqlReturned, order_of
 from .values import checked_json, sql_rule_of
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
     from sqlalchemy.types import TypeEngine
 
-    from .._core.values.row_target import RowTarget
+    from .._core.values.rows import RowTarget
     from .dialects import SqlDialect, SqlLimits
     from .values import Processor, SqlValueRule
 
@@ -50,7 +48,7 @@ class SqlPlan:
     """Whether rows are written in the order of the batch: a conflict is an error, there is one
     writer at a time, or a column that is not written is numbered by the database.
     """
-    told: Sequence[tuple[Any, ...]]
+    description: Sequence[tuple[Any, ...]]
     """The columns as the database describes them."""
     doubt: str | None
     """The reason why the session would silently change values."""
@@ -60,7 +58,7 @@ class SqlPlan:
     placeholder: Callable[[int], str]
     clause: str
     returned: SqlReturned
-    _statements: OrderedDict[int, str] = field(default_factory=OrderedDict[int, str])
+    _statements: dict[int, str] = field(default_factory=dict[int, str])
 
     @property
     def most_rows(self) -> int:
@@ -94,14 +92,12 @@ class SqlPlan:
         """The statement for this number of rows."""
         found = self._statements.get(count)
         if found is None:
-            found = self._statements[count] = self._made(count)
-            if len(self._statements) > MOST_STATEMENTS:
-                self._statements.popitem(last=False)
-        else:
-            self._statements.move_to_end(count)
+            if len(self._statements) >= MOST_STATEMENTS:
+                self._statements.clear()
+            found = self._statements[count] = self._build(count)
         return found
 
-    def _made(self, count: int) -> str:
+    def _build(self, count: int) -> str:
         rows = _parameters(self.placeholder, len(self.quoted), count)
         back = f" RETURNING {self.returned.selected}" if self.returned.names else ""
         return (
@@ -163,9 +159,9 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
     """Read the table. Raises `ConfigError` if the rows do not fit it, and the client's errors."""
     from sqlalchemy import JSON
 
-    told = dialect.told(con, target.table, target.schema)
+    description = dialect.describe(con, target.table, target.schema)
     dialect.check_session(con, target.table, target.schema)
-    table, unique = _reflected(con, target, dialect)
+    table, unique = _reflect(con, target, dialect)
     known = [column.name for column in table.columns]
     for argument, given in (("columns", target.columns), ("returning", target.returning)):
         for each in given:
@@ -195,17 +191,17 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
         rules=_rules(con, dialect, target, types),
         orders=_orders(con, dialect, target, types),
         keeps_arrival=_keeps_arrival(table, target, dialect),
-        told=told,
+        description=description,
         doubt=dialect.doubt(con),
         table=name,
         quoted=quoted,
         placeholder=placeholder_of(con.dialect.paramstyle),
         clause=_clause(target, dialect, name, names, key),
-        returned=_returned(con, target, key, types),
+        returned=_returned_columns(con, target, key, types),
     )
 
 
-def _reflected(
+def _reflect(
     con: Connection, target: RowTarget, dialect: SqlDialect
 ) -> tuple[Table, list[tuple[str, ...]]]:
     """The table and its unique keys, the primary key first."""
@@ -256,7 +252,7 @@ def _key_of(target: RowTarget, unique: Sequence[tuple[str, ...]]) -> tuple[str, 
     within = [key for key in unique if {*key} <= {*target.columns}]
     if target.conflict is None:
         if target.mode == "update" and not within:
-            rule = f"has no unique key within the columns; it has {_told(unique)}"
+            rule = f"has no unique key within the columns; it has {_listed_keys(unique)}"
             raise bad("table", target.table, rule)
         return within[0] if within else None
     for key in unique:
@@ -265,11 +261,11 @@ def _key_of(target: RowTarget, unique: Sequence[tuple[str, ...]]) -> tuple[str, 
     raise bad(
         "conflict_columns",
         target.conflict,
-        f"are not a unique key of {target.table!r}; it has {_told(unique)}",
+        f"are not a unique key of {target.table!r}; it has {_listed_keys(unique)}",
     )
 
 
-def _told(unique: Sequence[tuple[str, ...]]) -> str:
+def _listed_keys(unique: Sequence[tuple[str, ...]]) -> str:
     return "; ".join(f"({', '.join(key)})" for key in unique) or "none"
 
 
@@ -345,7 +341,7 @@ def _keeps_arrival(table: Table, target: RowTarget, dialect: SqlDialect) -> bool
     )
 
 
-def _returned(
+def _returned_columns(
     con: Connection,
     target: RowTarget,
     key: tuple[str, ...] | None,

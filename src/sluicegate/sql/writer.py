@@ -8,14 +8,19 @@
    key, and compared with the stored row: see `KeyConflicts`.
 4. If the COMMIT itself is refused, for example by a deferred constraint, each row has its own
    transaction.
+
+Stored rows that have the keys of the rows of a write, compared by the database's own types.
+
+The rows are inserted into a temporary table with the types of the table's columns, and joined with
+the table by its key. So a value is rounded, padded or converted as in the table, and keys are equal
+if the database takes them for equal.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._core.causes import caused
-from .._core.classify import classified
+from .._core.classify import caused, classified
 from .._core.errors import (
     ErrorClass,
     PermanentError,
@@ -25,19 +30,33 @@ from .._core.errors import (
     UnverifiableError,
 )
 from .._core.outcome import Outcome
-from .._core.values.key_conflicts import NULL_KEY, KeyConflicts
+from .._core.values.rows import NULL_KEY, KeyConflicts
 from .errors import classify_sql, for_connecting, is_lost, is_timeout, is_twice
 from .rows import all_values
-from .stored import StoredRow, stored_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Connection
 
     from .batch import SqlBatch
     from .plan import SqlPlan
     from .rows import SqlRow
+
+
+# -- stored rows -----------------------------------------------------------------------------------
+
+
+class StoredRow(NamedTuple):
+    """The stored row of a key."""
+
+    key: tuple[Any, ...]
+    """As the database returns it."""
+    is_same: bool
+    """Whether the written columns have the same values."""
+    details: dict[str, Any]
+    """The columns to return."""
+
 
 _NO_ROW = StoredRow((), is_same=False, details={})
 
@@ -99,7 +118,7 @@ class SqlWriter:
         except Exception as error:
             _roll_back(con)
             if is_lost(error):
-                raise _lost(error) from error
+                raise _outage(error) from error
             raise
         self._commit(con)
 
@@ -150,9 +169,9 @@ class SqlWriter:
             if not is_lost(error):
                 self._batch.answer.errors[row.index] = error
             elif in_doubt and row is rows[0]:
-                self._batch.answer.errors[row.index] = caused(_lost_with_commit(error), error)
+                self._batch.answer.errors[row.index] = caused(_unknown_commit(error), error)
             else:
-                self._batch.answer.errors[row.index] = caused(_lost(error), error)
+                self._batch.answer.errors[row.index] = caused(_outage(error), error)
             self._batch.answer.details.pop(row.index, None)
 
     def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
@@ -162,7 +181,7 @@ class SqlWriter:
         plan = self._plan
         result = con.exec_driver_sql(plan.insert(len(rows)), all_values(rows))
         if plan.returned.names:
-            details = plan.returned.matched(con, rows, result)
+            details = plan.returned.match(con, rows, result)
             if details is None:
                 raise BlamedRow
             self._batch.answer.details.update(details)
@@ -192,7 +211,7 @@ class SqlWriter:
         if row.is_maybe and is_twice(error):
             self._verify_refused(con, row, error)
             return
-        made = PermanentError(f"the database refuses the row ({_told(error)})")
+        made = PermanentError(f"the database refuses the row ({_text(error)})")
         summary = f"the database refuses the row ({type(error).__name__})"  # without its values
         self._batch.refuse(row, caused(made, error, summary=summary))
 
@@ -270,7 +289,7 @@ class SqlWriter:
         except Exception as error:
             if is_lost(error):
                 con.invalidate()  # without a response it may still be in the transaction
-                raise _lost_with_commit(error) from error
+                raise _unknown_commit(error) from error
             _roll_back(con)
             self._raise(error)
 
@@ -279,7 +298,7 @@ class SqlWriter:
         if _is_by_rows(error):
             raise BlamedRow from error
         if is_lost(error):
-            raise _lost(error) from error
+            raise _outage(error) from error
         raise error
 
 
@@ -290,7 +309,7 @@ def _is_by_rows(error: Exception) -> bool:
     return not is_lost(error) and classified(error, classify_sql) is ErrorClass.PERMANENT
 
 
-def _lost(error: Exception) -> TransientError:
+def _outage(error: Exception) -> TransientError:
     """An outage that one row may cause; a timeout is transient, since the server is available."""
     text = f"the connection was lost before anything was stored: {error}"
     if is_timeout(error):
@@ -298,7 +317,7 @@ def _lost(error: Exception) -> TransientError:
     return UnavailableError(text, perhaps_of_item=True)
 
 
-def _lost_with_commit(error: Exception) -> UnknownOutcomeError:
+def _unknown_commit(error: Exception) -> UnknownOutcomeError:
     return UnknownOutcomeError(f"the connection was lost during the COMMIT: {error}")
 
 
@@ -309,6 +328,62 @@ def _roll_back(con: Connection) -> None:
         con.invalidate()
 
 
-def _told(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     original = getattr(error, "orig", None)
     return str(error if original is None else original)
+
+
+def stored_rows(
+    con: Connection, plan: SqlPlan, batch: SqlBatch, rows: Sequence[SqlRow]
+) -> dict[int, StoredRow]:
+    """The stored row of each row's key, by the row's index; in an open transaction.
+
+    Raises `UnverifiableError` if the database does not allow a temporary table.
+    """
+    try:
+        con.exec_driver_sql(plan.dialect.drop_temporary)
+        con.exec_driver_sql(plan.compared_table)
+    except Exception as error:
+        kind = classified(error, classify_sql)
+        if is_lost(error) or kind not in {ErrorClass.PERMANENT, ErrorClass.REFUSED}:
+            raise
+        raise UnverifiableError(
+            f"an earlier attempt may have stored rows in {plan.table}, and they cannot be compared: "
+            f"the database allows no temporary table ({type(error).__name__}); grant the right to "
+            "create one"
+        ) from error
+    for part in batch.parts(rows, more=1):
+        _insert(con, plan, part)
+    width = len(plan.quoted)
+    found = plan.returned.by_key(con, con.exec_driver_sql(plan.compare), width=1 + 2 * width)
+    con.exec_driver_sql(plan.dialect.drop_temporary)
+    return dict(_compare(plan, width, found))
+
+
+def _compare(
+    plan: SqlPlan, width: int, found: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+) -> Iterator[tuple[int, StoredRow]]:
+    for values, details in found:
+        given, stored = values[1 : 1 + width], values[1 + width :]
+        is_same = all(map(_are_equal, given, stored))
+        yield values[0], StoredRow(tuple(stored[at] for at in plan.key_places), is_same, details)
+
+
+def _are_equal(given: object, stored: object) -> bool:
+    """Whether two values that the driver has read are the same; NaN is the same as NaN."""
+    return bool(given == stored) or repr(given) == repr(stored)
+
+
+def _insert(con: Connection, plan: SqlPlan, rows: Sequence[SqlRow]) -> None:
+    """Insert rows to compare; leave out those whose values the database refuses."""
+    con.exec_driver_sql("SAVEPOINT sluicegate_compared")
+    values = tuple([value for row in rows for value in (row.index, *row.values)])
+    try:
+        con.exec_driver_sql(plan.insert_compared(len(rows)), values)
+    except Exception as error:
+        if is_lost(error) or classified(error, classify_sql) is not ErrorClass.PERMANENT:
+            raise
+        con.exec_driver_sql("ROLLBACK TO SAVEPOINT sluicegate_compared")
+        half = len(rows) // 2
+        for part in (rows[:half], rows[half:]) if half else ():
+            _insert(con, plan, part)

@@ -3,24 +3,19 @@
 from typing import TYPE_CHECKING
 
 from .._core.public import later, publish, publish_all
-from .consumer_metrics import PrometheusConsumerObserver
-from .observed import Metrics, Observed
-from .prometheus import PrometheusObserver
+from .observers import Observed
+from .prometheus import Metrics, PrometheusConsumerObserver, PrometheusObserver, alert_rules
 from .tracing import Tracing, traced
 
 if TYPE_CHECKING:
-    from .consumer_otel import OpenTelemetryConsumerObserver
     from .consumer_tracing import ConsumerTracing
-    from .otel_metrics import OpenTelemetryObserver
-    from .rules import alert_rules
+    from .otel import OpenTelemetryConsumerObserver, OpenTelemetryObserver
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "consumer_otel": ["OpenTelemetryConsumerObserver"],
             "consumer_tracing": ["ConsumerTracing"],
-            "otel_metrics": ["OpenTelemetryObserver"],
-            "rules": ["alert_rules"],
+            "otel": ["OpenTelemetryConsumerObserver", "OpenTelemetryObserver"],
         },
     )
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
-from .._core.consumer_observer import ConsumerObserver
+from .._core.logs import for_log
+from .._core.observer import ConsumerObserver
 from .._core.public import publish
-from .._core.told import for_log
 from .tracing import LINKS_PER_SPAN, otel_trace_api
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
-    from .._core.consumer_observer import HandlerEnd, HandlerOutcome, HandlerWatch
+    from .._core.observer import HandlerEnd, HandlerOutcome, HandlerWatch
 
 _FAILED: frozenset[HandlerOutcome] = frozenset(
     {"nak", "dead_letter", "terminate", "mixed", "invalid", "error"}
@@ -84,10 +84,14 @@ class ConsumerTracing(ConsumerObserver):
         tracer = trace.get_tracer("sluicegate", tracer_provider=self._provider)
         maker = BatchSpans if is_batch else MessageSpans
         return maker(
-            tracer, self._context, self._fixed(name), self._max_links, as_child=self._as_child
+            tracer,
+            self._context,
+            self._fixed_attributes(name),
+            self._max_links,
+            as_child=self._as_child,
         )
 
-    def _fixed(self, name: str) -> dict[str, Any]:
+    def _fixed_attributes(self, name: str) -> dict[str, Any]:
         """Return the attributes of all spans."""
         fixed = {
             "messaging.system": self._system,

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from .._core import checks
 from .._core.decorator import WrappingSink
 from .._core.extras import need
-from .._core.result import WriteResult
-from .._core.say import say
+from .._core.logs import for_log, log_safely
+from .._core.observer import ITEM_TRACES
 from .._core.send import send
-from .._core.told import for_log
-from .._core.tracing import ITEM_TRACES
+from .._core.sink import WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -131,7 +130,7 @@ class _TracingSink(WrappingSink[T]):
                 self._link_further(distinct)
                 errors = await send(self.inner, plain)
                 if errors:
-                    _failed(span, errors, len(batch))
+                    _mark_failed(span, errors, len(batch))
         finally:
             ITEM_TRACES.reset(token)
         return WriteResult.failed(batch, errors) if errors else None
@@ -170,7 +169,7 @@ class _TracingSink(WrappingSink[T]):
                     "Tracing(context_of=...) raised %s; the span has no link to that "
                     "item, and its further errors are not logged"
                 )
-                say(logger, logging.ERROR, message, for_log(error), error=error)
+                log_safely(logger, logging.ERROR, message, for_log(error), error=error)
             return None
 
     def _span(
@@ -229,7 +228,7 @@ def _traces(batch: Batch[Any], contexts: Mapping[int, SpanContext]) -> dict[int,
     }
 
 
-def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
+def _mark_failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
     trace = otel_trace_api()
     first = next(iter(errors.values()))
     span.set_attribute("batch.failed", len(errors))

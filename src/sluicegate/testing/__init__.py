@@ -4,19 +4,13 @@ from typing import TYPE_CHECKING
 
 from .._core.clock import LoopClock
 from .._core.public import later, publish_all
-from .clock.clock import FakeClock
-from .clock.moment import WouldHang
-from .harness.calls import HandlerCall
-from .harness.harness import ConsumerHarness
-from .harness.mock_context import MockContext
-from .harness.ran import HarnessRun
-from .load.destination import Destination, LoadedSink
-from .load.samples import Sample
-from .load.simulation import Scenario, Simulated, simulate
+from .clock import FakeClock
+from .harness import ConsumerHarness, HandlerCall, HarnessRun
+from .load import Destination, LoadedSink, Sample, Scenario, Simulated, simulate
+from .mock_context import MockContext
 from .scripted import (
     BlockingSink,
     Call,
-    DedupSink,
     FakeSink,
     FlakySink,
     ScriptedSink,
@@ -31,6 +25,7 @@ from .scripted import (
     slow,
 )
 from .servers.require import EmbeddedUnavailable, skip_or_fail
+from .virtual_loop import WouldHang
 
 if TYPE_CHECKING:
     from ..http.elasticsearch.server import EmbeddedOpenSearch, embedded_opensearch
@@ -52,7 +47,6 @@ __all__ = [
     "BlockingSink",
     "Call",
     "ConsumerHarness",
-    "DedupSink",
     "Destination",
     "EmbeddedKafka",
     "EmbeddedNats",

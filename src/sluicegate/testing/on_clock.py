@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .clock.clock import FakeClock
+from .clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator

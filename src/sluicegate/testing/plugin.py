@@ -17,7 +17,7 @@ import pytest
 
 from .._core.clock import LoopClock
 from . import on_clock
-from .clock.clock import FakeClock
+from .clock import FakeClock
 from .servers.require import there_or_skip
 
 if TYPE_CHECKING:

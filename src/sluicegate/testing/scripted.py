@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import TransientError
-from .._core.result import WriteResult
+from .._core.sink import WriteResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -232,22 +232,3 @@ class BlockingSink(ScriptedSink[T]):
     def release(self) -> None:
         """Let all writes continue, waiting and future ones."""
         self._gate.set()
-
-
-class DedupSink(ScriptedSink[T]):
-    """A destination that deduplicates by `write_key`: the same write twice takes effect once."""
-
-    def __init__(self, steps: Iterable[Step[T]] = ()) -> None:
-        self.seen: set[str] = set()
-        super().__init__(steps)
-
-    async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Perform the next step; a known write applies nothing."""
-        before = len(self.applied)
-        try:
-            return await super().write(batch)
-        finally:
-            if len(self.applied) > before:
-                if batch.write_key in self.seen:
-                    del self.applied[before:]
-                self.seen.add(batch.write_key)

@@ -1,9 +1,9 @@
-"""The socket of an open sink: connected to one address, and to another one after a failure.
+"""The endpoint of an open sink: connected to one address, and to another one after a failure.
 
 1. A datagram is sent once the kernel has accepted it. If the send buffer is full, the sink waits.
 2. If nothing listens at the port, the host may report it with ICMP. The kernel returns that error
-   for some earlier datagram at the next call, and does not send the new one. So the next datagram
-   is sent over a new socket, to each current address of the name in turn, and the sink waits up to
+   for some earlier datagram, at the next one, which it does not send. So the next datagram is sent
+   by a new endpoint, to each current address of the name in turn, and the sink waits up to
    `PROBE_SECONDS` for its refusal. Only such a datagram is known to be refused.
 3. A name with several addresses (`localhost`: `::1` and `127.0.0.1`) starts in the same way, since
    a socket can be "connected" to any of them whether or not something listens there.
@@ -18,18 +18,17 @@ import asyncio
 import errno
 import logging
 import math
-import os
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from .._core.causes import caused
+from .._core.classify import caused
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import RefusedError, UnavailableError
-from .._core.say import say
+from .._core.logs import log_safely
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from .._core.errors import SinkError
 
@@ -52,18 +51,18 @@ _REPAIRS = {
 
 
 class UdpChannel:
-    """One socket at a time. Used in one event loop, by one write at a time."""
+    """One endpoint at a time. Used in one event loop, by one write at a time."""
 
     def __init__(self, host: str, port: int, *, timeout: float) -> None:
         self._host = host
         self._port = port
         self._timeout = timeout
-        self._socket: socket.socket | None = None
+        self._endpoint: UdpEndpoint | None = None
         self._address: Any = None
-        """The address of the socket."""
-        self._looks_at = 0.0
+        """The address of the endpoint."""
+        self._look_at = 0.0
         """The time of the next lookup."""
-        self._tells_at = -math.inf
+        self._log_at = -math.inf
         """The time from which a loss is logged again."""
 
     @property
@@ -77,77 +76,75 @@ class UdpChannel:
         addresses = await self._addresses()
         if len(addresses) == 1:
             try:
-                self._use(_connected(addresses[0]), addresses[0])
+                self._endpoint = await connect(addresses[0])
             except OSError as error:
                 raise self._error(error) from error
+            self._address = addresses[0][4]
 
     def close(self) -> None:
-        """Close the socket. Datagrams that the kernel has accepted are still sent."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        """Close the endpoint. Datagrams that the kernel has accepted are still sent."""
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.close()
 
     async def send(self, data: bytes) -> None:
         """Send one datagram; suspends while the send buffer is full. Raises a `SinkError` if it was
         not sent, or is known to be refused.
         """
-        if self._socket is not None and LOOP_CLOCK.now() >= self._looks_at:
+        if self._endpoint is not None and LOOP_CLOCK.now() >= self._look_at:
             await self._leave_old_address()
-        if self._socket is not None:
+        if self._endpoint is not None:
             try:
-                await push(self._socket, data, self._timeout)
+                await self._endpoint.send(data, self._timeout)
             except OSError as error:  # possibly about an earlier datagram
                 self.close()
-                self._tell(error)
+                self._log_loss(error)
             except BaseException:
                 self.close()
                 raise
             else:
                 return
-        await self._send_anew(data)
+        await self._probe(data)
 
-    def _tell(self, error: OSError) -> None:
+    def _log_loss(self, error: OSError) -> None:
         """Log the loss of earlier datagrams, at most once per `LOOK_EVERY` seconds."""
         now = LOOP_CLOCK.now()
-        if error.errno in _OF_EARLIER and now >= self._tells_at:
-            self._tells_at = now + LOOK_EVERY
-            say(logger, logging.WARNING, _LOST, self.place, error.strerror)
+        if error.errno in _OF_EARLIER and now >= self._log_at:
+            self._log_at = now + LOOK_EVERY
+            log_safely(logger, logging.WARNING, _LOST, self.place, error.strerror)
 
-    async def _send_anew(self, data: bytes) -> None:
-        trouble: OSError | None = None
+    async def _probe(self, data: bytes) -> None:
+        """Send a datagram to each address, until none of them reports that it is refused."""
+        failure: OSError | None = None
         for address in await self._addresses():
-            made: socket.socket | None = None
+            endpoint: UdpEndpoint | None = None
             try:
-                made = _connected(address)
-                await push(made, data, self._timeout)
-                if (code := await _refused(made)) != 0:
-                    raise OSError(code, os.strerror(code))
+                endpoint = await connect(address)
+                await endpoint.send(data, self._timeout)
+                await endpoint.hear(PROBE_SECONDS)
             except OSError as error:
-                trouble = error
-                if made is not None:
-                    made.close()
+                failure = error
+                if endpoint is not None:
+                    endpoint.close()
             except BaseException:
-                if made is not None:
-                    made.close()
+                if endpoint is not None:
+                    endpoint.close()
                 raise
             else:
-                self._use(made, address)
+                self._endpoint, self._address = endpoint, address[4]
                 return
-        assert trouble is not None, "a name has an address"
-        raise self._error(trouble) from trouble
-
-    def _use(self, made: socket.socket, found: Any) -> None:
-        self._socket, self._address = made, found[4]
+        assert failure is not None, "a name has an address"
+        raise self._error(failure) from failure
 
     async def _leave_old_address(self) -> None:
-        """Close the socket if the name no longer has its address. Without an answer, it stays."""
+        """Close the endpoint if the name no longer has its address. Without an answer, it stays."""
         try:
             addresses = await self._addresses()
         except UnavailableError:
-            self._looks_at = LOOP_CLOCK.now() + LOOK_EVERY
+            self._look_at = LOOP_CLOCK.now() + LOOK_EVERY
             return
         if self._address not in [found[4] for found in addresses]:
-            say(logger, logging.INFO, _MOVED, self.place, self._address[0])
+            log_safely(logger, logging.INFO, _MOVED, self.place, self._address[0])
             self.close()
 
     async def _addresses(self) -> Sequence[Any]:
@@ -162,7 +159,7 @@ class UdpChannel:
             raise UnavailableError(
                 f"{self.place}: the name cannot be looked up: {error}"
             ) from error
-        self._looks_at = LOOP_CLOCK.now() + LOOK_EVERY
+        self._look_at = LOOP_CLOCK.now() + LOOK_EVERY
         return found
 
     def _error(self, error: OSError) -> SinkError:
@@ -173,60 +170,75 @@ class UdpChannel:
         return caused(UnavailableError(told), error)
 
 
-async def push(sock: socket.socket, data: bytes, timeout: float) -> None:
-    """Pass a datagram to the kernel. Suspends while the send buffer is full.
+class UdpEndpoint(asyncio.DatagramProtocol):
+    """A datagram endpoint, and the error that the kernel has reported for it."""
 
-    Raises `OSError` if the kernel does not accept it, and `UnavailableError` if the buffer stays
-    full for `timeout` seconds.
-    """
-    until: float | None = None
-    while True:
-        try:
-            sock.send(data)
-        except BlockingIOError:
-            until = LOOP_CLOCK.now() + timeout if until is None else until
-        else:
-            return
-        if not await _ready(sock, until, write=True):
+    _datagrams: asyncio.DatagramTransport
+
+    def __init__(self) -> None:
+        self._error: OSError | None = None
+        self._is_full = False
+        self._changed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Report each datagram that the kernel does not accept at once."""
+        self._datagrams = cast("asyncio.DatagramTransport", transport)
+        cast("asyncio.WriteTransport", transport).set_write_buffer_limits(0)
+
+    def pause_writing(self) -> None:
+        """Note that the send buffer is full."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """Note that the kernel has accepted the last datagram."""
+        self._is_full = False
+        self._changed.set()
+
+    def error_received(self, exc: Exception) -> None:
+        """Note the first error."""
+        self._error = self._error or cast("OSError", exc)
+        self._changed.set()
+
+    async def send(self, data: bytes, timeout: float) -> None:
+        """Pass a datagram to the kernel. Suspends while the send buffer is full.
+
+        Raises `OSError` if the kernel does not accept it, and `UnavailableError` if the buffer stays
+        full for `timeout` seconds. After an error, the endpoint sends nothing.
+        """
+        if self._error is None:
+            self._datagrams.sendto(data)
+        if self._error is not None:
+            raise self._error
+        if self._is_full:
+            await self.hear(timeout)
+        if self._is_full:
             raise UnavailableError(f"the send buffer was full for {timeout:g} s (timeout)")
 
+    async def hear(self, within: float) -> None:
+        """Wait for an error of the kernel, or for room in a full send buffer. Raises the error."""
+        self._changed.clear()
+        if self._error is None:
+            with suppress(TimeoutError):
+                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + within):
+                    await self._changed.wait()
+        if self._error is not None:
+            raise self._error
 
-async def _refused(sock: socket.socket) -> int:
-    """The error that arrives within `PROBE_SECONDS`; 0 if there is none."""
-    if not await _ready(sock, LOOP_CLOCK.now() + PROBE_SECONDS, write=False):
-        return 0
-    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-
-
-async def _ready(sock: socket.socket, until: float, *, write: bool) -> bool:
-    """Whether the socket becomes writable (or readable) by then."""
-    loop = asyncio.get_running_loop()
-    woken: asyncio.Future[None] = loop.create_future()
-    begin: Callable[..., Any] = loop.add_writer if write else loop.add_reader
-    end: Callable[..., Any] = loop.remove_writer if write else loop.remove_reader
-
-    def wake() -> None:
-        if not woken.done():
-            woken.set_result(None)
-
-    begin(sock, wake)
-    try:
-        with suppress(TimeoutError):
-            async with LOOP_CLOCK.timeout_at(until):
-                await woken
-    finally:
-        end(sock)
-    return woken.done() and not woken.cancelled()
+    def close(self) -> None:
+        """Close the socket; a datagram that the kernel has not accepted is dropped."""
+        self._datagrams.abort()
 
 
-def _connected(found: Any) -> socket.socket:
-    """Open a socket that sends to one address. Raises `OSError`."""
+async def connect(found: Any) -> UdpEndpoint:
+    """Open an endpoint that sends to one address. Raises `OSError`."""
     family, kind, protocol, _, address = found
     made = socket.socket(family, kind, protocol)
     try:
         made.setblocking(False)
         made.connect(address)
+        loop = asyncio.get_running_loop()
+        _, endpoint = await loop.create_datagram_endpoint(UdpEndpoint, sock=made)
     except BaseException:
         made.close()
         raise
-    return made
+    return endpoint

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .._core import checks
 from .._core.batch import RowBatch
-from .._core.errors import ClosedError, PermanentError, SinkError
+from .._core.errors import ClosedError, PermanentError, SinkError, TooLargeError
 from .._core.keywords import known_arguments
 from .._core.opening import Openable
-from .._core.order.stopped import stopped_behind
+from .._core.order.left_out import stopped_behind
 from .._core.outcome import Outcome
-from .._core.result import WriteResult
-from .._core.sink import Capabilities
+from .._core.sink import Capabilities, WriteResult
 from .._core.values.encoding import encoded_items
 from .channel import UdpChannel
-from .line_protocol import line
-from .packing import packed, too_large
-from .statsd import statsd
+from .records import line, statsd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.values.encoding import Encode
+
 
 ETHERNET = 1432
 LARGEST = 65_507
@@ -146,7 +144,7 @@ class UdpSink(Openable):
         sent: list[int] = []
         indices = [index for index, _ in chosen]
         try:
-            for datagram in packed(indices, [record for _, record in chosen], self._limit):
+            for datagram in pack(indices, [record for _, record in chosen], self._limit):
                 await channel.send(datagram.data)
                 sent += datagram.indices
         except SinkError as error:
@@ -157,3 +155,39 @@ class UdpSink(Openable):
 
     def __repr__(self) -> str:
         return f"UdpSink({self._host!r}, {self._port})"
+
+
+# -- datagrams -------------------------------------------------------------------------------------
+
+
+class Datagram(NamedTuple):
+    """The payload of one datagram, and the indices of its items."""
+
+    indices: Sequence[int]
+    data: bytes
+
+
+def too_large(record: bytes, limit: int) -> TooLargeError | None:
+    """The error of a record that is too large for any datagram."""
+    if len(record) <= limit:
+        return None
+    told = f"a record of {len(record):,} bytes is larger than a datagram can be (max_datagram"
+    return TooLargeError(f"{told}={limit:,})")
+
+
+def pack(indices: Sequence[int], records: Sequence[bytes], limit: int) -> list[Datagram]:
+    """Datagrams of records separated by newlines, as full as the order of records allows."""
+    found: list[Datagram] = []
+    held: list[int] = []
+    lines: list[bytes] = []
+    size = -1  # the first record has no newline before it
+    for index, record in zip(indices, records, strict=True):
+        if held and size + 1 + len(record) > limit:
+            found.append(Datagram(held, b"\n".join(lines)))
+            held, lines, size = [], [], -1
+        held.append(index)
+        lines.append(record)
+        size += 1 + len(record)
+    if held:
+        found.append(Datagram(held, b"\n".join(lines)))
+    return found

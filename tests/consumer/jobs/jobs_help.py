@@ -6,8 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import RetryPolicy
-from sluicegate.consumer import Consumer, DoublingBackoff
+from sluicegate import Backoff, RetryPolicy
+from sluicegate.consumer import Consumer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext
     from sluicegate.testing import FakeClock
 
-PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
+PROMPT = RetryPolicy(
+    attempts=2, unlisted_attempts=2, backoff=Backoff(base=0.1, longest=0.1, jitter="none")
+)
 
 
 @asynccontextmanager

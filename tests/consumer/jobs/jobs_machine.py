@@ -17,10 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from jobs.jobs_member import JobsMember
 from jobs.jobs_script import DRAIN, JobsTruth, Setting, scripts, settings_of_members
 
-from sluicegate import ClosedError, ConfigError
-from sluicegate._core.errors import SluicegateError
-from sluicegate._core.source import Record, TopicPartition
-from sluicegate.consumer import Crashed, MemoryLog
+from sluicegate import ClosedError, ConfigError, SluicegateError
+from sluicegate.consumer import Crashed, MemoryLog, Record, TopicPartition
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

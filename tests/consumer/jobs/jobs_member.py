@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from jobs.jobs_script import DRAIN, Script, Work
 from tests.machine.consumer_machine import place_of
 
-from sluicegate import ClosedError, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
-from sluicegate.consumer import DoublingBackoff, MemorySource
+from sluicegate import Backoff, ClosedError, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
+from sluicegate.consumer import MemorySource
 from sluicegate.consumer.jobs import (
     BatchItems,
     Incomplete,
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from jobs.jobs_script import JobsTruth, Setting
 
-    from sluicegate._core.source import TopicPartition
-    from sluicegate.consumer import DrainReport, Message
+    from sluicegate.consumer import DrainReport, Message, TopicPartition
     from sluicegate.consumer.jobs import BatchItem, EventContext
     from sluicegate.testing import FakeClock
 
@@ -52,7 +51,7 @@ class JobsMember:
             retry=RetryPolicy(
                 attempts=setting.attempts,
                 unlisted_attempts=setting.attempts,
-                backoff=DoublingBackoff(0.5, 2.0),
+                backoff=Backoff(base=0.5, longest=2.0, jitter="none"),
             ),
         )
         self.first = self._scheduler("first", setting.first)
@@ -60,7 +59,9 @@ class JobsMember:
         self.stranger = self._scheduler("stranger", setting.first)
         size, most, times = setting.batch
         tries = setting.batch_tries
-        again = RetryPolicy(attempts=tries, unlisted_attempts=tries, backoff=DoublingBackoff(0.4))
+        again = RetryPolicy(
+            attempts=tries, unlisted_attempts=tries, backoff=Backoff(base=0.4, jitter="none")
+        )
         self.batcher = ItemBatcher(
             self.execute,
             max_batch_size=size,
@@ -362,7 +363,7 @@ class JobsMember:
         places = (
             inside.ready
             + inside.running
-            + inside.errands
+            + inside.writing
             + inside.manual
             + inside.backing_off
             + inside.blocked

@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from tests.machine.consumer_mutants import Planted
 
-from sluicegate import ClosedError
+from sluicegate import ClosedError, Message
 from sluicegate._core.order.lanes import Lanes
-from sluicegate.consumer.completed_jobs import CompletedJobs
 from sluicegate.consumer.jobs.events import Events
 from sluicegate.consumer.jobs.items import BatchItem, BatchItems, ItemFormer
-from sluicegate.consumer.jobs.queue import JobQueue
-from sluicegate.consumer.jobs.running import JobRun
+from sluicegate.consumer.jobs.job_run import JobQueue, JobRun
 from sluicegate.consumer.jobs.scheduler import JobScheduler
-from sluicegate.consumer.message import Message
-from sluicegate.consumer.quiet import Quiet
-from sluicegate.consumer.schedule import Schedule
+from sluicegate.consumer.lanes.held import CompletedJobs
+from sluicegate.consumer.lanes.schedule import Schedule
+from sluicegate.consumer.progress.draining import Drainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from tests.machine.consumer_mutants import Mutant
 
     from sluicegate.consumer.jobs import EventContext
-    from sluicegate.consumer.jobs.queue import Job
+    from sluicegate.consumer.jobs.job_run import Job
 
 ALL: dict[str, Planted] = {}
 ORDER = "out of order|.*overtook"
@@ -57,21 +55,21 @@ def the_last_job_is_finalised_first(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant("what waits to be finalised has left", ordering="partition", every=None)
 def finalisers_leave_at_once_in_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that await their finaliser are dropped when their claim begins to close."""
-    real = Quiet.drop
+    real = Drainer.drop
 
     def drop(
-        self: Quiet, claims: Any, *, keep_batch: bool = False, keep_jobs: bool = False
+        self: Drainer, claims: Any, *, keep_batch: bool = False, keep_jobs: bool = False
     ) -> None:
         del keep_jobs
         real(self, claims, keep_batch=keep_batch)
 
-    monkeypatch.setattr(Quiet, "drop", drop)
+    monkeypatch.setattr(Drainer, "drop", drop)
 
 
 @mutant(END, first=(1, 1, 1))
 def a_held_lane_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event that gets capacity does not release its lane."""
-    monkeypatch.setattr(Events, "has_room", lambda self, message: None)
+    monkeypatch.setattr(Events, "let_continue", lambda self, message: None)
 
 
 @mutant("no room for", ordering="partition", first=(1, 1, 1), second=(1, 1, 1))
@@ -91,7 +89,7 @@ def one_of_two_holds_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
             self.schedule.ready.append(following)
         self.workers.wake()
 
-    monkeypatch.setattr(Events, "has_room", has_room)
+    monkeypatch.setattr(Events, "let_continue", has_room)
 
 
 @mutant("after its claim: finaliser|a consumer failed|.*completed after its claim")
@@ -199,7 +197,7 @@ def a_callback_runs_with_the_first_item(monkeypatch: pytest.MonkeyPatch) -> None
         self.left -= 1
         return True
 
-    monkeypatch.setattr(BatchItems, "executed", executed)
+    monkeypatch.setattr(BatchItems, "end_item", executed)
 
 
 @mutant(END)
@@ -228,7 +226,7 @@ def an_incomplete_event_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None
 
     def step_out(self: Events, message: Message, result: Any) -> None:
         if message.index >= 0:
-            message.claim.settled(message.index)
+            message.claim.settle(message.index)
         real(self, message, result)
 
     monkeypatch.setattr(Events, "step_out", step_out)

@@ -11,7 +11,7 @@ from watch_help import causes_of
 
 from sluicegate.consumer import Consumer, MemorySource, Nak
 from sluicegate.consumer.jobs import BatchItems, Incomplete, ItemBatcher, JobScheduler
-from sluicegate.consumer.wait_reason import WaitReason
+from sluicegate.consumer.operating.report import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -12,8 +12,7 @@ from consumer_help import P0, log_of
 from jobs.jobs_help import pass_on, running
 
 from sluicegate import Ack, Nak, Terminate, ToDeadLetter
-from sluicegate._core.source import Position
-from sluicegate.consumer import Manual, MemorySource, decode
+from sluicegate.consumer import Manual, MemorySource, Position, decode
 from sluicegate.consumer.jobs import (
     EventContext,
     Incomplete,

@@ -19,8 +19,7 @@ from sluicegate import (
     PermanentError,
     TransientError,
 )
-from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, MemorySource
+from sluicegate.consumer import Consumer, MemorySource, Position
 from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
 from sluicegate.testing import BlockingSink, MockContext, ScriptedSink, ok, partial
 

@@ -10,13 +10,13 @@ import pytest
 from consumer_help import P0, P1, log_of, records
 
 from sluicegate import ConfigError
-from sluicegate._core.source import Position
 from sluicegate.consumer import (
     Consumer,
     Manual,
     MemoryLog,
     MemorySource,
     Nak,
+    Position,
     ResultTypeError,
     Terminate,
     ToDeadLetter,

@@ -10,8 +10,7 @@ import pytest
 from consumer_help import P0, log_of, records
 
 from sluicegate import ConfigError
-from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import BatchItem, BatchItems, EventContext, Incomplete, ItemBatcher
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import pytest
 from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
-from sluicegate import ClosedError, ConfigError, Nak, RetryPolicy, ThrottledError
-from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, DoublingBackoff, MemoryLog, MemorySource
+from sluicegate import Backoff, ClosedError, ConfigError, Nak, RetryPolicy, ThrottledError
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,
@@ -225,7 +224,7 @@ async def test_a_job_is_tried_again_in_the_order_of_its_key(fake_clock: FakeCloc
     ) -> None:
         done.append((value, str(error)))
 
-    policy = RetryPolicy(attempts=3, backoff=DoublingBackoff(1.0, 1.0))
+    policy = RetryPolicy(attempts=3, backoff=Backoff(base=1.0, longest=1.0, jitter="none"))
     jobs = JobScheduler(process, finalise, retry=policy)
 
     async def handle(context: EventContext) -> Incomplete:
@@ -253,7 +252,9 @@ async def test_a_job_that_waits_for_its_next_try_is_left_with_its_claim(
         tries += 1
         raise ConnectionRefusedError
 
-    jobs = JobScheduler(process, retry=RetryPolicy(backoff=DoublingBackoff(1.0, 1.0)))
+    jobs = JobScheduler(
+        process, retry=RetryPolicy(backoff=Backoff(base=1.0, longest=1.0, jitter="none"))
+    )
 
     async def handle(context: EventContext) -> Incomplete:
         return jobs.schedule(context, context.key, None)
@@ -281,7 +282,9 @@ async def test_a_job_is_not_repeated_before_the_destination_allows_it(
         if len(began) < 3:
             raise ThrottledError("busy", retry_after=20.0 if len(began) == 1 else 1000.0)
 
-    policy = RetryPolicy(max_retry_after=60.0, backoff=DoublingBackoff(1.0, 1.0))
+    policy = RetryPolicy(
+        max_retry_after=60.0, backoff=Backoff(base=1.0, longest=1.0, jitter="none")
+    )
     jobs = JobScheduler(process, retry=policy)
 
     async def handle(context: EventContext) -> Incomplete:

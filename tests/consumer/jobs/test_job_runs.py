@@ -13,8 +13,7 @@ from consumer_help import P0, log_of
 from jobs.jobs_help import pass_on, running
 
 from sluicegate import ConfigError
-from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, ConsumerObserver, HandlerTimeout, MemorySource
+from sluicegate.consumer import Consumer, ConsumerObserver, HandlerTimeout, MemorySource, Position
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,

@@ -11,8 +11,7 @@ from consumer_help import P0, P1, log_of, records
 from jobs.jobs_help import running
 
 from sluicegate import RetryPolicy, ThrottledError
-from sluicegate._core.source import Position
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import BatchItems, EventContext, Incomplete, ItemBatcher, JobScheduler
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import pytest
 from consumer_help import P0, log_of
 from jobs.jobs_help import running
 
-from sluicegate._core.source import Position
 from sluicegate.consumer import (
     Ack,
     Manual,
     MemorySource,
     Nak,
+    Position,
     ResultTypeError,
     Skip,
     Terminate,

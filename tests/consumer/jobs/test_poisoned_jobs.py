@@ -10,17 +10,14 @@ from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
 from sluicegate import Terminate
-from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, MemorySource
+from sluicegate.consumer import Consumer, MemoryParkStore, MemorySource, PoisonError, Position
 from sluicegate.consumer.jobs import JobScheduler
-from sluicegate.consumer.results import PoisonError
-from sluicegate.letters.parked import MemoryParkStore
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate._core.park_store import ParkedRecord
+    from sluicegate.consumer import ParkedRecord
     from sluicegate.consumer.jobs import EventContext, Incomplete
     from sluicegate.testing import FakeClock
 

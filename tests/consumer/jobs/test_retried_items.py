@@ -9,15 +9,14 @@ import pytest
 from consumer_help import P0, P1, log_of, records
 from jobs.jobs_help import running
 
-from sluicegate import ConfigError, PermanentError, RetryPolicy
-from sluicegate._core.source import Position
-from sluicegate.consumer import DoublingBackoff, MemoryLog, MemorySource
+from sluicegate import Backoff, ConfigError, PermanentError, RetryPolicy
+from sluicegate.consumer import MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import BatchItem, BatchItems, EventContext, Incomplete, ItemBatcher
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock
 
-EVERY_SECOND = RetryPolicy(attempts=3, backoff=DoublingBackoff(1.0, 1.0))
+EVERY_SECOND = RetryPolicy(attempts=3, backoff=Backoff(base=1.0, longest=1.0, jitter="none"))
 
 
 class Executor:
@@ -132,7 +131,9 @@ async def test_items_of_a_claim_that_ended_meanwhile_are_not_repeated(
 async def test_a_drain_ends_during_the_wait_for_a_repetition(fake_clock: FakeClock) -> None:
     """G-T25, I9: at its deadline; the event is left to the next owner."""
     executor = Executor(*[ConnectionError() for _ in range(9)])
-    policy = RetryPolicy(attempts=9, unlisted_attempts=9, backoff=DoublingBackoff(100.0, 100.0))
+    policy = RetryPolicy(
+        attempts=9, unlisted_attempts=9, backoff=Backoff(base=100.0, longest=100.0, jitter="none")
+    )
     batcher = ItemBatcher(executor.execute, max_batch_size=1, retry=policy)
     log = log_of("a")
 

@@ -10,15 +10,13 @@ import pytest
 from consumer_help import P0, P1, log_of, records
 
 from sluicegate import ClosedError, ConfigError
-from sluicegate._core.source import Position
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sluicegate._core.source import SourceClaim
-    from sluicegate.consumer import DrainReport
+    from sluicegate.consumer import DrainReport, SourceClaim
     from sluicegate.testing import FakeClock
 
 

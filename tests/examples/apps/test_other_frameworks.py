@@ -15,7 +15,7 @@ pytest.importorskip("httpx")
 import httpx
 from tests.examples.example import load
 
-from sluicegate import LoopClock
+from sluicegate.batcher import LoopClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

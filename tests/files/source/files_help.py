@@ -11,8 +11,7 @@ import zstandard
 
 from sluicegate import Consumer
 from sluicegate.files import FileSource
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.reader import ClaimReader
+from sluicegate.testing.conformance.source.subject import ClaimReader, RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,7 +57,7 @@ async def handled(source: FileSource, into: Handled | None = None, **options: An
         found.append(message)
 
     settings: dict[str, Any] = {"commit_every": 0.02, **options}
-    await Consumer(source, **settings).receive(handle)
+    await Consumer(source, **settings).run(handle)
     return found
 
 

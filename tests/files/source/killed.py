@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.consumer.offset_map import decode
+from sluicegate.consumer import decode
 from sluicegate.files import FileSource, SQLiteSubscriptions
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def main() -> None:
             await asyncio.Event().wait()
 
     consumer = Consumer(source, ordering="unordered", concurrency=50, commit_every=0.02)
-    await consumer.receive(handle)
+    await consumer.run(handle)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The conformance suite of sources, on NDJSON files that grow.
+"""The conformance suite of sources, on NDJSON files that grow: the suite appends records, which the
+source itself does not follow.
 
 Proven here: O-T5, O-T7, O-T8.
 """
@@ -6,6 +7,7 @@ Proven here: O-T5, O-T7, O-T8.
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,7 +16,9 @@ import pytest
 
 from sluicegate.consumer import Fetched, Position, Record, TopicPartition, UndecodableRecord
 from sluicegate.files import FileSource, SQLiteSubscriptions
-from sluicegate.files.source.places import FilePlace
+from sluicegate.files.source.catalog import consumer_position
+from sluicegate.files.source.options import FileOptions
+from sluicegate.files.source.readers import RowChunk
 from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate.consumer import ClaimHost, Source, SourceClaim, SourceRecord
+    from sluicegate.files.source.finding import Recorded
 
 LEASE = 3.0
 BAD = b"\xff"
@@ -70,15 +75,37 @@ def _plain(record: SourceRecord) -> Record:
     return replace(record, key=key or None, value=value, headers=())
 
 
+class Growing:
+    """A reader of a file that grows, and has no end."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        self.path, self.row = path, start
+        self.rows = start
+
+    def read(self, most: int) -> RowChunk:
+        time.sleep(0.01)  # it is asked again at once
+        rows = [*enumerate(self.path.read_bytes().splitlines())][self.row : self.row + most]
+        self.row += len(rows)
+        self.rows = self.row
+        return RowChunk(rows, self.row)
+
+    def close(self) -> None:
+        """No file is open."""
+
+
 class TestFileSource(SourceConformance):
-    """A topic is a directory; a partition is a followed file."""
+    """A topic is a directory; a partition is a file."""
 
     capabilities = FileSource.capabilities
     lacks = {"holes"}
     patience = 20.0
 
     @pytest.fixture(autouse=True)
-    def _place(self, tmp_path: Path) -> None:
+    def _place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def opened(_: FileOptions, root: Path, recorded: Recorded, start: int) -> Growing:
+            return Growing(root / recorded.path, start)
+
+        monkeypatch.setattr(FileOptions, "open", opened)
         self.place = tmp_path
         self.topics = 0
 
@@ -99,7 +126,9 @@ class TestFileSource(SourceConformance):
     def source(self, topic: str) -> Source:
         state = SQLiteSubscriptions(self._base(topic), lease=LEASE)
         path = self.place / topic
-        source = FileSource(path, subscription=topic, state=state, follow=True, poll=0.02, key=_key)
+        source = FileSource(
+            path, subscription=topic, state=state, ends=False, files_at_once=99, poll=0.02, key=_key
+        )
         return PlainSource(source)
 
     async def append(
@@ -119,7 +148,7 @@ class TestFileSource(SourceConformance):
                 "SELECT slot, position, metadata FROM sluicegate_subscription_slot WHERE position > 0"
             ).fetchall()
         return {
-            TopicPartition(topic, slot): FilePlace.of(Position(at, text)).position
+            TopicPartition(topic, slot): consumer_position(Position(at, text))
             for slot, at, text in rows
         }
 

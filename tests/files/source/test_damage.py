@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate import LoopClock, Message
+    from sluicegate import Message
+    from sluicegate.batcher import LoopClock
 
 COUNT = 3_000
 
@@ -64,39 +65,46 @@ async def test_a_file_that_is_cut_off_is_told_and_its_good_rows_are_delivered(
     assert len(done) == len(good) + 2
 
 
-@pytest.mark.parametrize("name", ["b.ndjson.gz", "b.ndjson.zst"])
-@pytest.mark.parametrize("ends", [True, False])
-async def test_a_copy_that_was_cut_off_can_be_completed(
-    tmp_path: Path, real_clock: LoopClock, name: str, *, ends: bool
+async def test_a_copy_that_was_cut_off_and_completed_is_another_file(
+    tmp_path: Path, real_clock: LoopClock
 ) -> None:
-    """The rows continue where they ended, in the next run or in the same one."""
-    path = tmp_path / name
+    """It is refused under its old name, and read from its first row under a new one."""
+    path = tmp_path / "b.ndjson.gz"
     content = written(path)
     path.write_bytes(content[:-200])
-    done, all_done = Handled(), asyncio.Event()
-    if ends:
-        with pytest.raises(UnreadFiles):
-            await handled(FileSource(path), done)
-        path.write_bytes(content)
+    done = Handled()
+    with pytest.raises(UnreadFiles, match="cut off"):
         await handled(FileSource(path), done)
-    else:
-        source = FileSource(path, ends=False, poll=0.01)
-        consumer = Consumer(source, commit_every=0.01)
+    path.write_bytes(content)
+    with pytest.raises(UnreadFiles, match="when it was found"):
+        await handled(FileSource(path), done)
+    path.rename(tmp_path / "c.ndjson.gz")
+    done.clear()
+    with pytest.raises(UnreadFiles, match=r"b\.ndjson\.gz \(it no longer exists"):
+        await handled(FileSource(tmp_path), done)
+    assert done.places == [("c.ndjson.gz", row) for row in range(COUNT)]
 
-        async def handle(message: Message) -> None:
-            done.append(message)
-            if len(done) == COUNT:
-                all_done.set()
 
-        async with consumer:
-            running = asyncio.get_running_loop().create_task(consumer.run(handle))
-            while "cut off" not in str(consumer.explain()):
-                await real_clock.sleep(0.01)
-            path.write_bytes(content)
-            await all_done.wait()
-            consumer.stop()
-            await running
-    assert [row for _, row in done.places] == [*range(COUNT)]
+async def test_a_file_that_can_be_read_again_is_read_in_the_same_run(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(lines(10))
+    state = MemorySubscriptions()
+    async with reading(FileSource(path, state=state, ends=False, poll=0.01)):
+        pass  # it is found
+    content, status = path.read_bytes(), path.stat()
+    path.write_bytes(b"other")
+    async with reading(FileSource(path, state=state, ends=False, poll=0.01)) as reader:
+        (claim, *_) = reader.host.claims
+        fetch = asyncio.get_running_loop().create_task(reader.source.fetch([claim], 10))
+        await reader.host.news.wait_for(lambda: reader.host.reports)
+        assert "a.ndjson (it has 5 bytes now" in str(reader.host.reports)
+        fetch.cancel()
+        path.write_bytes(content)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        (claim,) = await reader.host.wait_for_claims(1)
+        await reader.read([claim], 10)
 
 
 @pytest.mark.parametrize("name", ["b.ndjson.gz", "b.ndjson.zst", "b.parquet"])
@@ -125,12 +133,6 @@ def changed_within(path: Path) -> None:
     path.write_bytes(content.replace(b'"u5"', b'"u6"', 1))
 
 
-def same_size_and_time(path: Path) -> None:
-    status = path.stat()
-    changed_within(path)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
 def removed(path: Path) -> None:
     path.unlink()
 
@@ -141,7 +143,6 @@ def removed(path: Path) -> None:
     [
         (changed_size, "it has 2"),
         (changed_within, "it was written to since it was found"),
-        (same_size_and_time, "its content has changed since"),
         (removed, "it no longer exists"),
     ],
 )
@@ -164,8 +165,6 @@ async def test_a_file_that_has_changed_since_it_was_found_is_told(
     done = Handled()
     if settled == 100:  # it is finished
         told = "" if change is removed else "it was written to after it had been read to its end"
-        if change is same_size_and_time:
-            told = ""  # of finished files, only size and time are compared
     if not told:
         await handled(FileSource(tmp_path, state=state), done)
     else:
@@ -191,75 +190,8 @@ async def test_a_file_that_grows_while_it_is_read_is_told(
                 file.write(b"more\n")
 
     with pytest.raises(UnreadFiles, match="it was written to while it was read"):
-        await Consumer(FileSource(path), max_in_flight=100).receive(handle)
+        await Consumer(FileSource(path), max_in_flight=100).run(handle)
     assert done.values[:5_000] == lines(5_000).splitlines()
-
-
-async def test_a_followed_file_that_is_found_during_an_append_is_read(
-    tmp_path: Path, real_clock: LoopClock
-) -> None:
-    """A file system sets the time of the change before the size, so the size may be the old one."""
-    path = tmp_path / "a.ndjson"
-    path.write_bytes(lines(10))
-    state = MemorySubscriptions()
-    async with reading(FileSource(path, state=state, follow=True, poll=0.01)):
-        pass  # it is found
-    os.utime(path)
-    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
-        (claim,) = await reader.host.wait_for_claims(1)
-        await reader.read([claim], 10)
-        with path.open("ab") as file:
-            file.write(lines(2, 10))
-        await reader.read([claim], 12)
-
-
-@pytest.mark.parametrize("shorter", [True, False])
-async def test_a_followed_file_that_is_replaced_is_told(
-    tmp_path: Path, real_clock: LoopClock, *, shorter: bool
-) -> None:
-    """Whether it is truncated to nothing or replaced by another file of the same name: new lines do
-    not continue the old ones.
-    """
-    path = tmp_path / "a.ndjson"
-    path.write_bytes(lines(10))
-    state = MemorySubscriptions()
-    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
-        (claim,) = reader.host.open
-        await reader.read([claim], 10)
-        await reader.source.commit({claim: Position(10)})
-        if shorter:
-            path.write_bytes(lines(5))
-        else:
-            (tmp_path / ".new").write_bytes(lines(20, 100))
-            (tmp_path / ".new").rename(path)
-        await reader.host.news.wait_for(lambda: reader.host.troubles)
-        assert "a.ndjson (it" in str(reader.host.troubles)
-        assert reader.offsets(claim) == [*range(10)]
-    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
-        await reader.host.news.wait_for(lambda: reader.host.troubles)
-        assert "a.ndjson (it" in str(reader.host.troubles)
-
-
-async def test_other_lines_before_the_position_of_a_followed_file_are_told(
-    tmp_path: Path, real_clock: LoopClock
-) -> None:
-    """Also behind the content at the time it was found: it was rewritten between two runs."""
-    path = tmp_path / "a.ndjson"
-    path.touch()
-    state = MemorySubscriptions()
-    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
-        (claim,) = reader.host.open
-        path.write_bytes(lines(10))
-        await reader.read([claim], 10)
-        await reader.source.commit({claim: Position(10)})
-    path.write_bytes(lines(20, 1))
-    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
-        (claim, *_) = reader.host.claims
-        fetch = asyncio.get_running_loop().create_task(reader.source.fetch([claim], 10))
-        await reader.host.news.wait_for(lambda: reader.host.troubles)
-        assert "content before the stored position has changed" in str(reader.host.troubles)
-        fetch.cancel()
-        assert reader.records(claim) == []
 
 
 def test_the_error_of_unread_files_travels() -> None:
@@ -278,7 +210,7 @@ async def test_a_row_whose_key_function_raises_is_poison_alone(
     async def handle(message: Message) -> None:
         found.append(message.value)
 
-    report = await Consumer(source, poison="skip").receive(handle)
+    report = await Consumer(source, poison="skip").run(handle)
     assert sorted(found, key=repr) == [b"1", b"3"]
     assert report.counts.terminated == 1
 

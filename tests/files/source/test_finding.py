@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.files.source.files_help import Handled, handled
 
-from sluicegate import ConfigError, Consumer, MissingExtra
+from sluicegate import ConfigError, Consumer
 from sluicegate.consumer import MemorySubscriptions
+from sluicegate.errors import MissingExtra
 from sluicegate.files import FileSource, SQLiteSubscriptions, UnreadFiles
 from sluicegate.files.source.finding import FileSet
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluicegate import LoopClock, Message
+    from sluicegate import Message
+    from sluicegate.batcher import LoopClock
 
 NOBODY = 65534
 
@@ -180,7 +182,7 @@ async def test_a_later_file_of_no_known_format_ends_the_source(
         (tmp_path / "b.txt").touch()
 
     with pytest.raises(ConfigError, match=r"b\.txt: its name has no suffix of a known format"):
-        await Consumer(source, commit_every=0.01).receive(handle)
+        await Consumer(source, commit_every=0.01).run(handle)
 
 
 async def test_files_that_may_not_be_read_are_told_and_the_others_read(

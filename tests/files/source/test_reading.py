@@ -8,12 +8,11 @@ import pytest
 
 from sluicegate._core.clock import Signal, wait_until
 from sluicegate.consumer import Record
-from sluicegate.files.source.chunks import RowChunk
-from sluicegate.files.source.places import End
-from sluicegate.files.source.reading import FileReading
+from sluicegate.files.source.holding import FileReading
+from sluicegate.files.source.readers import RowChunk
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 class Rows:
@@ -29,9 +28,7 @@ class Rows:
     def read(self, most: int) -> RowChunk:
         rows = [(self.read_to + at, b"") for at in range(self.size)]
         self.read_to += self.size
-        return RowChunk(
-            rows, self.read_to, end=End(0, 0) if self.read_to == 10 * self.size else None
-        )
+        return RowChunk(rows, self.read_to, is_end=self.read_to == 10 * self.size)
 
     def close(self) -> None:
         self.is_closed = True

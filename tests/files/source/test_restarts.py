@@ -18,17 +18,15 @@ from tests.children import child
 from tests.files.source.files_help import GZIP, ZSTD, Handled, handled, lines, path_of, reading
 from tests.files.source.test_rows import parquet
 
-from sluicegate import ClosedError, ConfigError, Consumer, LoopClock
-from sluicegate._core.subscriptions import Move, SubscriptionStart
-from sluicegate.consumer import MemorySubscriptions, Position
+from sluicegate import ClosedError, ConfigError, Consumer
+from sluicegate.batcher import LoopClock
+from sluicegate.consumer import MemorySubscriptions, Move, Position, SubscriptionStart
 from sluicegate.files import FileSource, SQLiteSubscriptions
-from sluicegate.files.source.catalog import FileCatalog
+from sluicegate.files.source.catalog import FileCatalog, consumer_position, stored_position
+from sluicegate.files.source.finding import record
 from sluicegate.files.source.holding import FileHolder
-from sluicegate.files.source.identity import record
-from sluicegate.files.source.parts import FileParts
-from sluicegate.files.source.places import End, FilePlace, Mark
 from sluicegate.postgres import PostgresSubscriptions
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -95,7 +93,7 @@ async def test_a_stopped_backfill_goes_on_where_it_was(
 
     while len(done) < 300:
         consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
-        await consumer.receive(handle)
+        await consumer.run(handle)
     assert done.places == [(f"{name}{ending}", row) for name in "abc" for row in range(100)]
     assert (tmp_path / ".sluicegate.sqlite").exists()
 
@@ -136,7 +134,7 @@ async def test_files_come_one_after_another_by_default(
             running.clear()
 
     source = FileSource(tmp_path, key="user")
-    await Consumer(source, concurrency=10, commit_every=0.01).receive(handle)
+    await Consumer(source, concurrency=10, commit_every=0.01).run(handle)
     assert list(dict.fromkeys(path for path, _ in done.places)) == [
         "a.ndjson",
         "b.ndjson",
@@ -174,7 +172,7 @@ async def test_members_share_the_files_and_read_each_row_once(
             if len(by[number]) == 1:
                 await all_read.wait()
 
-        await Consumer(source, commit_every=0.01).receive(handle)
+        await Consumer(source, commit_every=0.01).run(handle)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(3):
@@ -193,9 +191,9 @@ async def test_a_second_process_waits_for_the_locks_of_the_first(
         reading(FileSource(tmp_path, poll=0.01)) as second,
     ):
         (claim,) = first.host.open
-        await second.host.news.wait_for(lambda: second.host.troubles)
+        await second.host.news.wait_for(lambda: second.host.reports)
         assert second.host.open == []
-        assert "other processes hold the remaining files" in str(second.host.troubles)
+        assert "other processes hold the remaining files" in str(second.host.reports)
         await first.read([claim], 5)
         await first.source.commit({claim: Position(5)})
         await second.host.news.wait_for(lambda: second.host.open)
@@ -239,9 +237,8 @@ async def test_a_file_that_was_lost_just_now_is_claimed_again(
     (tmp_path / "a.ndjson").write_bytes(lines(9))
     state, host = MemorySubscriptions(), RecordingHost()
     options = FileSource(tmp_path, state=state)._options
-    parts = FileParts(options, tmp_path, state, host, real_clock)
     catalog = FileCatalog("s", state)
-    holder = FileHolder(parts, catalog)
+    holder = FileHolder(options, tmp_path, catalog, locks=state, host=host, clock=real_clock)
     await catalog.enter([record(tmp_path, "a.ndjson")])
     entries = [*catalog.entries.values()]
     for _ in range(3):
@@ -250,7 +247,7 @@ async def test_a_file_that_was_lost_just_now_is_claimed_again(
         holder.lose(holder.all, "of a test")
         await holder.claim(entries, 0)
     await holder.tidy()
-    end = FilePlace(Position(9), end=End(1, 1)).stored()
+    end = stored_position(Position(9), is_end=True)
     assert await state.store("s/0", {0: Move(Position(0), end)}), "by another process"
     await holder.claim(entries, 1)
     assert holder.all == [], "it is finished"
@@ -314,7 +311,7 @@ async def test_a_file_that_comes_during_the_run_is_read_before_it_ends(
         if path_of(message) == "a.ndjson":
             (tmp_path / "c.ndjson").write_bytes(lines(1))
 
-    await Consumer(FileSource(tmp_path, poll=3_600.0), commit_every=0.01).receive(handle)
+    await Consumer(FileSource(tmp_path, poll=3_600.0), commit_every=0.01).run(handle)
     assert done.places == [(f"{name}.ndjson", 0) for name in "abc"]
 
 
@@ -365,7 +362,7 @@ async def test_progress_is_told(
 
     consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
     with caplog.at_level(logging.INFO, "sluicegate.files"):
-        await consumer.receive(handle)
+        await consumer.run(handle)
     assert lags == [2_000, 1_000] * 2
     told = [each.getMessage() for each in caplog.records if "is finished" in each.getMessage()]
     assert told == [
@@ -385,20 +382,13 @@ async def test_a_source_is_open_for_one_consumer(tmp_path: Path, real_clock: Loo
     assert (await handled(source)).values == [b"1"]
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        FilePlace(Position(0)),
-        FilePlace(Position(7, "a|map=,-")),
-        FilePlace(Position(7, "x"), Mark(5, 1 << 40, "ab")),
-        FilePlace(Position(9), end=End(1 << 50, 17)),
-    ],
-)
-def test_a_place_is_stored_with_its_map(place: FilePlace) -> None:
-    assert FilePlace.of(place.stored()) == place
+@pytest.mark.parametrize("is_end", [False, True])
+@pytest.mark.parametrize("position", [Position(0), Position(7, "a|map=,-")])
+def test_a_position_is_stored_with_its_map(position: Position, *, is_end: bool) -> None:
+    assert consumer_position(stored_position(position, is_end=is_end)) == position
 
 
 @pytest.mark.parametrize("text", ["map", "x|", "-1,2|", "=1|"])
 def test_the_text_of_another_source_is_refused(text: str) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        FilePlace.of(Position(1, text))
+    with pytest.raises(ValueError, match="not from a source of files"):
+        consumer_position(Position(1, text))

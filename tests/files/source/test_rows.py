@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.files.source.files_help import GZIP, ZSTD, handled, lines, path_of, reading, rows
+from tests.files.source.files_help import GZIP, ZSTD, handled, path_of, reading, rows
 
 from sluicegate import ConfigError, Consumer
 from sluicegate.consumer import MemorySubscriptions, Position
 from sluicegate.files import FileSource, UnreadFiles
-from sluicegate.files.source.identity import record
+from sluicegate.files.source.finding import record
 from sluicegate.files.source.parquet_rows import ParquetReader
-from sluicegate.files.source.streams import FileBytes
+from sluicegate.files.source.readers import FileBytes
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluicegate import LoopClock, Message
+    from sluicegate import Message
+    from sluicegate.batcher import LoopClock
 
 
 def plain(content: bytes) -> bytes:
@@ -153,10 +154,10 @@ def test_large_rows_of_parquet_are_decoded_few_at_a_time(tmp_path: Path) -> None
     table = pa.table({"blob": [bytes([at]) * (1 << 20) for at in range(20)]})
     pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
     recorded = record(tmp_path, "a.parquet")
-    file = FileBytes(tmp_path / "a.parquet", recorded, None, follow=False)
+    file = FileBytes(tmp_path / "a.parquet", recorded, None)
     reader = ParquetReader(file, 0, column=None)
     read: list[int] = []
-    while (chunk := reader.read(1_000)).end is None:
+    while not (chunk := reader.read(1_000)).is_end:
         read.append(len(chunk.rows))
     reader.close()
     assert sum(read) == 20
@@ -244,31 +245,12 @@ async def test_a_large_file_without_a_line_takes_little_memory(
         ({"encoding": "utf-16"}, "encoding"),
         ({"encoding": "none"}, "encoding"),
         ({"poll": 0}, "poll"),
-        ({"follow": True, "ends": True}, "ends"),
-        ({"follow": True, "format": "csv"}, "follow"),
     ],
 )
 def test_a_bad_argument_is_named(given: dict[str, Any], said: str) -> None:
     options = {**given}
     with pytest.raises(ConfigError, match=f"^{said}="):
         FileSource(options.pop("path", "x"), **options)
-
-
-async def test_only_whole_lines_of_a_followed_file_are_rows(
-    tmp_path: Path, real_clock: LoopClock
-) -> None:
-    """An unfinished line is delivered once it is complete."""
-    path = tmp_path / "a.ndjson"
-    path.write_bytes(lines(2) + b"3 and")
-    source = FileSource(path, follow=True, poll=0.01, state=MemorySubscriptions())
-    async with reading(source) as reader:
-        (claim,) = reader.host.open
-        await reader.read([claim], 2)
-        with path.open("ab") as file:
-            file.write(b" more\n")
-        await reader.read([claim], 3)
-        assert [record.value for record in reader.records(claim)][2] == b"3 and more"
-        assert await source.ends([claim]) == {claim: 3}
 
 
 async def test_a_row_that_cannot_be_decoded_is_poison_alone(
@@ -290,7 +272,7 @@ async def test_a_row_that_cannot_be_decoded_is_poison_alone(
         found.setdefault(path_of(message), []).append(message.offset)
 
     consumer = Consumer(source, poison="skip", dead_letters=letters, clock=real_clock)
-    await consumer.receive(handle)
+    await consumer.run(handle)
     assert {path: sorted(rows) for path, rows in found.items()} == {
         "a.csv": [0, 2, 4],
         "c.parquet": [0, 2, 3],

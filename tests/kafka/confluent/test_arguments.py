@@ -9,7 +9,7 @@ import pytest
 
 from sluicegate import ClosedError, ConfigError, Consumer
 from sluicegate.kafka import ConfluentKafkaSource
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 GOOD: dict[str, Any] = {"bootstrap": "127.0.0.1:1", "group": "billing"}
 SECRET = "hunter2-secret"

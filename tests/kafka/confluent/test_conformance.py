@@ -16,10 +16,12 @@ from tests.kafka.source import kafka_help
 from sluicegate.kafka import ConfluentKafkaSource
 from sluicegate.testing.conformance import SourceConformance
 from sluicegate.testing.conformance.source.claims import ClaimTests
-from sluicegate.testing.conformance.source.commits import CommitTests
-from sluicegate.testing.conformance.source.declaration import DeclarationTests
-from sluicegate.testing.conformance.source.delivery import DeliveryTests
-from sluicegate.testing.conformance.source.rebalances import RebalanceTests
+from sluicegate.testing.conformance.source.delivery import (
+    CommitTests,
+    DeclarationTests,
+    DeliveryTests,
+)
+from sluicegate.testing.conformance.source.order import RebalanceTests
 from sluicegate.testing.conformance.source.subject import SourceUnderTest
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ async def test_memory_is_twice_the_window_and_what_the_client_has_fetched(
             source = source_of(embedded_kafka, topic, group, session_timeout=6.0)
         consumer = Consumer(source, name="c", max_in_flight_bytes=WINDOW, concurrency=2)
         async with asyncio.timeout(30):
-            await consumer.receive(handle)
+            await consumer.run(handle)
 
     await produce(embedded_kafka, topic, (b"k", b""))  # loads modules
     await handle_all()

@@ -23,13 +23,12 @@ from tests.kafka.source.kafka_help import (
 from tests.kafka.source.storm_help import member
 
 from sluicegate.consumer import Position, TopicPartition
-from sluicegate.consumer.offset_map import encode
+from sluicegate.consumer.progress.offset_map import encode
 from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.confluent import fetching
-from sluicegate.kafka.confluent.client.records import Delivered, runs
-from sluicegate.kafka.confluent.owned import ArrivingClaim
-from sluicegate.testing.conformance.source.host import HeldClaim, RecordingHost
-from sluicegate.testing.conformance.source.reader import ClaimReader
+from sluicegate.kafka.confluent.membership import ArrivingClaim
+from sluicegate.kafka.confluent.reader import Delivered, runs
+from sluicegate.testing.conformance.source.subject import ClaimReader, HeldClaim, RecordingHost
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka
@@ -85,7 +84,7 @@ def test_what_has_arrived_waits_until_it_is_taken_in_shares() -> None:
     assert [fetched.next_offset for fetched in taken] == [6, 12]
     assert not owned.has_news
     owned.move(20)
-    assert (owned.told, owned.ahead, owned.has_to_move) == (20, 20, True)
+    assert (owned.next_offset, owned.ahead, owned.has_to_move) == (20, 20, True)
 
 
 async def test_partitions_with_records_are_read_in_equal_shares(broker: EmbeddedKafka) -> None:
@@ -169,14 +168,14 @@ async def test_a_session_that_dies_is_followed_by_another_one_and_told(
         (first,) = await host.wait_for_claims(1)
         await ClaimReader(source, host).read([first], 3)
         sessions: Any = source._sessions
-        sessions._session.failed(KafkaError(KafkaError._FATAL, "as a bug would", True), None)
+        sessions._session.on_error(KafkaError(KafkaError._FATAL, "as a bug would", True), None)
         waiting = asyncio.ensure_future(source.fetch([first], 1))
         await host.news.wait_for(lambda: first.is_closed)
         waiting.cancel()
         (second,) = await host.wait_for_claims(1)
         await ClaimReader(source, host).read([second], 3)
-        await host.news.wait_for(lambda: host.troubles[-1] is None)
-    assert any("as a bug would" in (trouble or "") for trouble in host.troubles)
+        await host.news.wait_for(lambda: host.reports[-1] is None)
+    assert any("as a bug would" in (trouble or "") for trouble in host.reports)
 
 
 async def test_records_of_a_cancelled_fetch_are_in_the_next_one(broker: EmbeddedKafka) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer
 
-from sluicegate.kafka.confluent.client.log_lines import EVERY, LOGGER, OncePerCause
+from sluicegate.kafka.confluent.errors import EVERY, LOGGER, OncePerCause
 
 if TYPE_CHECKING:
     import pytest

@@ -16,7 +16,7 @@ from tests.kafka.source.proxy_help import proxied
 from tests.kafka.source.storm_help import log_lines, member, run
 from tests.kafka.source.test_troubles import delivers, troubled
 
-from sluicegate.kafka.confluent import session
+from sluicegate.kafka.confluent import sessions
 
 if TYPE_CHECKING:
     from sluicegate.consumer import Message
@@ -28,7 +28,7 @@ LASTS = {"session_timeout": 30.0}
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check for missing topics more often than every five seconds."""
-    monkeypatch.setattr(session, "REFRESH_EVERY", 0.2)
+    monkeypatch.setattr(sessions, "REFRESH_EVERY", 0.2)
 
 
 def login(password: str = PASSWORD) -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.kafka.source.proxy_help import Frame
 
     from sluicegate import ErrorClass, Outcome
-    from sluicegate._core.condition import Condition
+    from sluicegate._core.delivery.host import Condition
     from sluicegate.kafka import KafkaSink
     from sluicegate.testing import EmbeddedKafka
 

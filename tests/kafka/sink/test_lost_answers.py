@@ -20,11 +20,11 @@ from sluicegate import (
     RefusedError,
     Retry,
     Timeout,
-    TooLargeError,
     UnavailableError,
     UnknownOutcomeError,
     stack,
 )
+from sluicegate.errors import TooLargeError
 from sluicegate.kafka import KafkaSink
 
 if TYPE_CHECKING:

@@ -22,17 +22,16 @@ from sluicegate import (
     ConfigError,
     DeadLetter,
     Limits,
-    NotPicklableError,
     RefusedError,
     Retry,
-    TooLargeError,
     UnavailableError,
     stack,
 )
+from sluicegate.errors import NotPicklableError, TooLargeError
 from sluicegate.kafka import KafkaSink
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import LoopClock
-from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

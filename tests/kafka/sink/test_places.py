@@ -11,9 +11,9 @@ from aiokafka.partitioner import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate._core.errors import PermanentError, RefusedError
-from sluicegate._core.source import TopicPartition
-from sluicegate.kafka.sink.places import Placing, hashed
+from sluicegate import PermanentError, RefusedError
+from sluicegate.consumer import TopicPartition
+from sluicegate.kafka.sink.places import Placing, key_hash
 from sluicegate.kafka.sink.records import Columns
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def columns(keys: Sequence[bytes | None] | None, **others: Any) -> Columns:
 
 @given(st.binary(max_size=120))
 def test_a_key_has_the_hash_of_the_other_clients(key: bytes) -> None:
-    assert hashed(key) == murmur2(key) & 0x7FFFFFFF
+    assert key_hash(key) == murmur2(key) & 0x7FFFFFFF
 
 
 def expected(keys: Sequence[bytes | None]) -> dict[TopicPartition, list[int]]:

@@ -13,11 +13,12 @@ from tests.kafka.sink.sink_help import Written, read
 from tests.kafka.source.kafka_help import new_name, new_topic, producer_of
 from tests.kafka.source.storm_help import run
 
-from sluicegate import Batcher, KeyStopped, Limits, Outcome, PermanentError, RefusedError
+from sluicegate import Batcher, Limits, Outcome, PermanentError, RefusedError
 from sluicegate._core.values.encoding import to_json
 from sluicegate.consumer import TopicPartition
+from sluicegate.errors import KeyStopped
 from sluicegate.kafka import KafkaSink
-from sluicegate.kafka.sink.waves import waves
+from sluicegate.kafka.sink.places import waves
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

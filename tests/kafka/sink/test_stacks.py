@@ -83,7 +83,7 @@ def test_a_forgotten_producer_gets_a_new_id_and_nothing_is_lost(broker: Embedded
             assert await Written([0, 1]).write(sink) == {}
             session: Any = sink._session
             partition = TopicPartition(topic, 0)
-            session.log(partition).stored(SealedRecords(partition, b"", 3))
+            session.log(partition).mark_stored(SealedRecords(partition, b"", 3))
             written = Written([2, 3])
             assert {*await written.write(sink)} == {0, 1}
             assert await written.write(sink) == {}

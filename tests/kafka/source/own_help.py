@@ -10,7 +10,7 @@ from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from tests.kafka.source.kafka_help import admin_of
 
 from sluicegate.testing import EmbeddedKafka
-from sluicegate.testing.servers.ports import free_port
+from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -10,7 +10,7 @@ import pytest
 
 from sluicegate import ClosedError, ConfigError, Consumer
 from sluicegate.kafka import KafkaSource
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 GOOD: dict[str, Any] = {"bootstrap": "127.0.0.1:1", "group": "billing"}
 NO_ZONE = datetime(2026, 1, 1)  # this is the error

@@ -17,7 +17,8 @@ from tests.kafka.source.kafka_help import (
 )
 
 from sluicegate import Consumer
-from sluicegate.consumer import Position, TopicPartition, offset_map
+from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer.progress import offset_map
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:

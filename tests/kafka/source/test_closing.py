@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.kafka.source import kafka_help
 
-from sluicegate import ClosedError, ConfigError, LoopClock
+from sluicegate import ClosedError, ConfigError
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.client.options import MemberOptions
 from sluicegate.kafka.client.session import Session
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.subject import News, RecordingHost
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka
@@ -124,7 +124,7 @@ async def test_a_session_that_dies_is_followed_by_another_one_and_told(
         coordinator.request_rejoin()
         await host.news.wait_for(lambda: first.is_closed and host.open)
         fetch.cancel()
-        await host.news.wait_for(lambda: host.troubles[-1] is None)
-    assert any("as a bug would" in (trouble or "") for trouble in host.troubles)
+        await host.news.wait_for(lambda: host.reports[-1] is None)
+    assert any("as a bug would" in (trouble or "") for trouble in host.reports)
     ours = [each for each in caplog.records if each.name == "sluicegate.kafka"]
     assert not [each for each in ours if each.levelname == "ERROR"], "nothing was lost"

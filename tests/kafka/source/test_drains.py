@@ -9,7 +9,8 @@ import pytest
 from tests.kafka.source.child_help import consumer_child
 from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 
-from sluicegate.consumer import Position, TopicPartition, offset_map
+from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer.progress import offset_map
 
 if TYPE_CHECKING:
     from pathlib import Path

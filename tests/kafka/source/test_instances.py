@@ -8,8 +8,7 @@ import pytest
 from tests.kafka.source.kafka_help import new_name, new_topic
 
 from sluicegate.kafka import KafkaSource
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.subject import News, RecordingHost
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka
@@ -30,7 +29,7 @@ async def test_two_members_of_one_name_are_told_that_they_evict_each_other(
     news = News()
     hosts = [RecordingHost(news), RecordingHost(news)]
     async with one.open(hosts[0]), other.open(hosts[1]):
-        await news.wait_for(lambda: any("instance='a'" in str(each.troubles) for each in hosts))
+        await news.wait_for(lambda: any("instance='a'" in str(each.reports) for each in hosts))
 
 
 @pytest.mark.usefixtures("real_clock")

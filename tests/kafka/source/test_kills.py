@@ -14,7 +14,8 @@ from tests.kafka.source.child_help import consumer_child
 from tests.kafka.source.consumer_child import COMMIT_EVERY, TELL_EVERY
 from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 
-from sluicegate.consumer import TopicPartition, offset_map
+from sluicegate.consumer import TopicPartition
+from sluicegate.consumer.progress import offset_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,14 +17,13 @@ from aiokafka.errors import RequestTimedOutError
 from aiokafka.structs import OffsetAndMetadata
 from tests.kafka.source import kafka_help
 
-from sluicegate import LoopClock
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.client.session import Session
 from sluicegate.kafka.source.fetching import Fetcher
 from sluicegate.kafka.source.membership import Membership
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.reader import ClaimReader
+from sluicegate.testing.conformance.source.subject import ClaimReader, RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

@@ -25,12 +25,12 @@ import pytest
 import zstandard
 from tests.kafka.source import kafka_help
 
-from sluicegate import LoopClock
-from sluicegate.consumer import Consumer, Position, SourceRecord, TopicPartition
-from sluicegate.consumer.offset_map import decode, encode
+from sluicegate.batcher import LoopClock
+from sluicegate.consumer import Consumer, Position, SourceRecord, TopicPartition, decode
+from sluicegate.consumer.progress.offset_map import encode
 from sluicegate.kafka import KafkaSource
-from sluicegate.testing.conformance.source.news import News
-from sluicegate.testing.conformance.source.watched import WatchedSource
+from sluicegate.testing.conformance.source.consumers import WatchedSource
+from sluicegate.testing.conformance.source.subject import News
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

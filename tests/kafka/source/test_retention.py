@@ -26,7 +26,7 @@ from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.source import sessions
 
 if TYPE_CHECKING:
-    from sluicegate.kafka.groups.starts import Start
+    from sluicegate.kafka.arguments import Start
     from sluicegate.testing import EmbeddedKafka
 
 NOON = 1_700_000_000_000

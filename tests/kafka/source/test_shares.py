@@ -10,7 +10,7 @@ from tests.kafka.source.kafka_help import fill, new_name, new_topic
 
 from sluicegate.consumer import TopicPartition
 from sluicegate.kafka import KafkaSource
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sluicegate.consumer import Message
-    from sluicegate.kafka.groups.starts import Start
+    from sluicegate.kafka.arguments import Start
     from sluicegate.testing import EmbeddedKafka
 
 STARTS: list[tuple[Start | datetime, int]] = [

@@ -13,7 +13,7 @@ from sluicegate.consumer import TopicPartition
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from sluicegate.kafka.groups.starts import Start
+    from sluicegate.kafka.arguments import Start
     from sluicegate.testing import EmbeddedKafka
 
 OFTEN: dict[str, Any] = {**QUICK, "metadata_max_age_ms": 200}

@@ -11,7 +11,7 @@ from tests.kafka.source.kafka_help import new_name, new_topic
 
 from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.client.session import Session
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +39,8 @@ async def test_a_passing_error_of_an_idle_partition_is_over_with_the_next_answer
     async with source.open(host):
         claims = await host.wait_for_claims(1)
         fetching = asyncio.create_task(source.fetch(claims, 10))
-        await host.news.wait_for(lambda: len(host.troubles) >= 2)
+        await host.news.wait_for(lambda: len(host.reports) >= 2)
         fetching.cancel()
-    told, over = host.troubles[-2:]
+    told, over = host.reports[-2:]
     assert topic in str(told)
     assert over is None

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate import Message
-    from sluicegate._core.consumer_observer import ClaimChange
-    from sluicegate.consumer import Result, TopicPartition
+    from sluicegate.consumer import ClaimChange, Result, TopicPartition
 
 
 @dataclass(frozen=True, kw_only=True)

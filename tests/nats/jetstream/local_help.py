@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from tests.nats.jetstream.streams_help import Stream
 
     from sluicegate import Message
-    from sluicegate._core.source import ClaimHost
-    from sluicegate.consumer.results import Result
+    from sluicegate.consumer import ClaimHost, Result
     from sluicegate.testing import EmbeddedNats
 
 

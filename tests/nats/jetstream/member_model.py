@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tests.nats.jetstream.server_model import TICK, WAIT, Arrival, Request
 
-from sluicegate.nats.jetstream.api import ConsumerState
-from sluicegate.nats.jetstream.intake import StreamIntake
+from sluicegate.consumer import ConsumerState
+from sluicegate.nats.jetstream.intake import AckSubject, StreamIntake, StreamRecord
 from sluicegate.nats.jetstream.puller import Puller
-from sluicegate.nats.jetstream.record import AckSubject, StreamRecord
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -135,13 +134,13 @@ class MemberModel:
         delivery, intake = AckSubject.of(arrival.reply), self.intake
         kind = intake.kind(delivery)
         if kind == "held":
-            intake.came_again(delivery, arrival.reply)
+            intake.redeliver(delivery, arrival.reply)
         elif kind == "settled":
             self.truth.ack(self.name, arrival.reply)
         else:
             intake.receive(record_of(delivery, arrival))
         self.check_lapse()
-        if intake.is_astray:
+        if intake.is_out_of_place:
             self.is_leaving = True
 
     # -- requests ----------------------------------------------------------------------------------
@@ -248,7 +247,7 @@ class MemberModel:
         for reply in late:
             self.truth.ack(self.name, reply)
         self.truth.may_repeat(self.name)
-        self.owed.update(dict.fromkeys(self.intake.settled_lately(1_000)))
+        self.owed.update(dict.fromkeys(self.intake.last_settled(1_000)))
         self._send_owed()
         self.beat()
         self.intake.resume(self.server.delivered)

@@ -10,8 +10,7 @@ from tests.nats.jetstream import order_programs
 from tests.nats.jetstream.member_model import MemberModel
 
 from sluicegate.nats.jetstream.intake import StreamIntake
-from sluicegate.nats.jetstream.puller import Puller
-from sluicegate.nats.jetstream.window import PullWindow
+from sluicegate.nats.jetstream.puller import Puller, PullWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
     from tests.nats.jetstream.order_machine import OrderMachine
 
-    from sluicegate.nats.jetstream.record import AckSubject, StreamRecord
+    from sluicegate.nats.jetstream.intake import AckSubject, StreamRecord
 
     Program = Callable[[OrderMachine], None]
 
@@ -108,7 +107,7 @@ def what_is_astray_waits_in_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def kind(self: StreamIntake, delivery: AckSubject) -> Any:
         found = real(self, delivery)
-        self.is_astray = False
+        self.is_out_of_place = False
         return found
 
     monkeypatch.setattr(StreamIntake, "kind", kind)
@@ -202,7 +201,7 @@ def an_identity_is_kept_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def resumed(puller: Puller) -> None:
     """Like `begin_again`, but keeps the identity."""
-    puller.window.lost()
+    puller.window.reset()
     puller._not_before = 0.0  # pyright: ignore[reportPrivateUsage]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sluicegate.testing import EmbeddedNats
 
-LOOK_EVERY = 0.03
+CHECK_EVERY = 0.03
 
 
 async def _ignored(error: Exception) -> None:
@@ -64,7 +64,7 @@ class Stream:
                     f"{self.name}.{key}", payload.encode(), timeout=1, headers=headers
                 )
             except (NatsError, TimeoutError):
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(CHECK_EVERY)
                 continue
             self.stored[told.seq] = self.key(key)
             return told.seq
@@ -124,7 +124,7 @@ async def until(is_met: Callable[[], Awaitable[bool]]) -> None:
         with suppress(NatsError, TimeoutError):
             if await is_met():
                 return
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(CHECK_EVERY)
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def plain(server: EmbeddedNats, **options: Any) -> AsyncIterator[Client]:
             server.url,
             error_cb=_ignored,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=LOOK_EVERY,  # type: ignore[arg-type]  # it takes any number
+            reconnect_time_wait=CHECK_EVERY,  # type: ignore[arg-type]  # it takes any number
             **options,
         )
         yield client

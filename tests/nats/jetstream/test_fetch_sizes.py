@@ -44,7 +44,7 @@ async def test_memory_is_twice_the_window_and_a_few_messages(
             nonlocal consumer
             source = JetStreamSource(stream.name, durable="d", servers=embedded_nats.url)
             consumer = Consumer(source, name="c", max_in_flight_bytes=window, concurrency=2)
-            await consumer.receive(handle)
+            await consumer.run(handle)
 
         await stream.publish("first", "")  # loads modules
         await handle_all()

@@ -51,7 +51,7 @@ async def headers_of_all(url: str) -> list[dict[str, str]]:
         if len(found) == len(HEADERS):
             consumer.stop()
 
-    await consumer.receive(handle)
+    await consumer.run(handle)
     return found
 
 
@@ -103,5 +103,5 @@ async def unusual(url: str) -> tuple[list[Any], list[Any]]:
         if len(found) == 3:
             consumer.stop()
 
-    await consumer.receive(handle)
+    await consumer.run(handle)
     return found, sorted(letters.items, key=lambda letter: letter.item["offset"])

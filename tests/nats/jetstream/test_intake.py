@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicegate.nats.jetstream.intake import REMEMBERED, StreamIntake
-from sluicegate.nats.jetstream.record import AckSubject, StreamRecord
+from sluicegate.nats.jetstream.intake import REMEMBERED, AckSubject, StreamIntake, StreamRecord
 
 
 def reply_of(sequence: int, number: int, deliveries: int = 1) -> str:
@@ -24,7 +23,7 @@ def arrive(
     delivery = AckSubject.of(reply)
     kind = intake.kind(delivery)
     if kind == "held":
-        intake.came_again(delivery, reply)
+        intake.redeliver(delivery, reply)
     elif kind != "settled":
         intake.receive(
             StreamRecord("s", 0, delivery, subject=key, key=key, value=b"", headers=(), reply=reply)
@@ -169,7 +168,7 @@ def test_a_settled_message_that_comes_again_is_known() -> None:
     intake.settle([1])
     assert arrive(intake, 1, 2, tries=2) == "settled"
     assert (intake.received, intake.held) == (0, {})
-    assert intake.settled_lately(10) == [reply_of(1, 1)]
+    assert intake.last_settled(10) == [reply_of(1, 1)]
 
 
 def test_so_many_settled_messages_are_known() -> None:
@@ -177,9 +176,9 @@ def test_so_many_settled_messages_are_known() -> None:
     for at in range(1, count + 1):
         arrive(intake, at, at)
         intake.settle([at])
-    lately = intake.settled_lately(2 * count)
+    lately = intake.last_settled(2 * count)
     assert lately == [reply_of(at, at) for at in range(count - REMEMBERED + 1, count + 1)]
-    assert intake.settled_lately(1) == lately[-1:]
+    assert intake.last_settled(1) == lately[-1:]
 
 
 def test_an_unknown_message_from_before_the_last_one_ends_the_claim() -> None:
@@ -187,8 +186,8 @@ def test_an_unknown_message_from_before_the_last_one_ends_the_claim() -> None:
     intake = begun(5)
     arrive(intake, 9, 6)
     assert taken(intake) == [9]
-    assert arrive(intake, 4, 7, tries=2) == "astray"
-    assert intake.is_astray
+    assert arrive(intake, 4, 7, tries=2) == "out of place"
+    assert intake.is_out_of_place
     assert not intake.look(2, 7), "this claim cannot deliver it"
     assert taken(intake) == []
     intake.restart()

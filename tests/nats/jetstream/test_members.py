@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.nats.jetstream.group import MemberGroup
-from sluicegate.nats.jetstream.members import ANNOUNCE_EVERY, SILENT_AFTER, Roster, divided
+from sluicegate.nats.jetstream.group import (
+    ANNOUNCE_EVERY,
+    SILENT_AFTER,
+    MemberGroup,
+    Roster,
+    divide,
+)
 from sluicegate.nats.jetstream.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -35,29 +40,29 @@ def test_every_partition_has_a_member_and_no_member_more_than_its_share(
     members: set[str], partitions: int
 ) -> None:
     """Also with more members than partitions, and for any order of the members."""
-    division = divided(sorted(members), partitions)
+    division = divide(sorted(members), partitions)
     assert len(division) == partitions
     loads = Counter(division)
     assert loads.keys() <= members
     counts = [loads[each] for each in members]
     assert max(counts) - min(counts) <= 1
-    assert divided(sorted(members, reverse=True), partitions) == division
+    assert divide(sorted(members, reverse=True), partitions) == division
 
 
 @given(st.integers(2, 12), st.sampled_from([8, 16, 32, 64]))
 def test_a_member_that_joins_or_leaves_moves_few_partitions(members: int, partitions: int) -> None:
     """At most three times the minimum number, plus two."""
     before = [f"host-{number}" for number in range(members)]
-    divided_before = divided(before, partitions)
-    divided_after = divided([*before, "another"], partitions)
+    divided_before = divide(before, partitions)
+    divided_after = divide([*before, "another"], partitions)
     moved = sum(one != two for one, two in zip(divided_before, divided_after, strict=True))
     assert moved <= MOST_MOVED * -(-partitions // (members + 1)) + 2
 
 
 def test_the_division_is_the_same_everywhere_and_for_ever() -> None:
     """Otherwise members of two releases would claim the same partitions."""
-    assert divided(["a", "b", "c"], 8) == divided(["c", "a", "b"], 8)
-    assert "".join(divided(["a", "b", "c"], 8)) == "caaabccb"
+    assert divide(["a", "b", "c"], 8) == divide(["c", "a", "b"], 8)
+    assert "".join(divide(["a", "b", "c"], 8)) == "caaabccb"
 
 
 def test_members_that_are_heard_share_the_partitions() -> None:
@@ -127,7 +132,7 @@ async def test_a_group_outlives_what_is_no_announcement_and_a_lost_connection(
         create=True,
         domain=None,
     )
-    group = MemberGroup(options, channel, fake_clock)  # type: ignore[arg-type]
+    group = MemberGroup(options, channel)  # type: ignore[arg-type]
     task = asyncio.create_task(group.run(shares.append))
     await fake_clock.advance(1.0)
     assert channel.hear is not None

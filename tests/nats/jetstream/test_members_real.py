@@ -15,7 +15,7 @@ from tests.nats.jetstream.dense_help import partition_of
 from tests.nats.jetstream.local_help import running
 from tests.nats.jetstream.streams_help import new_stream
 
-from sluicegate.nats.jetstream.members import ANNOUNCE_EVERY, SILENT_AFTER
+from sluicegate.nats.jetstream.group import ANNOUNCE_EVERY, SILENT_AFTER
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from sluicegate.nats.jetstream.api import ConsumerState
+from sluicegate.consumer import ConsumerState
 from sluicegate.nats.jetstream.puller import AFTER_ERROR, EXPIRES, IDLE, MOST_BYTES, Puller
 
 NANOS = 1_000_000_000
@@ -151,7 +151,7 @@ def test_a_status_ends_a_request(
     assert made.status("inbox.m", headers, 1.0) == news
     assert made.window.credit == credit
     assert made.pin == (None if news == "taken" else "me")
-    made.window.lost()
+    made.window.reset()
     ask(made, 2, 1.0)
     assert (len(requests.sent) == 2) == waits
     ask(made, 2, 1.0 + AFTER_ERROR)

@@ -12,7 +12,8 @@ from tests.nats.sink.nats_help import new_stream
 from tests.sinks.test_down_behind_a_proxy import HOST
 from tests.sinks.test_silent_connections import black_hole
 
-from sluicegate import Consumer, LoopClock
+from sluicegate import Consumer
+from sluicegate.batcher import LoopClock
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ async def test_a_consumer_continues_on_a_new_connection(
         servers = f"nats://{HOST}:{hole.port}"
         source = JetStreamSource(name, servers=servers, durable="d", **options)
         consumer = Consumer(source, name="silent", drain=DRAIN)
-        running = asyncio.ensure_future(consumer.receive(handle))
+        running = asyncio.ensure_future(consumer.run(handle))
         for first in (0, 2):
             if first:
                 assert hole.swallow() == 1
@@ -88,7 +89,7 @@ async def test_a_consumer_closes_within_its_drain_and_a_second(
     async with black_hole(int(embedded_nats.url.rpartition(":")[2])) as hole:
         source = JetStreamSource(name, servers=f"nats://{HOST}:{hole.port}", durable="d")
         consumer = Consumer(source, name="silent", drain=DRAIN, commit_every=10.0)
-        running = asyncio.ensure_future(consumer.receive(handle))
+        running = asyncio.ensure_future(consumer.run(handle))
         await handled.wait()
         assert hole.swallow() == 1
         hole.swallows_new = swallows_new

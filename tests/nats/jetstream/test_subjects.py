@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluicegate import ConfigError
-from sluicegate.nats.jetstream.subjects import key_function, partitioned, partitions_of
+from sluicegate.nats.jetstream.options import key_function, partitioned, partitions_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.nats.jetstream.window import PullWindow
+from sluicegate.nats.jetstream.puller import PullWindow
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_credit_is_what_was_asked_for_and_has_not_arrived() -> None:
     window = PullWindow(10, 0)
     window.ask(4)
     window.ask(3)
-    window.arrived()
+    window.receive()
     assert window.credit == 6
-    window.ended(2)
+    window.end(2)
     assert window.credit == 4
-    window.ended(9)
+    window.end(9)
     assert window.credit == 0
-    window.arrived()
+    window.receive()
     assert window.credit == 0, "a message of a request that was taken for dead"
     window.ask(4)
-    window.lost()
+    window.reset()
     assert window.credit == 0
 
 
@@ -106,7 +106,7 @@ def test_credit_is_bounded_however_messages_come_and_go(
         assert window.credit or received or held
         arrived = min(arriving, window.credit)
         for _ in range(arrived):
-            window.arrived()
+            window.receive()
         received, held = received + arrived, held + arrived
         received -= min(taken, received)
         held -= min(settled, held - received)

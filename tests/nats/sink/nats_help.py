@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from nats.js.client import JetStreamContext
 
-    from sluicegate import ErrorClass, Outcome
-    from sluicegate._core.condition import Condition
-    from sluicegate._core.sink import Sink
+    from sluicegate import ErrorClass, Outcome, Sink
+    from sluicegate._core.delivery.host import Condition
     from sluicegate.testing import EmbeddedNats
 
 _numbers = itertools.count(1)

@@ -14,20 +14,29 @@ import trustme
 from nats.js import errors as js
 
 from nats import errors as nats
-from sluicegate import ConfigError, RefusedError, UnavailableError
-from sluicegate._core.errors import (
+from sluicegate import (
+    ConfigError,
     ErrorClass,
     PermanentError,
+    RefusedError,
     ThrottledError,
     TransientError,
+    UnavailableError,
 )
-from sluicegate._core.values.tls import TlsFiles
-from sluicegate.nats.client import connection
-from sluicegate.nats.client.answers import api_error, no_stream
-from sluicegate.nats.client.classify import classify_nats
-from sluicegate.nats.client.connection import ConnectionNews, close, connect
-from sluicegate.nats.client.errors import Denied, denied_by, is_login, opening_error, trouble_of
-from sluicegate.nats.client.options import NatsOptions
+from sluicegate.nats import classify_nats, connection
+from sluicegate.nats.connection import (
+    ConnectionEvents,
+    Denied,
+    close,
+    connect,
+    denied_by,
+    is_login,
+    opening_error,
+    reason_of,
+)
+from sluicegate.nats.errors import api_error, no_stream
+from sluicegate.nats.options import NatsOptions
+from sluicegate.spark.tls import TlsFiles
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 
@@ -36,7 +45,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedNats
 
 SECRET = "s3cret"
@@ -63,13 +72,13 @@ class Told:
         self.troubles: asyncio.Queue[Exception] = asyncio.Queue()
 
     @property
-    def news(self) -> ConnectionNews:
-        return ConnectionNews(
+    def news(self) -> ConnectionEvents:
+        return ConnectionEvents(
             lost=self.lost.set,
             back=self.back.set,
             closed=self.closed.set,
             denied=self.denied.put_nowait,
-            trouble=self.troubles.put_nowait,
+            error=self.troubles.put_nowait,
         )
 
 
@@ -374,7 +383,7 @@ def test_a_denial_is_read_with_its_quotes() -> None:
     ],
 )
 def test_trouble_is_told_in_words_for_operators(error: Exception, told: str) -> None:
-    assert told in trouble_of(error, options("one:4222"))
+    assert told in reason_of(error, options("one:4222"))
 
 
 def test_an_opening_that_the_server_refuses_is_an_outage() -> None:

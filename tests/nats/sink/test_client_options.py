@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sluicegate import ConfigError
-from sluicegate._core.values.tls import TlsFiles
-from sluicegate.nats.client.options import NatsOptions
+from sluicegate.nats.options import NatsOptions
+from sluicegate.spark.tls import TlsFiles
 
 SECRET = "s3cret"
 

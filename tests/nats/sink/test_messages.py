@@ -10,13 +10,12 @@ from uuid import UUID
 import pytest
 from tests.nats.sink.nats_help import Written, new_stream, read
 
-from sluicegate import Batcher, ConfigError, NotPicklableError, PermanentError, RowBatch, send
-from sluicegate._core.errors import KeyStopped
-from sluicegate._core.outcome import Outcome
+from sluicegate import Batcher, ConfigError, Outcome, PermanentError, RowBatch, send
+from sluicegate.errors import KeyStopped, NotPicklableError
 from sluicegate.nats import NatsSink, PublishAck
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedNats
 
 

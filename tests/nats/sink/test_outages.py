@@ -19,6 +19,7 @@ from sluicegate import (
     DeadLetter,
     Limits,
     Observer,
+    Outcome,
     Retry,
     RowBatch,
     UnavailableError,
@@ -26,8 +27,7 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.errors import TimedOutError
-from sluicegate._core.outcome import Outcome
+from sluicegate.errors import TimedOutError
 from sluicegate.nats import NatsSink
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import LoopClock

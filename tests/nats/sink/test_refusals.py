@@ -16,6 +16,7 @@ from tests.nats.sink.nats_help import Written, context_of, count, new_stream, pl
 from sluicegate import (
     Batcher,
     ConfigError,
+    Outcome,
     PermanentError,
     RefusedError,
     Retry,
@@ -26,15 +27,14 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.errors import TimedOutError, UnverifiableError
-from sluicegate._core.outcome import Outcome
+from sluicegate.errors import TimedOutError, UnverifiableError
 from sluicegate.nats import NatsSink, PublishAck
 from sluicegate.nats.sink import channel
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedNats
 
 USERS = """

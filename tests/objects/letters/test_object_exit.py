@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 AT_ONCE = 2
 PROGRAM = """
 import asyncio, sys
-from sluicegate.objects.client.folder import ObjectFolder
-from sluicegate.objects.client.place import StoreGiven
+from sluicegate.objects.store import ObjectFolder
+from sluicegate.objects.store import StoreGiven
 
 given = StoreGiven.of(sys.argv[1], config=None, client_options=None, timeout=5.0)
 
 async def main():
     folder = ObjectFolder(given)
     assert await folder.read("x") == b"content"
-    assert [each.path for each in await folder.listed()] == ["x"]
+    assert [each.path for each in await folder.list_objects()] == ["x"]
 
 asyncio.run(main())
 """

@@ -21,8 +21,7 @@ from sluicegate import RefusedError
 from sluicegate.letters.letter import Selection
 from sluicegate.letters.store import Ending, StoreError
 from sluicegate.objects import ObjectSink
-from sluicegate.objects.letters.store import ObjectStore
-from sluicegate.objects.letters.turn import ANSWER_WITHIN
+from sluicegate.objects.letters import ANSWER_WITHIN, ObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
     from tests.s3_server import S3Server
 
-    from sluicegate import DeadLetterRecord
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
+    from sluicegate.sinks import DeadLetterRecord
 
 _numbers = itertools.count(1)
 EVERY = Selection()
@@ -290,7 +289,7 @@ async def test_objects_that_are_removed_meanwhile_have_no_letters(
     async with ObjectStore(place.url) as store:
         passing = store.letters(EVERY)
         seen = [(await anext(passing)).key]
-        listed = await store._listed()
+        listed = await store._list()
         await store._open.remove(*(each.path for each in listed))
         seen += [each.key async for each in passing]
         assert seen == ["key-0000"]
@@ -309,7 +308,7 @@ async def test_a_bucket_that_is_removed_meanwhile_is_told(
         passing = store.letters(EVERY)
         await anext(passing)
         client = s3.client()
-        for each in await store._listed():
+        for each in await store._list():
             client.delete_object(Bucket=bucket.name, Key=f"in/here/{each.path}")
         client.delete_bucket(Bucket=bucket.name)
         with pytest.raises(RefusedError, match="create the bucket"):

@@ -17,7 +17,7 @@ from sluicegate.cli import main
 from sluicegate.postgres import check_streams
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 SECRET = "hush-hush"

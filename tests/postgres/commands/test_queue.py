@@ -15,7 +15,7 @@ from tests.postgres.queues.operated_help import fail
 from tests.postgres.streams.log_pool import lent
 
 from sluicegate.cli import main
-from sluicegate.postgres.commands.queue import changes
+from sluicegate.postgres.commands import output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -233,7 +233,7 @@ def test_slots_are_moved_and_given_back(queue: Queue) -> None:
 
 
 def test_a_long_change_says_how_far_it_is(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "SAY_EVERY", 1000)
+    monkeypatch.setattr(output, "SAY_EVERY", 1000)
     queue("create", "mails")
     queue.insert(*((f"k{n}", n) for n in range(1001)))
     queue("purge", "mails", "waiting", "--yes")
@@ -243,11 +243,11 @@ def test_a_long_change_says_how_far_it_is(queue: Queue, monkeypatch: pytest.Monk
 def test_an_interrupted_change_says_how_much_was_done(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(progress: changes._JobProgress, count: int) -> None:
+    def interrupt(progress: output.Progress, count: int) -> None:
         progress.count = count
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(changes._JobProgress, "note", interrupt)
+    monkeypatch.setattr(output.Progress, "note", interrupt)
     queue("create", "mails")
     queue.insert(*((f"k{n}", n) for n in range(2001)))
     queue("purge", "mails", "waiting", "--yes", code=130)

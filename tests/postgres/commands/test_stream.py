@@ -13,9 +13,9 @@ from tests.postgres.streams.log_pool import lent
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
 from sluicegate.cli import main
-from sluicegate.postgres.commands.stream import messages, replay
-from sluicegate.postgres.streams.source import options
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.postgres.commands import messages, output
+from sluicegate.postgres.streams import options
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate.postgres import Deleted
     from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
@@ -198,7 +197,7 @@ def test_reset(stream: Stream, point: str, expected: list[int]) -> None:
 def test_a_live_subscription_is_changed_by_force_only(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(options, "CHECK_EVERY", 0.05)
 
     async def served_meanwhile(con: Any) -> None:
         async with served(stream.log).open(host := RecordingHost()):
@@ -234,7 +233,7 @@ def test_skip(stream: Stream) -> None:
 def test_a_long_deletion_says_how_far_it_is(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "SAY_EVERY", 1000)
+    monkeypatch.setattr(output, "SAY_EVERY", 1000)
     stream.append("a-1", *range(2001))
     for select in (("--before", "1001"), ("--stream", "a-1")):
         stream("delete", *select, "--yes")
@@ -244,11 +243,11 @@ def test_a_long_deletion_says_how_far_it_is(
 def test_an_interrupted_deletion_says_how_much_was_deleted(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(progress: messages._DeletionProgress, done: Deleted) -> None:
-        progress.done = done
+    def interrupt(progress: output.Progress, count: int, _: int) -> None:
+        progress.count = count
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(messages._DeletionProgress, "note", interrupt)
+    monkeypatch.setattr(output.Progress, "note", interrupt)
     stream.append("a-1", *range(2001))
     stream("delete", "--stream", "a-1", "--yes", code=130)
     said = (
@@ -283,7 +282,7 @@ def test_delete_messages(stream: Stream) -> None:
 def test_replay(
     stream: Stream, handled: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "PAGE", 2)
+    monkeypatch.setattr(messages, "PAGE", 2)
     stream.append("a-1", 0, 1)
     stream.append("b-1", 0)
     stream("replay", "replayed:note")

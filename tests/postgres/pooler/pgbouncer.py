@@ -21,10 +21,9 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from sluicegate.testing.servers import processes
-from sluicegate.testing.servers.guarded import GuardedFolder
-from sluicegate.testing.servers.ports import free_port
-from sluicegate.testing.servers.require import EmbeddedUnavailable
+from sluicegate.testing import EmbeddedUnavailable
+from sluicegate.testing.servers import guard as processes
+from sluicegate.testing.servers.program import GuardedFolder, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator

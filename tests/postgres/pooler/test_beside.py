@@ -14,18 +14,18 @@ from tests.cli.dlq_help import Cli, keep, module, process, record
 from tests.postgres.pooler.crowd import crowd, crowd_beside
 from tests.postgres.sink.postgres_help import batch_of, database
 
-from sluicegate import DeadLetterRecord, Unit, send, transaction
+from sluicegate import send, transaction
 from sluicegate._core.staging import Epoch, stages_of
-from sluicegate._core.transaction import Counts
 from sluicegate.cli import main
 from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import Counts, DeadLetterRecord, Unit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.postgres.pooler.pgbouncer import PgBouncer
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 CHECKED = "id int PRIMARY KEY, word text CHECK (word <> 'bad')"

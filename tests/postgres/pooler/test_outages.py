@@ -27,9 +27,9 @@ from sluicegate import (
     stack,
 )
 from sluicegate.postgres import classify_postgres
-from sluicegate.postgres.server import embedded_postgres as own_postgres
 from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink
+from sluicegate.testing import embedded_postgres as own_postgres
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.pooler.pgbouncer import PgBouncer
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 AWAY = {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.TRANSIENT}

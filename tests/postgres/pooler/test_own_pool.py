@@ -21,7 +21,8 @@ from tests.postgres.sink.postgres_help import (
     written,
 )
 
-from sluicegate import Batcher, ConfigError, Limits, NotPicklableError, RefusedError, send
+from sluicegate import Batcher, ConfigError, Limits, RefusedError, send
+from sluicegate.errors import NotPicklableError
 from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.pooler.pgbouncer import PgBouncer
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

@@ -15,7 +15,7 @@ from sluicegate import Outcome, PermanentError, RowBatch, UnknownOutcomeError, s
 if TYPE_CHECKING:
     from tests.postgres.pooler.pgbouncer import PgBouncer
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

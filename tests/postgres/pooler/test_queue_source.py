@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.postgres.pooler.pgbouncer import PgBouncer
 
     from sluicegate import Message
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 
@@ -59,7 +59,7 @@ async def test_jobs_are_handled_in_order_and_settled(
         seen.setdefault(message.key, []).append(number)
         return None
 
-    await Consumer(source(bouncer, log), name="test").receive(handle)
+    await Consumer(source(bouncer, log), name="test").run(handle)
     assert seen == {f"k{k}": [n for n in range(1, 40) if n % 4 == k] for k in range(4)}
     async with log.connected() as con:
         assert await con.fetchval(f"SELECT count(*) FROM {log.sql}.job") == 1

@@ -9,8 +9,7 @@ import asyncpg
 import pytest
 from state_help import state_tables
 
-from sluicegate._core.source import Record
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record
 from sluicegate.postgres.state import table
 
 if TYPE_CHECKING:

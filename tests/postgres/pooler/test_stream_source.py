@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate.postgres import PostgresStreamSource
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     import pytest
     from tests.postgres.pooler.pgbouncer import PgBouncer
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 
@@ -42,4 +42,4 @@ async def test_the_poll_alone_delivers(
         assert found is not None
         assert [record.offset for each in found for record in each.records] == [1]
     assert "the source polls only, since it is behind a pooler" in caplog.text
-    assert [trouble for trouble in host.troubles if trouble] == []
+    assert [trouble for trouble in host.reports if trouble] == []

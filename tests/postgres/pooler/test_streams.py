@@ -9,7 +9,7 @@ from sluicegate.postgres import check_streams, install_streams, upgrade_streams
 if TYPE_CHECKING:
     from tests.postgres.pooler.pgbouncer import PgBouncer
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_a_log_is_installed_through_a_pooler_which_a_check_notes(

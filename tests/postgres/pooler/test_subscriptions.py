@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.pooler.pgbouncer import PgBouncer
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import SubscriptionLocks
     from sluicegate.testing import EmbeddedPostgres
 

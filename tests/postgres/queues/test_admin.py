@@ -14,7 +14,7 @@ from tests.postgres.streams.log_help import Log, role
 
 from sluicegate import ClosedError, ConfigError, RefusedError, UnavailableError
 from sluicegate.postgres import QueueAdmin, QueueSettings, install_streams
-from sluicegate.postgres.queues.operating.queue_queries import QueueQueries
+from sluicegate.postgres.queues.queries import QueueQueries
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres
@@ -118,9 +118,7 @@ async def test_an_open_transaction_may_have_enqueued_already(
     """A change of settings that determine the jobs' rows waits for it, and is refused after a
     timeout.
     """
-    monkeypatch.setattr(
-        "sluicegate.postgres.queues.operating.admin._WAIT", "SET LOCAL lock_timeout = '50ms'"
-    )
+    monkeypatch.setattr("sluicegate.postgres.queues.admin._WAIT", "SET LOCAL lock_timeout = '50ms'")
     async with operated(log) as (con, admin):
         await admin.create("mails")
         async with con.transaction():

@@ -8,13 +8,13 @@ import asyncpg
 import pytest
 from tests.postgres.queues.jobs_help import claim, create, handled, insert, settle
 
-from sluicegate.postgres.schema.check import check
+from sluicegate.consumer import check
 from sluicegate.postgres.schema.objects import schema_objects
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.postgres import SchemaProblem
 
 RING = "CREATE TRIGGER ring AFTER INSERT ON {s}.job REFERENCING NEW TABLE AS fresh"

@@ -15,7 +15,7 @@ from tests.postgres.queues.queue_help import Queue, at, payloads, queue, waits_f
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def name(number: int) -> str:

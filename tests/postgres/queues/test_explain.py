@@ -12,8 +12,8 @@ from tests.postgres.queues.operated_help import end, fail, operated
 from tests.postgres.queues.source.outages_help import Watched
 
 from sluicegate import Consumer
-from sluicegate.postgres.commands.queue.output import print_lag
-from sluicegate.postgres.queues.operating import queue_sql
+from sluicegate.postgres.commands.output import print_queue_lag
+from sluicegate.postgres.queues import queries as queue_sql
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
@@ -208,7 +208,7 @@ async def test_the_snapshot_of_a_manual_vacuum_keeps_no_rows(log: Log) -> None:
 
 async def test_open_transactions_are_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has enqueued, whose jobs are invisible, and one with an old snapshot."""
-    monkeypatch.setattr("sluicegate.postgres.queues.operating.queue_report.LONG", 0.0)
+    monkeypatch.setattr("sluicegate.postgres.queues.report.LONG", 0.0)
     async with operated(log) as (_, admin):
         await admin.create("mails")
         options = {"server_settings": {"application_name": "importer"}}
@@ -244,7 +244,7 @@ async def test_jobs_that_were_inserted_without_their_trigger_are_told(
         assert await handled_by_consumer(log, lost) == [4, 5]
         stats = await admin.lag()
         assert stats["mails"].without_lane == 2
-        print_lag(stats, 100, in_json=False)
+        print_queue_lag(stats, 100, in_json=False)
         assert f"mails: {lost}" in capsys.readouterr().out
         assert lost in await notes(admin)
         assert "neither a lane nor a bell" in await why(admin, "a")
@@ -261,6 +261,6 @@ async def handled_by_consumer(log: Log, trouble: str | None) -> list[int]:
     async def handle(message: Message) -> None:
         found.append(json.loads(message.value))
 
-    await Consumer(source, name="test").receive(handle)
+    await Consumer(source, name="test").run(handle)
     assert source.trouble is None if trouble is None else trouble in str(source.trouble)
     return sorted(found)

@@ -12,7 +12,7 @@ from tests.postgres.queues.queue_help import at, payloads, queue, waits_for_a_lo
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_keys_of_a_higher_priority_come_first(log: Log, real_clock: LoopClock) -> None:

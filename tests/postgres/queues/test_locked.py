@@ -10,7 +10,7 @@ from tests.postgres.queues.queue_help import LEASE, at, payloads, queue
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 FATES = {
     "free": "empty",

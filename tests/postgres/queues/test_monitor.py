@@ -73,11 +73,11 @@ async def test_a_queue_that_takes_too_long_costs_only_its_own_figures(
 ) -> None:
     """A division by zero for one queue represents any error of its query."""
     caplog.set_level(logging.INFO)
-    sql = "sluicegate.postgres.queues.operating.queue_sql.STATS"
+    sql = "sluicegate.postgres.queues.queries.STATS"
     async with operated(log) as (_, admin), QueueMonitor(log.dsn, schema=log.schema) as monitor:
         await admin.create("good")
         await admin.create("odd")
-        from sluicegate.postgres.queues.operating.queue_sql import STATS
+        from sluicegate.postgres.queues.queries import STATS
 
         failing = STATS.replace("SELECT q.paused,", "SELECT 1 / (q.name <> 'odd')::int = 0,")
         monkeypatch.setattr(sql, failing)

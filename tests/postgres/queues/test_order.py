@@ -13,7 +13,7 @@ from tests.postgres.queues.queue_help import payloads, queue, waits_for_a_lock
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_a_late_job_of_a_free_lane_comes_before_those_that_wait(

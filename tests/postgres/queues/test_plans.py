@@ -13,7 +13,7 @@ from tests.postgres.queues.queue_help import Queue, at, queue
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 TABLES = ["job", "lane", "bell", "finished_job", "queueing_lock"]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
     Test = Callable[..., Coroutine[Any, Any, None]]
 

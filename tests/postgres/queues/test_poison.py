@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 KEYS = pytest.mark.parametrize("key", ["k", None])
 

@@ -74,7 +74,7 @@ def test_a_scrape_has_the_figures_of_the_last_look() -> None:
     registry = CollectorRegistry()
     PrometheusQueueObserver(registry).on_open("shop", lambda: STATS)
     assert samples(registry) == EVERY
-    assert {key[0] for key in SHOWN} == {each.family.name for each in QUEUES.states} - {"queue_up"}
+    assert {key[0] for key in SHOWN} == {each.name for each in QUEUES.states} - {"queue_up"}
     plain = replace(FIGURES, queues={"mails": replace(MAILS, unowned_slots=None)})
     registry = CollectorRegistry()
     PrometheusQueueObserver(registry).on_open("shop", lambda: replace(STATS, figures=plain))
@@ -105,7 +105,7 @@ def test_opentelemetry_has_the_same_values() -> None:
         for metric in scope.metrics
         for point in metric.data.data_points
     }
-    names = {each.family.name: each.family.otel_name for each in (*QUEUES.states, *QUEUES.totals)}
+    names = {each.name: each.otel_name for each in QUEUES.metrics}
     assert found == {
         (names[name.removesuffix("_total")], *rest): value for (name, *rest), value in EVERY.items()
     }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 CLAIM = "SELECT * FROM {s}.claim_jobs('q', 'g', 'c', 1, 1, 1, 30)"
 SETTLE = (

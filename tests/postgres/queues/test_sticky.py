@@ -15,7 +15,7 @@ from tests.postgres.queues.queue_help import Queue, at, payloads, queue, waits_f
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 SLOTS = {"b": 9022, "c": 32046, "a": 38858}
 """The first two bytes of the SHA-256 of each key, little-endian; other programs may rely on

@@ -27,7 +27,7 @@ from sluicegate import (
 from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 # -- a table that changes --------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from sluicegate import ArrowBatch, PermanentError, send  # noqa: E402
 from sluicegate._core.arrow import TIME_ZONE  # noqa: E402
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

@@ -22,7 +22,7 @@ from sluicegate.postgres.sink.rows.columns import encode, refused  # noqa: E402
 from sluicegate.postgres.sink.table import read_table  # noqa: E402
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 UTC = dt.UTC

@@ -14,7 +14,7 @@ from sluicegate.postgres import PostgresSink
 from sluicegate.postgres.sink.rows.values import are_kept, column_check
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)

@@ -18,13 +18,13 @@ from sluicegate import (
     ClosedError,
     ConfigError,
     ErrorClass,
-    NotPicklableError,
     PermanentError,
     RowBatch,
     UnknownOutcomeError,
 )
-from sluicegate._core.told import for_log
-from sluicegate._core.values.row_maker import RowMaker
+from sluicegate._core.logs import for_log
+from sluicegate._core.values.rows import RowMaker
+from sluicegate.errors import NotPicklableError
 from sluicegate.postgres import PostgresAccess, PostgresSink, classify_postgres
 from sluicegate.postgres.client.errors import copy_row, for_item
 from sluicegate.postgres.client.names import quoted

@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from tests.postgres.sink.postgres_help import batch_of, database, outcomes, written
 
 from sluicegate import ArrowBatch, Outcome, PermanentError, send
-from sluicegate._core import told
+from sluicegate._core.logs import for_log
 from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 DDL = "id int PRIMARY KEY, word jsonb, doc json, many jsonb[], own own_document"
@@ -125,7 +125,7 @@ async def test_a_value_without_json_fails_alone_and_logs_hold_no_value(
         errors = await written(sink, rows)
         assert {*errors} == {*bad}
         assert {type(error) for error in errors.values()} == {PermanentError}
-        assert not any("secret" in told.for_log(error) for error in errors.values())
+        assert not any("secret" in for_log(error) for error in errors.values())
         assert "column 'word'" in str(errors[1])
         assert [row[0] for row in await db.rows("1")] == [0, 2, 5, 8, 10]
 

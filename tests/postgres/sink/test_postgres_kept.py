@@ -19,7 +19,7 @@ from tests.postgres.sink.postgres_help import (
 from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.postgres.client.connections import Connections
     from sluicegate.testing import EmbeddedPostgres
 

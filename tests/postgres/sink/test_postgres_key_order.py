@@ -24,8 +24,7 @@ from sluicegate.testing import embedded_postgres  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from sluicegate import Tally
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock, Tally
     from sluicegate.postgres import PostgresSink
     from sluicegate.testing import EmbeddedPostgres
 

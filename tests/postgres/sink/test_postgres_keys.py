@@ -15,10 +15,11 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("asyncpg")
 from tests.postgres.sink.postgres_help import database  # noqa: E402
 
-from sluicegate import ArrowBatch, KeyStopped, PermanentError, RowBatch, send, transaction  # noqa: E402
+from sluicegate import ArrowBatch, PermanentError, RowBatch, send, transaction  # noqa: E402
+from sluicegate.errors import KeyStopped  # noqa: E402
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 DDL = (

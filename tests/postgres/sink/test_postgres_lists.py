@@ -11,7 +11,7 @@ from asyncpg import Range
 from tests.postgres.sink.postgres_help import database, written
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 VALUES: dict[str, tuple[Any, str]] = {

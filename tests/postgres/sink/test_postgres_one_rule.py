@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.sink.postgres_help import Database
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 WAYS: dict[str, dict[str, Any]] = {

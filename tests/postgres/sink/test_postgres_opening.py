@@ -12,7 +12,7 @@ from sluicegate import ConfigError, UnavailableError
 from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

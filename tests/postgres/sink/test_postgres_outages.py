@@ -33,7 +33,7 @@ from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from sluicegate import Batch
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

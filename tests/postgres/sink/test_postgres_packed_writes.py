@@ -14,7 +14,7 @@ from tests.postgres.sink.postgres_help import batch_of, database, outcomes, prox
 from sluicegate import Outcome, PermanentError, UnavailableError, UnknownOutcomeError, send
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 COLUMNS = ("id", "word", "moment")

@@ -16,7 +16,7 @@ from tests.postgres.sink.postgres_help import database, written
 from sluicegate import PermanentError
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 DAY = dt.date(2026, 1, 2)

@@ -18,7 +18,7 @@ from sluicegate import Outcome, PermanentError, RefusedError, send
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 TABLE = """

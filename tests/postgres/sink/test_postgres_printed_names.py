@@ -16,14 +16,14 @@ asyncpg = pytest.importorskip("asyncpg")
 from tests.postgres.sink.postgres_help import batch_of, database  # noqa: E402
 
 from sluicegate import ArrowBatch, send  # noqa: E402
-from sluicegate.postgres.letters.preparation import prepare  # noqa: E402
+from sluicegate.postgres.letters.store import prepare  # noqa: E402
 from sluicegate.postgres.state.table import StateTable  # noqa: E402
 from sluicegate.sql import SqlSink  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 AT = dt.datetime(2026, 1, 2, 3)

@@ -19,11 +19,11 @@ from sluicegate import (
     UnavailableError,
     send,
 )
-from sluicegate._core.told import for_log
+from sluicegate._core.logs import for_log
 from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 SERIAL = "id int PRIMARY KEY, word text, version int, number serial"

@@ -22,7 +22,7 @@ from sluicegate import (
 )
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.postgres import PostgresSink
     from sluicegate.testing import EmbeddedPostgres
 

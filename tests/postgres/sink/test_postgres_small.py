@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.sink.postgres_help import Database, batch_of, column_of, database, written
 
-from sluicegate import PermanentError, Unit, WriteResult, send, transaction
+from sluicegate import PermanentError, WriteResult, send, transaction
 from sluicegate.postgres import PostgresSink
 from sluicegate.postgres.client.access import StatementCache
 from sluicegate.postgres.sink.plan import TablePlan
 from sluicegate.postgres.sink.strategy import STALE, Chooser, Sizes, WriteStrategy
 from sluicegate.postgres.sink.table import Table
+from sluicegate.sinks import Unit
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

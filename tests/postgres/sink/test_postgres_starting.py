@@ -16,7 +16,7 @@ from sluicegate import Batcher, Limits, Observer
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 ROWS = [(number, "word") for number in range(2000)]

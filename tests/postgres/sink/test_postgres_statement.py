@@ -14,7 +14,7 @@ from sluicegate import Batcher, ConfigError, Limits, Outcome, send
 from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 STATEMENTS = ("values", "insert", "unnest", "copy")

@@ -12,7 +12,7 @@ from tests.postgres.sink.postgres_help import database, whole, written
 from sluicegate import ConfigError
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -13,10 +13,14 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
-from sluicegate import ArrowBatch, Combine, DeadLetter, FanOut, Router, Timeout, send, stack  # noqa: E402
-from sluicegate._core.columns import refused_columns  # noqa: E402
+from sluicegate import ArrowBatch, DeadLetter, FanOut, Timeout, send, stack  # noqa: E402
 from sluicegate.postgres import PostgresSink  # noqa: E402
-from sluicegate.sinks import MemorySink  # noqa: E402
+from sluicegate.sinks import (  # noqa: E402
+    Combine,
+    MemorySink,
+    Router,
+)
+from sluicegate.spark.destination import refused_columns  # noqa: E402
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres

@@ -26,20 +26,11 @@ from tests.sinks.conflict_cases import (
     taken,
 )
 
-from sluicegate import (
-    ErrorClass,
-    KeyRepeated,
-    KeyStopped,
-    Outcome,
-    StoredRowDiffers,
-    UnavailableError,
-    UnknownOutcomeError,
-    UnverifiableError,
-    send,
-)
+from sluicegate import ErrorClass, Outcome, UnavailableError, UnknownOutcomeError, send
+from sluicegate.errors import KeyRepeated, KeyStopped, StoredRowDiffers, UnverifiableError
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 NOTHING_OF = ("BEGIN", "BEGIN ISOLATION LEVEL READ COMMITTED", "COMMIT", "")

@@ -19,12 +19,11 @@ import numpy as np  # noqa: E402
 from tests.postgres.sink.postgres_help import database, written  # noqa: E402
 
 from sluicegate import ArrowBatch, send  # noqa: E402
-from sluicegate._core.arrow import TIME_ZONE  # noqa: E402
-from sluicegate._core.arrow_rows import _date  # noqa: E402
+from sluicegate._core.arrow import TIME_ZONE, _date  # noqa: E402
 from sluicegate.postgres.sink.rows.casts import instants, local  # noqa: E402
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 BROKEN = pa.array([b"a", b"\xffA", b"c"], pa.binary()).view(pa.string())

@@ -13,7 +13,7 @@ from tests.postgres.sink.postgres_help import database, written  # noqa: E402
 from sluicegate import ArrowBatch, PermanentError, RowBatch, send  # noqa: E402
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 SHAPE = "id int PRIMARY KEY, word text, version int"

@@ -16,7 +16,7 @@ from sluicegate import Batcher, Outcome, PermanentError, RefusedError, Timeout, 
 from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 SIZES = [1, 3, 49, 50, 500]

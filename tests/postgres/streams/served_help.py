@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluicegate import Consumer
 from sluicegate.postgres import PostgresStreamSource
-from sluicegate.postgres.streams.messages.selection import StreamSelection
+from sluicegate.postgres.streams.selection import StreamSelection
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

@@ -15,13 +15,13 @@ from tests.postgres.streams.source.test_failures import WITHIN, StreamHost, fetc
 from sluicegate import ConfigError, RefusedError, flow
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresEffects, SubscriptionAdmin, install_streams
-from sluicegate.postgres.streams.source import options
+from sluicegate.postgres.streams import options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from sluicegate import Message
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 @pytest.fixture(autouse=True)
 def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make processes notice changes quickly."""
-    monkeypatch.setattr(options, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(options, "CHECK_EVERY", 0.05)
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ async def test_lag_is_what_was_not_handled_by_subscription_and_by_slot(log: Log)
         (stats,) = (await admin.lag("s", count_to=2)).values()
         assert stats.backlog is not None
         assert (stats.backlog.messages, stats.backlog.waiting_slots) == (2, 2)
-        found = {each.slot: each for each in await admin.slots("s") if each.messages}
+        found = {each.slot: each for each in (await admin.explain("s")).slots if each.messages}
         slot = await slot_of(log, con, "a-1")
         age = await con.fetchval(
             f"SELECT extract(epoch FROM clock_timestamp() - at)::float8 FROM {log.sql}.message "
@@ -275,13 +275,13 @@ async def test_a_skipped_message_is_left_out_and_its_neighbours_are_not(
         assert skipped[0] == position
         assert skipped[2:] == ("a-1", position - 1, "happened")
         slot = await slot_of(log, con, "a-1")
-        assert (await admin.slots("s"))[slot].position == (2 if position == 1 else 0)
+        assert (await admin.explain("s")).slots[slot].position == (2 if position == 1 else 0)
         rest = [each for each in (1, 2, 3) if each != position]
         assert await consumed(log) == rest
         (stats,) = (await admin.lag("s")).values()
         assert stats.backlog is not None
         assert stats.backlog.messages == 0
-        assert (await admin.slots("s"))[slot].position == 4
+        assert (await admin.explain("s")).slots[slot].position == 4
         row = await con.fetchrow(f"SELECT * FROM {log.sql}.subscription_skip")
         user = await con.fetchval("SELECT session_user::text")
         assert (row["name"], row["position"], row["reason"], row["skipped_by"]) == (

@@ -16,9 +16,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.postgres.streams.drivers_help import DRIVERS, Alchemy, Psycopg
 
-from sluicegate import ConfigError, MessageIdConflict, RefusedError, SinkError, VersionConflict
+from sluicegate import ConfigError, RefusedError, SinkError
+from sluicegate.errors import MessageIdConflict, VersionConflict
 from sluicegate.postgres import NO_STREAM, NewMessage, StreamLog
-from sluicegate.postgres.streams.messages.append import append_call
+from sluicegate.postgres.streams.log import append_call, append_error
 
 if TYPE_CHECKING:
     from tests.postgres.streams.drivers_help import Driver
@@ -140,7 +141,7 @@ def test_an_error_that_hides_the_servers_detail_is_read_behind_it() -> None:
     adapted.__cause__ = server
     error = RuntimeError("the session's text")
     error.__cause__ = adapted
-    told = append_call("sluicegate", "order-1", [PLACED], 2).told(error)
+    told = append_error(append_call("sluicegate", "order-1", [PLACED], 2), error)
     assert isinstance(told, VersionConflict)
     assert (told.expected, told.actual) == (2, 4)
     assert told.__cause__ is error

@@ -10,7 +10,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from sluicegate.postgres.streams.messages.append import BAD_MESSAGE
+from sluicegate.postgres.streams.log import BAD_MESSAGE
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

@@ -10,14 +10,14 @@ import pytest
 from tests.postgres.streams.dump_help import Dumps
 from tests.postgres.streams.log_help import Log, role
 
+from sluicegate.consumer import check
 from sluicegate.postgres import install_streams
-from sluicegate.postgres.schema.check import check
 from sluicegate.postgres.schema.installation import taken_classes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.postgres import SchemaProblem
     from sluicegate.testing import EmbeddedPostgres
 

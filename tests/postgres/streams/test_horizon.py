@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.horizon_help import Scene
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 MANY = 100_000
 

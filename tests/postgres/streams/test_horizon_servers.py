@@ -13,14 +13,14 @@ from tests.postgres.streams import horizon_help as planted
 from tests.postgres.streams.horizon_help import Reader, scene
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
-from sluicegate.postgres.schema.check import check
+from sluicegate.consumer import check
 from sluicegate.testing import embedded_postgres as start_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

@@ -11,7 +11,7 @@ from sluicegate.postgres.schema.installation import install, upgrade
 from sluicegate.postgres.schema.opened import migrations, newest, opened_schema
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.postgres.streams.horizon_help import Scene
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 WRITERS = 8
 STEPS = 300

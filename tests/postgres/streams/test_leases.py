@@ -17,7 +17,7 @@ from sluicegate.postgres import PostgresAdvisoryLocks, PostgresSubscriptions
 from sluicegate.testing import embedded_postgres as own_server
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 PASSWORD = "hidden-by-all"
 

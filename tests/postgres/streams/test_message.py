@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from sluicegate import ConfigError
 from sluicegate.postgres import NewMessage, StreamLog
-from sluicegate.postgres.streams.messages.append import append_call
-from sluicegate.postgres.streams.messages.channel import channel_of
+from sluicegate.postgres.streams.log import append_call, channel_of
 
 
 def message(type: Any = "Happened", **others: Any) -> NewMessage:  # noqa: A002  # an argument's name

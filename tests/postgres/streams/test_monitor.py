@@ -12,7 +12,8 @@ import pytest
 from tests.postgres.streams.log_help import Log, role
 from tests.postgres.streams.served_help import consumed, subscribe
 
-from sluicegate import ConfigError, LoopClock
+from sluicegate import ConfigError
+from sluicegate.batcher import LoopClock
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
     StreamMonitor,
@@ -21,8 +22,8 @@ from sluicegate.postgres import (
     SubscriptionAdmin,
     install_streams,
 )
-from sluicegate.postgres.streams.messages.selection import StreamSelection
-from sluicegate.postgres.streams.operating.log_stats import Backlog
+from sluicegate.postgres.streams.selection import StreamSelection
+from sluicegate.postgres.streams.stats import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

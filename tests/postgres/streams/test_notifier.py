@@ -13,15 +13,14 @@ import pytest
 from sluicegate import RowBatch, send
 from sluicegate.postgres import NewMessage, PostgresStreamSink, StreamLog
 from sluicegate.postgres.client.notifications import EVERY
-from sluicegate.postgres.streams.messages.channel import channel_of
-from sluicegate.postgres.streams.messages.notifier import StreamNotifier
+from sluicegate.postgres.streams.log import StreamNotifier, channel_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import FakeClock
 
 
@@ -164,14 +163,3 @@ async def test_a_listener_hears_of_a_sinks_write(log: Log, real_clock: LoopClock
     ):
         assert await send(sink, RowBatch([1, 2])) == {}
         await heard.get()
-
-
-async def test_a_sink_that_is_told_not_to_notifies_nobody(log: Log, real_clock: LoopClock) -> None:
-    quiet = PostgresStreamSink(
-        log.dsn, schema=log.schema, stream=lambda n: f"o-{n}", type=lambda _: "T", notify=False
-    )
-    async with listening(log) as heard, quiet as sink, log.connected() as con:
-        assert await send(sink, RowBatch([1])) == {}
-        await con.execute(f"SELECT pg_notify('{channel_of(log.schema)}', 'last')")
-        await heard.get()
-        assert heard.empty()

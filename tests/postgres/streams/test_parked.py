@@ -13,18 +13,17 @@ import pytest
 from tests.postgres.streams.log_help import Log, installed, role
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
-from sluicegate import ConfigError
-from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate import ConfigError, RetryPolicy
 from sluicegate.consumer import Consumer, ConsumerObserver, ParkedRecord
 from sluicegate.postgres import PostgresParkStore, install_streams
-from sluicegate.postgres.streams.source.selection import slot_of
+from sluicegate.postgres.streams.selection import slot_of
 from sluicegate.testing.conformance import ParkStoreConformance
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.testing.conformance.source.subject import News
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import Message, ParkStore, TopicPartition
     from sluicegate.testing import EmbeddedPostgres
 
@@ -131,10 +130,10 @@ async def test_a_subscription_parks_a_key_also_when_its_positions_were_not_store
     async with log.connected() as con:
         await log.append(con, "a-1", 0, 1)
         await log.append(con, "b-1", 2)
-        report = await consumer(ends=True).receive(handle)
+        report = await consumer(ends=True).run(handle)
         assert report.counts.parked == 2
         await con.execute(f"UPDATE {log.sql}.subscription_slot SET position = 0, metadata = ''")
-        report = await consumer(ends=True).receive(handle)
+        report = await consumer(ends=True).run(handle)
         assert report.counts.parked == 2
         assert handled == [3, 3]
         name = f"{log.schema}/{slot_of('a-1')} a-1"

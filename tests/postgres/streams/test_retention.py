@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.streams.served_help import consumed, subscribe
 
-from sluicegate import ConfigError, RefusedError, VersionConflict
+from sluicegate import ConfigError, RefusedError
+from sluicegate.errors import VersionConflict
 from sluicegate.postgres import (
     Deleted,
     NewMessage,
@@ -21,7 +22,7 @@ from sluicegate.postgres import (
     StreamReader,
     StreamRetention,
 )
-from sluicegate.postgres.streams.messages.selection import StreamSelection
+from sluicegate.postgres.streams.selection import StreamSelection
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

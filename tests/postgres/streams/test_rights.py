@@ -15,7 +15,7 @@ from sluicegate.postgres.schema.opened import migrations, opened_schema
 from sluicegate.postgres.schema.rights import GRANTS
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 INSERT = "INSERT INTO {s}.message (stream, version, type, data, id) VALUES"

@@ -13,22 +13,19 @@ import pytest
 from tests.cli.dlq_help import NOON, record
 from tests.postgres.streams.silent_proxy import silent_proxy
 
-from sluicegate import (
-    DeadLetterRecord,
-    RowBatch,
-    Timeout,
-    TransactionLost,
-    UnavailableError,
-    UnknownOutcomeError,
-    send,
-    stack,
-)
-from sluicegate._core.park_store import ParkedRecord
+from sluicegate import RowBatch, Timeout, UnavailableError, UnknownOutcomeError, send, stack
 from sluicegate._core.positions import PositionUnit
-from sluicegate._core.runtime.closing import close_within
-from sluicegate._core.source import Position, TopicPartition
-from sluicegate._core.subscriptions import Move, SubscriptionStart, slot_lock
+from sluicegate._core.runtime.threads import close_within
 from sluicegate.cli import main
+from sluicegate.consumer import (
+    Move,
+    ParkedRecord,
+    Position,
+    SubscriptionStart,
+    TopicPartition,
+    slot_lock,
+)
+from sluicegate.errors import TransactionLost
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
     PostgresEffects,
@@ -46,9 +43,10 @@ from sluicegate.postgres import (
     install_streams,
 )
 from sluicegate.postgres.client import access, answers, connections
-from sluicegate.postgres.commands.stream import messages
-from sluicegate.postgres.letters import connection
+from sluicegate.postgres.commands import messages
+from sluicegate.postgres.letters import store as connection
 from sluicegate.postgres.schema import administration
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 SOON = 0.3
 """The limit of every wait in these tests, in seconds."""
@@ -170,7 +168,6 @@ CLIENTS: dict[str, Client] = {
         lambda each: each.pause("s", [7]),
         lambda each: each.resume("s", [7]),
         lambda each: each.reset("s", "beginning"),
-        lambda each: each.slots("s"),
     ),
     "QueueAdmin": _client(
         QueueAdmin,

@@ -16,20 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from tests.postgres.streams.silent_proxy import silent_proxy
 
-from sluicegate import (
-    Batcher,
-    Consumer,
-    DeadLetterRecord,
-    Retry,
-    RowBatch,
-    Timeout,
-    ToDeadLetter,
-    flow,
-    send,
-)
+from sluicegate import Batcher, Consumer, Retry, RowBatch, Timeout, ToDeadLetter, flow, send
 from sluicegate import stack as decorated
 from sluicegate._core.clock import CountedSignal, wait_until
-from sluicegate.consumer import PoisonError, dead_letters
+from sluicegate.consumer import PoisonError
+from sluicegate.consumer.failures import dead_letters
 from sluicegate.postgres import (
     PostgresAdvisoryLocks,
     PostgresEffects,
@@ -45,13 +36,15 @@ from sluicegate.postgres.client import notifications as waking
 from sluicegate.postgres.client.access import Access
 from sluicegate.postgres.client.connections import Connections
 from sluicegate.postgres.letters.table import COLUMNS
+from sluicegate.sinks import DeadLetterRecord
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock, Message
+    from sluicegate import Message
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer.jobs import EventContext
 
 SOON = 0.25

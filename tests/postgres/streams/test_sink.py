@@ -17,19 +17,16 @@ from sluicegate import (
     Batcher,
     ConfigError,
     ErrorClass,
-    KeyStopped,
     Limits,
-    MessageIdConflict,
-    NotPicklableError,
     Outcome,
     PermanentError,
     RefusedError,
     RowBatch,
     UnavailableError,
     UnknownOutcomeError,
-    VersionConflict,
     send,
 )
+from sluicegate.errors import KeyStopped, MessageIdConflict, NotPicklableError, VersionConflict
 from sluicegate.postgres import (
     NO_STREAM,
     Appended,
@@ -42,7 +39,7 @@ from sluicegate.postgres import (
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def sink(log: Log, **options: Any) -> PostgresStreamSink:
@@ -343,7 +340,6 @@ async def test_a_server_that_does_not_answer_is_unavailable(real_clock: LoopCloc
         ({"stream": None}, "stream=None"),
         ({"type": ""}, "type=''"),
         ({"data": 7}, "data=7"),
-        ({"notify": 1}, "notify=1"),
         ({"schema": "a b"}, "schema="),
         ({"dsn": "mysql://u:secret@x"}, "dsn="),
     ],

@@ -65,7 +65,7 @@ COUNTS: Samples = {
     ("stream_monitor_failures_total", "log"): 2,
 }
 EVERY: Samples = {**UP, **LOG, **COUNTS}
-NAMES = {each.family.name for each in STREAM.states}
+NAMES = {each.name for each in STREAM.states}
 
 
 def samples(registry: CollectorRegistry) -> Samples:
@@ -125,7 +125,7 @@ def test_opentelemetry_has_the_same_values() -> None:
         for metric in scope.metrics
         for point in metric.data.data_points
     }
-    names = {each.family.name: each.family.otel_name for each in (*STREAM.states, *STREAM.totals)}
+    names = {each.name: each.otel_name for each in STREAM.metrics}
     assert found == {
         (names[name.removesuffix("_total")], *rest): value for (name, *rest), value in EVERY.items()
     }

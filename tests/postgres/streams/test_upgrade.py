@@ -14,7 +14,7 @@ from sluicegate.postgres.schema.installation import upgrade
 from sluicegate.postgres.schema.opened import Migration, migrations, newest, opened_schema
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 GOOD = Migration(
     newest() + 1, "notes", "CREATE TABLE {schema}.note (text text); -- of {class}, '{}'"

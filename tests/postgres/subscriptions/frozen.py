@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.children import child
 
-from sluicegate import LoopClock
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import SLOTS, Move, Position, SubscriptionStart, slot_lock
 from sluicegate.files import SQLiteSubscriptions
 from sluicegate.postgres import PostgresSubscriptions

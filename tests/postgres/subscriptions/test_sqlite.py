@@ -17,7 +17,7 @@ from sluicegate.files.subscriptions import _File
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_the_store_of_a_frozen_process_changes_nothing(

@@ -12,9 +12,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from sluicegate._core import maven as _maven
-from sluicegate._core.errors import MissingJars
-from sluicegate.testing.servers.require import EmbeddedUnavailable
+from sluicegate._core import cache as _maven
+from sluicegate.errors import MissingJars
+from sluicegate.testing import EmbeddedUnavailable
 
 VERSIONS = ("14.24.0", "15.19.0", "16.15.0", "17.11.0")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64v8"}

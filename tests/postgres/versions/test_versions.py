@@ -21,9 +21,8 @@ from tests.postgres.sink.postgres_help import batch_of, database, outcomes, writ
 from tests.postgres.streams.log_help import Log, fresh_name, role
 from tests.postgres.versions.servers import VERSIONS, programs
 
-from sluicegate import DeadLetterRecord, Outcome, Unit, send, transaction
+from sluicegate import Outcome, send, transaction
 from sluicegate._core.staging import Epoch, stages_of
-from sluicegate._core.transaction import Counts
 from sluicegate.cli import main
 from sluicegate.postgres import (
     PostgresSink,
@@ -32,14 +31,15 @@ from sluicegate.postgres import (
     check_streams,
     install_streams,
 )
-from sluicegate.postgres.server import embedded_postgres
+from sluicegate.sinks import Counts, DeadLetterRecord, Unit
+from sluicegate.testing import embedded_postgres
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 CHECKED = "id int PRIMARY KEY, word text CHECK (word <> 'bad'), version int"

@@ -12,8 +12,7 @@ from redis.asyncio import Redis
 from tests.examples.example import load
 
 from sluicegate.consumer import CountsLag, Position
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.reader import ClaimReader
+from sluicegate.testing.conformance.source.subject import ClaimReader, RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -91,11 +90,11 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_its_lease_ends(
         assert loop.time() - renewed < LEASE
         assert reader.host.within == []
         await reader.host.news.wait_for(
-            lambda: "Connect call failed" in (reader.host.troubles[-1] or "")
+            lambda: "Connect call failed" in (reader.host.reports[-1] or "")
         )
         await asyncio.to_thread(own_server.start)
         await reader.host.wait_for_claims(1)
-        await reader.host.news.wait_for(lambda: reader.host.troubles[-1] is None)
+        await reader.host.news.wait_for(lambda: reader.host.reports[-1] is None)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.spark.sql import query
 from tests.spark.test_page_programs import timeless
 
 from sluicegate.spark import Pipeline
-from sluicegate.spark.commands.view import RunView
+from sluicegate.spark.commands import RunView
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -130,9 +130,9 @@ def test_rows_that_are_arranged_keep_their_order_by_options_alone(
     arranged = keyed(orders(spark).select("id", "key"), "key", order_by="id", buckets=3)
     arranged.write.format("sluicegate").mode("append").options(
         sink="kafka",
-        bootstrapServers=bootstrap,
+        url=bootstrap,
         topic=topic,
-        keyColumn="key",
+        key="key",
         compression="gzip",
         batchSize=100,
     ).save()
@@ -163,8 +163,8 @@ def test_columns_of_sparks_connector_are_records(
         sink = KafkaSink(bootstrap=bootstrap, topic_field="topic", **parts)
         assert write_dataframe(df, stack(sink, Retry())).delivered == 500
     else:
-        columns = {f"{each}Column": each for each in (*PARTS, "topic")}
-        given = {"sink": "kafka", "bootstrapServers": bootstrap, **columns}
+        columns = {**{each: each for each in PARTS}, "topicField": "topic"}
+        given = {"sink": "kafka", "url": bootstrap, **columns}
         df.write.format("sluicegate").mode("append").options(**given).save()
     records = read(spark, bootstrap, topic)
     assert records.count() == 500

@@ -25,7 +25,7 @@ from tests.spark.kafka.kafka_help import produce
 from tests.spark.kafka.windows_driver import BUCKETS, Plan
 from tests.spark.sql import query
 
-from sluicegate import MissingJars
+from sluicegate.errors import MissingJars
 from sluicegate.spark import connector_jars
 from sluicegate.testing import EmbeddedUnavailable, embedded_kafka, skip_or_fail
 

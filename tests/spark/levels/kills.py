@@ -36,8 +36,9 @@ from sluicegate.spark import foreach_batch, write_dataframe
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
-    from sluicegate import Committed, PositionUnit, Transaction, Unit
+    from sluicegate._core.positions import PositionUnit
     from sluicegate._core.staging import Epoch, OpenStage
+    from sluicegate.sinks import Committed, Transaction, Unit
     from sluicegate.testing import EmbeddedPostgres
 
 Row = tuple[int, int, int]

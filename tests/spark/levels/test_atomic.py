@@ -15,26 +15,16 @@ import pytest
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from sluicegate import (
-    Batch,
-    Retry,
-    RowBatch,
-    Sink,
-    StagesLost,
-    Timeout,
-    Unit,
-    WriteResult,
-    send,
-    stack,
-)
+from sluicegate import Batch, Retry, RowBatch, Sink, Timeout, WriteResult, send, stack
 from sluicegate._core.decorator import WrappingSink
 from sluicegate._core.staging import Epoch, staged
+from sluicegate.errors import StagesLost
 from sluicegate.postgres import PostgresSink
 from sluicegate.postgres.sink.stages import TableStages
+from sluicegate.sinks import Unit
 from sluicegate.spark import DeadLettersError, SparkWriteReport, write_dataframe
-from sluicegate.spark.driver.content import Content
-from sluicegate.spark.levels.atomic import write_atomically
-from sluicegate.spark.levels.runs import Ran
+from sluicegate.spark.content import Content
+from sluicegate.spark.levels import Ran, write_atomically
 from sluicegate.spark.report import UnitReport
 from sluicegate.testing import embedded_postgres
 from sluicegate.testing.servers.require import there_or_skip
@@ -44,8 +34,8 @@ from .conftest import INVERSIONS, TABLES, WHOLE, rows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sluicegate import Committed, Counts
     from sluicegate._core.staging import Stage
+    from sluicegate.sinks import Committed, Counts
 
 STAGES = (
     "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'sluicegate\\_%' "

@@ -16,12 +16,12 @@ from tests.spark.sql import query
 from sluicegate import UnknownOutcomeError
 from sluicegate.postgres import PostgresSink
 from sluicegate.spark import SparkWriteReport
-from sluicegate.spark.levels.runs import Ran, write_units
-from sluicegate.spark.levels.units import BUCKET, Units
-from sluicegate.spark.task.lines import read_histories, read_report
+from sluicegate.spark.description import description
+from sluicegate.spark.keys import BUCKET
+from sluicegate.spark.levels import Ran, Units, write_units
 from sluicegate.spark.task.partition import Partition
+from sluicegate.spark.task.results import read_histories, read_report
 from sluicegate.spark.task.task import Cuts
-from sluicegate.spark.values.travel import description
 from sluicegate.testing import embedded_postgres
 from sluicegate.testing.servers.require import there_or_skip
 

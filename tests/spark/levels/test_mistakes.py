@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 from sluicegate import Batch, ConfigError
 from sluicegate.sinks import MemorySink
 from sluicegate.spark import foreach_batch
-from sluicegate.spark.levels.level import level
+from sluicegate.spark.levels import Level
 
 
 class Plain:
@@ -51,7 +51,7 @@ def test_mistakes_are_told_before_anything_runs(changed: dict[str, Any], told: s
         **changed,
     }
     with pytest.raises(ConfigError, match=told):
-        level(given.pop("sink"), **given)
+        Level.of(given.pop("sink"), **given)
 
 
 def test_a_stream_counts_its_versions_itself() -> None:

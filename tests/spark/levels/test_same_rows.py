@@ -12,25 +12,17 @@ import pytest
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from sluicegate import (
-    Batch,
-    ConfigError,
-    Counts,
-    NonDeterministicReplay,
-    Retry,
-    Timeout,
-    UnitRefused,
-    stack,
-)
+from sluicegate import Batch, ConfigError, Retry, Timeout, stack
+from sluicegate.errors import NonDeterministicReplay, UnitRefused
 from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import Counts
 from sluicegate.spark import foreach_batch, write_dataframe
-from sluicegate.spark.driver.columns import typed
-from sluicegate.spark.driver.content import Content
-from sluicegate.spark.driver.keys import keyed, with_bucket
-from sluicegate.spark.levels.units import Units
+from sluicegate.spark.content import Content
+from sluicegate.spark.description import description
+from sluicegate.spark.keys import describe_types, keyed, with_bucket
+from sluicegate.spark.levels import Units
 from sluicegate.spark.task.partition import Partition
 from sluicegate.spark.task.task import Cuts
-from sluicegate.spark.values.travel import description
 
 from .conftest import WHOLE, rows
 
@@ -91,7 +83,7 @@ def test_a_key_of_another_type_is_refused_in_the_middle_of_a_version(spark: Any,
         buckets=3,
         key=("key",),
         in_transactions=True,
-        types=typed(other, ["key"]),
+        types=describe_types(other, ["key"]),
     )
     cuts = Cuts(chunk_rows=1_000, chunk_bytes=1 << 20, window=1, key=("key",))
     here = Partition(description(sink(dsn)), cuts, "job", keep=0, stop_at=0, units=units)
@@ -190,7 +182,7 @@ def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:
 
     def counted(given: list[Any], *columns: str) -> Counts:
         df = spark.createDataFrame(given, pairs)
-        return Content.of(df.select(*columns) if columns else df, None, is_named=True).counted()
+        return Content.of(df.select(*columns) if columns else df, None, is_named=True).count()
 
     first = counted(some)
     assert (first.rows, first.content_of) == (
@@ -206,7 +198,7 @@ def test_a_sum_of_doubles_added_up_in_another_order_is_the_same(spark: Any) -> N
     """It differs in its last digits, as `sum` and `avg` over a shuffle do between runs."""
     contents = [
         Content.of(spark.createDataFrame([(value,)], "total double"), None, is_named=True)
-        .counted()
+        .count()
         .content
         for value in (0.1 + 0.2, 0.3, 0.31)
     ]

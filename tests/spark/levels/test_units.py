@@ -13,27 +13,23 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-from sluicegate import (  # noqa: E402
-    Batch,
-    NonDeterministicReplay,
-    PermanentError,
-    TransactionLost,
-    UnitRefused,
-    UnknownOutcomeError,
-    WriteResult,
-)
+from sluicegate import Batch, PermanentError, UnknownOutcomeError, WriteResult  # noqa: E402
+from sluicegate.errors import NonDeterministicReplay, TransactionLost, UnitRefused  # noqa: E402
 from sluicegate.sinks import MemorySink  # noqa: E402
-from sluicegate.spark.levels.units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
+from sluicegate.spark.content import CONTENT  # noqa: E402
+from sluicegate.spark.keys import BUCKET, by_bucket  # noqa: E402
+from sluicegate.spark.levels import Units  # noqa: E402
 from sluicegate.spark.report import DeadLettersError  # noqa: E402
-from sluicegate.spark.task.dead_rows import DeadRowBuffer  # noqa: E402
+from sluicegate.spark.task.results import DeadRowBuffer  # noqa: E402
 from sluicegate.spark.task.task import Cuts, Task  # noqa: E402
-from sluicegate.spark.task.unit_task import UnitTask  # noqa: E402
+from sluicegate.spark.task.transaction import UnitTask  # noqa: E402
 from sluicegate.spark.task.worker import Worker  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from sluicegate import Sink, Transaction, Unit
+    from sluicegate import Sink
+    from sluicegate.sinks import Transaction, Unit
     from sluicegate.spark import UnitReport
 
 CUTS = Cuts(chunk_rows=10, chunk_bytes=1 << 20, window=4, key=("key",))
@@ -238,7 +234,7 @@ def test_a_unit_that_does_not_fit_is_left_to_spark(here: Worker) -> None:
 
 
 def test_tries_come_to_an_end(here: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.spark.task.retries.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("sluicegate.spark.task.transaction.FIRST_WAIT", 0.001)
     sink = Broken(at_chunk=0, times=100)
     with pytest.raises(TransactionLost):
         run(here, sink, rows(5))

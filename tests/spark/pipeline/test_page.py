@@ -12,17 +12,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from sluicegate.spark.pipeline import (
-    Destination,
-    Pipeline,
-    Source,
-    SparkSettings,
-    Step,
-    Stream,
-    Watermark,
-    Write,
-)
+from sluicegate.consumer import Source, Step
+from sluicegate.spark.pipeline import Pipeline, SparkSettings, Stream, Watermark, Write
 from sluicegate.spark.pipeline.sinks import KINDS, LAYERS
+from sluicegate.testing import Destination
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "run-a-pipeline.md").read_text(
     encoding="utf-8"
@@ -87,9 +80,9 @@ def test_a_pipeline_can_say_whatever_a_write_takes() -> None:
     """Its choices are those of `write_dataframe`, and none is missing."""
     pytest.importorskip("pyspark")
     from sluicegate.spark import write_dataframe
-    from sluicegate.spark.driver.job import DeadLetters
-    from sluicegate.spark.levels.level import DeliveryLevel, WriteMode
+    from sluicegate.spark.levels import DeliveryLevel, WriteMode
     from sluicegate.spark.task.key_failure import OnKeyFailure
+    from sluicegate.spark.write import DeadLetters
 
     own = get_type_hints(Write)
     assert set(signature(write_dataframe).parameters) - ELSEWHERE <= set(own)

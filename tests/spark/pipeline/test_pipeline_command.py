@@ -100,7 +100,7 @@ def test_mistakes_are_bad_use(
         said = capsys.readouterr()
         assert (
             said.err.splitlines()[1]
-            == f"{EXAMPLE}:45: sinks.aircraft.dsn: the environment variable PG_DSN is not set"
+            == f"{EXAMPLE}: sinks.aircraft.dsn: the environment variable PG_DSN is not set"
         )
         assert bool(said.out) is (action == "explain")
     assert main(["pipeline", "validate", str(tmp_path / "nowhere.toml")]) == 2

@@ -239,7 +239,7 @@ def test_a_wrong_option_stops_before_a_row_is_read(
     spark: Any, dsn: str, jdbc: dict[str, str]
 ) -> None:
     """The complete error reaches the caller through Spark's planner, without the password."""
-    with pytest.raises(Exception, match="batchsizes: did you mean batchSize") as refused:
+    with pytest.raises(Exception, match="did you mean 'batchSize'") as refused:
         counted(spark).write.format("sluicegate").options(
             **jdbc, dbtable="shop.orders", batchSizes=10
         ).mode("append").save()

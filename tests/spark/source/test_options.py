@@ -11,24 +11,26 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sluicegate import ConfigError
-from sluicegate.postgres.client.dsn import dsn_of
-from sluicegate.postgres.client.names import table_name
-from sluicegate.spark.options.sinks import prepared
-from sluicegate.spark.options.table import OPTIONS, options_as_markdown
-from sluicegate.spark.values.travel import description, load
+from sluicegate.spark.description import description, load
+from sluicegate.spark.options import OPTIONS, _Reading, options_as_markdown, prepare
 
 SECRET = "h1dden"
 COLUMNS = ("id", "name", "version")
 TO_POSTGRES = {"url": "postgresql://host/db", "dbtable": "shop.orders"}
-TO_KAFKA = {"sink": "kafka", "bootstrapServers": "host:9092", "topic": "orders"}
-LOGIN = {"securityProtocol": "SASL_SSL", "user": "u", "password": SECRET}
+TO_KAFKA = {"sink": "kafka", "url": "host:9092", "topic": "orders"}
+LOGIN = {"security_protocol": "SASL_SSL", "user": "u", "password": SECRET}
 TO_NATS = {"sink": "nats", "url": "nats://host:4222", "subject": "orders.new"}
 TO_ELASTICSEARCH = {"sink": "elasticsearch", "url": "http://host:9200", "index": "orders"}
 
 
+def lowered(options: dict[str, str]) -> dict[str, str]:
+    """The options as Spark passes them."""
+    return {name.lower(): value for name, value in options.items()}
+
+
 def made(**options: str) -> str:
     """The repr of the stack, which shows whether the options have arrived."""
-    recipe, _ = prepared({name.lower(): value for name, value in options.items()}, COLUMNS)
+    recipe, _ = prepare(lowered(options), COLUMNS)
     return repr(load(description(recipe)))
 
 
@@ -44,6 +46,10 @@ def made(**options: str) -> str:
             ],
         ),
         ({**TO_POSTGRES, "writeMode": "Upsert", "mergeKeys": "id, name"}, ["on_conflict='update'"]),
+        (
+            {**TO_POSTGRES, "onConflict": "update", "conflict_columns": '["id"]', "poolSize": "3"},
+            ["on_conflict='update'"],
+        ),
         ({**TO_POSTGRES, "maxRetries": "0", "timeoutMs": "250"}, ["Timeout(0.25)", "attempts=1"]),
         ({**TO_POSTGRES, "deadLetters": "./letters.jsonl"}, ["DeadLetter(FileSink("]),
         (
@@ -54,8 +60,10 @@ def made(**options: str) -> str:
         (TO_ELASTICSEARCH, ["ElasticsearchSink("]),
         ({**TO_ELASTICSEARCH, "writeMode": "upsert", "mergeKeys": "id"}, ["upsert"]),
         ({"sink": "file", "path": "/tmp/rows.jsonl"}, ["FileSink("]),
+        ({"sink": "clickhouse", "url": "http://host:8123", "table": "t"}, ["ClickHouseSink("]),
+        ({"sink": "python", "factory": "sluicegate.sinks:MemorySink"}, ["MemorySink("]),
         (
-            {**TO_KAFKA, **LOGIN, "saslMechanism": "scram-sha-512", "compression": "lz4"},
+            {**TO_KAFKA, **LOGIN, "sasl_mechanism": "SCRAM-SHA-512", "compression": "lz4"},
             ["KafkaSink('orders', bootstrap='host:9092')", "attempts=4"],
         ),
         (
@@ -63,20 +71,16 @@ def made(**options: str) -> str:
             ["DeadLetter(", "KafkaSink('refused-orders', bootstrap='host:9092')"],
         ),
         (
-            {"sink": "kafka", "bootstrapServers": "host:9092", "topicColumn": "name"},
+            {"sink": "kafka", "bootstrap": "host:9092", "topicField": "name"},
             ["KafkaSink(..., bootstrap="],
         ),
         (
-            {**TO_NATS, "user": "app", "password": "s3cret", "messageIdColumn": "id"},
+            {**TO_NATS, "user": "app", "password": "s3cret", "messageId": "id"},
             ["NatsSink('orders.new', servers='nats://host:4222')", "attempts=4"],
         ),
         (
             {**TO_NATS, "deadLetters": "dead.orders"},
             ["DeadLetter(", "NatsSink('dead.orders', servers='nats://host:4222')"],
-        ),
-        (
-            {"sink": "nats", "url": "nats://host:4222", "subjectColumn": "name"},
-            ["NatsSink(..., servers="],
         ),
     ],
 )
@@ -89,32 +93,23 @@ def test_the_same_options_make_the_same_description() -> None:
     """A worker process uses it to find an already open sink; any randomness would open one for
     every write.
     """
-    assert description(prepared(TO_POSTGRES, COLUMNS)[0]) == description(
-        prepared(TO_POSTGRES, COLUMNS)[0]
+    assert description(prepare(TO_POSTGRES, COLUMNS)[0]) == description(
+        prepare(TO_POSTGRES, COLUMNS)[0]
     )
 
 
 def test_how_it_is_written() -> None:
     """An upsert keeps the order of a partition, unless versions decide."""
-    assert prepared(TO_POSTGRES, COLUMNS)[1].cuts.window == 4
-    assert prepared({**TO_POSTGRES, "writemode": "upsert"}, COLUMNS)[1].cuts.window == 1
-    assert prepared(TO_KAFKA, COLUMNS)[1].cuts.window == 1
-    assert (
-        prepared({**TO_POSTGRES, "writemode": "upsert", "versioncolumn": "version"}, COLUMNS)[
-            1
-        ].cuts.window
-        == 4
-    )
-    way = prepared(
-        {
-            **TO_POSTGRES,
-            "batchsize": "7",
-            "batchbytes": "70",
-            "maxinflight": "2",
-            "maxdeadletters": "5",
-        },
-        COLUMNS,
-    )[1]
+
+    def window(**options: str) -> int:
+        return prepare(lowered({**TO_POSTGRES, **options}), COLUMNS)[1].cuts.window
+
+    assert window() == 4
+    assert window(writeMode="upsert") == 1
+    assert window(writeMode="upsert", versionColumn="version") == 4
+    assert prepare(TO_KAFKA, COLUMNS)[1].cuts.window == 1
+    given = {"batchSize": "7", "batchBytes": "70", "maxInFlight": "2", "maxDeadLetters": "5"}
+    way = prepare(lowered({**TO_POSTGRES, **given}), COLUMNS)[1]
     assert (way.cuts.chunk_rows, way.cuts.chunk_bytes, way.cuts.window, way.max_dead_letters) == (
         7,
         70,
@@ -126,119 +121,85 @@ def test_how_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (
-            {"batchsizes": "1"},
-            r"option='batchsizes': format\(\"sluicegate\"\) has no such option; batchsizes: did "
-            r"you mean batchSize",
-        ),
-        ({"numpartitions": "4"}, r"numpartitions: use df.coalesce\(n\)"),
-        ({"x": "1", "y": "2"}, r"option=\['x', 'y'\].*Its options: sink, url"),
-        ({"batchsize": "many"}, "batchSize='many': must be a whole number of at least 1"),
-        ({"batchsize": "-1"}, "batchSize='-1': must be a whole number of at least 1"),
-        ({"maxretries": "1.5"}, "maxRetries='1.5': must be a whole number of at least 0"),
+        ({"batchSizes": "1"}, "batchsizes: is unknown to postgres; did you mean 'batchSize'"),
+        ({"batchSize": "many"}, "batchSize='many': must be a whole number of at least 1"),
+        ({"maxRetries": "1.5"}, "maxRetries='1.5': must be a whole number of at least 0"),
         ({"check": "no"}, "check='no': must be true or false"),
+        ({"sink": "oracle"}, "sink: 'oracle' is not a sink; known: clickhouse, elasticsearch"),
+        ({"writeMode": "merge"}, "writeMode: 'merge' must be one of append, upsert, ignore"),
+        ({"mergeKeys": "id"}, "mergeKeys: needs writeMode=upsert or ignore"),
+        ({"mergeKeys": "id,,name"}, "mergeKeys='id,,name': must be comma-separated names"),
         (
-            {"sink": "oracle"},
-            "sink='oracle': must be one of postgres, http, elasticsearch, kafka, nats, file",
+            {"mergeKeys": "nope", "writeMode": "upsert"},
+            r"mergeKeys: conflict_columns=\['nope'\]: must be among columns",
         ),
-        ({"writemode": "merge"}, "writeMode='merge': must be one of append, upsert, ignore"),
-        ({"mergekeys": "id"}, "mergeKeys='id': needs writeMode=upsert or ignore"),
-        ({"mergekeys": "id,,name"}, "mergeKeys='id,,name': must be comma-separated names"),
-        (
-            {"mergekeys": "nope", "writemode": "upsert"},
-            "mergeKeys='nope': must name columns of the DataFrame, which has id, name, version",
-        ),
-        (
-            {"preparedstatements": "off"},
-            "preparedStatements='off': must be one of auto, true, false",
-        ),
-        ({"versioncolumn": "version"}, "versionColumn='version': needs writeMode=upsert"),
-        ({"dbtable": "a.b.c"}, "dbtable='a.b.c': must be table or schema.table"),
-        (
-            {"index": "orders"},
-            "index='orders': has no meaning for sink='postgres', only for elasticsearch",
-        ),
-        ({"delivery": "bucket"}, "delivery='bucket': .*Use write_dataframe or foreach_batch"),
-        ({"deadletters": " "}, "deadLetters=' ': must not be empty"),
-        ({"dsn": "postgresql://host/db"}, "dsn='...': is another name for url"),
-        ({"url": f"mysql://root:{SECRET}@host/db"}, "url='...': must begin with"),
+        ({"preparedStatements": "off"}, "prepared_statements='off': must be"),
+        ({"versionColumn": "version"}, "version_column='version': needs on_conflict"),
+        ({"dbtable": "a.b.c"}, "dbtable: 'a.b.c' must be table or schema.table"),
+        ({"index": "orders"}, "index: is unknown to postgres"),
+        ({"delivery": "bucket"}, "delivery: is unknown to postgres"),
+        ({"deadLetters": " "}, "deadLetters=' ': must not be empty"),
+        ({"dsn": "postgresql://host/db"}, "url: is another name for dsn"),
+        ({"url": f"mysql://root:{SECRET}@host/db"}, "url: dsn='mysql://...': must be"),
         (
             {"url": f"jdbc:postgresql://host/db?password={SECRET}&reWriteBatchedInserts=true"},
             r"\(reWriteBatchedInserts\); leave them out",
         ),
-        ({"url": f"postgresql://host/db?{SECRET}"}, "url='...': the part after"),
+        ({"url": f"postgresql://host/db?{SECRET}"}, "url: dsn='...': the part after"),
         (
             {"sink": "http", "url": "http://host", "password": SECRET},
-            "dbtable='shop.orders': has no meaning for sink='http'",
+            "password: also needs user; dbtable: is unknown to http",
         ),
     ],
 )
 def test_mistakes(options: dict[str, str], told: str) -> None:
     """The error names the option, the value and the rule, without a secret."""
     with pytest.raises(ConfigError, match=told) as refused:
-        prepared({**TO_POSTGRES, **options}, COLUMNS)
+        prepare(lowered({**TO_POSTGRES, **options}), COLUMNS)
     assert SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "dbtable=None: must be given for sink='postgres'"),
-        ({"dbtable": "t"}, "url=None: must be given"),
-        ({"sink": "file"}, "path=None: must be given for sink='file'"),
+        ({}, "table: is missing; url: is missing"),
+        ({"sink": "file"}, "path: is missing"),
         (
-            {"sink": "http", "url": "http://host", "password": SECRET},
-            "password='...': also needs user",
+            {"sink": "http", "url": "http://host", "deadLetters": "letters"},
+            "deadLetters: 'letters' must be raise, or a path",
         ),
         (
-            {"sink": "http", "url": "http://host", "deadletters": "letters"},
-            "deadLetters='letters': must be raise, or a path",
+            {**TO_ELASTICSEARCH, "writeMode": "upsert", "mergeKeys": "id,name"},
+            "mergeKeys: must be the one id column",
         ),
         (
-            {**TO_ELASTICSEARCH, "writemode": "upsert"},
-            "must be the id column, if sink='elasticsearch' and writeMode=upsert",
+            {**TO_ELASTICSEARCH, "writeMode": "ignore", "mergeKeys": "id"},
+            "writeMode: 'ignore' must be one of append, upsert",
         ),
-        (
-            {**TO_ELASTICSEARCH, "writemode": "ignore", "mergekeys": "id"},
-            "writeMode='ignore': must be one of 'append', 'upsert'",
-        ),
-        ({"sink": "kafka", "topic": "t"}, "bootstrapServers=None: must be given for sink='kafka'"),
-        (
-            {"sink": "kafka", "bootstrapServers": "h:1"},
-            "topic=None: must be given, or topicColumn, but not both",
-        ),
-        ({**TO_KAFKA, "topiccolumn": "name"}, "topic='orders': must be given, or topicColumn"),
-        ({**TO_KAFKA, "keycolumn": "nope"}, "keyColumn='nope': must name columns of the DataFrame"),
-        ({"sink": "nats", "subject": "a"}, "url=None: must be given for sink='nats'"),
-        ({**TO_NATS, "subjectcolumn": "name"}, "subject='orders.new': must be given, or"),
-        ({**TO_NATS, "user": "u"}, "user='...': also needs password"),
-        ({**TO_NATS, "topic": "t"}, "topic='t': has no meaning for sink='nats'"),
-        (
-            {**TO_KAFKA, "writemode": "upsert"},
-            "writeMode='upsert': has no meaning for sink='kafka'",
-        ),
+        ({"sink": "kafka", "topic": "t"}, "url: is missing"),
+        ({"sink": "kafka", "url": "h:1"}, "topic=None: must be given, or topic_field"),
+        ({**TO_KAFKA, "topicField": "name"}, "cannot be combined with topic_field"),
+        ({**TO_KAFKA, "key": "nope"}, "key: there is no column 'nope'"),
+        ({**TO_NATS, "user": "u"}, "user: also needs password"),
+        ({**TO_KAFKA, "writeMode": "upsert"}, "writeMode: has no meaning for kafka"),
         (
             {**TO_KAFKA, "user": "u", "password": SECRET},
-            "user='u': needs a securityProtocol with sasl",
-        ),
-        (
-            {**TO_KAFKA, "securityprotocol": "SASL_SSL"},
-            "securityProtocol='sasl_ssl': needs user and password",
-        ),
-        (
-            {**TO_KAFKA, **LOGIN, "securityprotocol": "sasl_plaintext", "cafile": "ca.pem"},
-            "caFile='ca.pem': needs a securityProtocol with ssl",
-        ),
-        (
-            {**TO_KAFKA, "kafka.bootstrap.servers": "h:1"},
-            "kafka.bootstrap.servers: use bootstrapServers",
+            "user: needs security_protocol=SASL_SSL or SASL_PLAINTEXT",
         ),
     ],
 )
 def test_what_is_missing(options: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as refused:
-        prepared(options, COLUMNS)
+        prepare(lowered(options), COLUMNS)
     assert SECRET not in str(refused.value)
+
+
+def test_all_mistakes_are_found_at_once() -> None:
+    given = {"batchSize": "0", "dbtable": "t", "poolSize": "0", "mergeKeys": "id"}
+    with pytest.raises(ConfigError) as refused:
+        prepare(lowered(given), COLUMNS)
+    for option in ("batchSize", "mergeKeys"):
+        assert option in str(refused.value)
 
 
 def test_a_recipe_shows_no_secret() -> None:
@@ -249,47 +210,60 @@ def test_a_recipe_shows_no_secret() -> None:
 
 
 def check_hidden(options: dict[str, str]) -> None:
-    recipe, _ = prepared({name.lower(): value for name, value in options.items()}, COLUMNS)
+    recipe, _ = prepare(lowered(options), COLUMNS)
     assert SECRET not in repr(recipe)
     assert SECRET not in repr(load(description(recipe)))
     assert SECRET.encode() in pickle.dumps(recipe)  # it is transferred
 
 
+def arguments(**options: str) -> dict[str, Any]:
+    return dict(_Reading(lowered(options)).sinks["sink"].arguments)
+
+
 @pytest.mark.parametrize(
-    ("url", "dsn"),
+    ("options", "dsn"),
     [
-        ("postgresql://u:p@h:1/d?sslmode=require", "postgresql://u:p@h:1/d?sslmode=require"),
-        ("jdbc:postgresql://h:1/d", "postgresql://h:1/d"),
         (
-            "jdbc:postgresql://h/d?user=u&password=a%26b&ApplicationName=x&currentSchema=s",
+            {"url": "postgresql://u:p@h:1/d?sslmode=require"},
+            "postgresql://u:p@h:1/d?sslmode=require",
+        ),
+        ({"url": "jdbc:postgresql://h:1/d"}, "postgresql://h:1/d"),
+        (
+            {
+                "url": "jdbc:postgresql://h/d?user=u&password=a%26b&ApplicationName=x&currentSchema=s"
+            },
             "postgresql://h/d?user=u&password=a%26b&application_name=x&search_path=s",
         ),
+        (
+            {"url": "jdbc:postgresql://h:1,i/d", "user": "a b", "password": "x/@:"},
+            "postgresql://a%20b:x%2F%40%3A@h:1,i/d",
+        ),
+        ({"url": "postgresql://u:p%2F@h/d", "user": "v"}, "postgresql://v:p%2F@h/d"),
     ],
 )
-def test_urls_of_both_kinds(url: str, dsn: str) -> None:
-    assert dsn_of("url", url) == dsn
+def test_urls_of_both_kinds(options: dict[str, str], dsn: str) -> None:
+    assert arguments(**options)["dsn"] == dsn
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("orders", (None, "orders")),
-        ("shop.orders", ("shop", "orders")),
-        ('"My.Shop".orders', ("My.Shop", "orders")),
-        ('shop."say ""hi"""', ("shop", 'say "hi"')),
-        ("Shop.Orders", ("Shop", "Orders")),
+        ("orders", {"table": "orders"}),
+        ("shop.orders", {"schema": "shop", "table": "orders"}),
+        ('"My.Shop".orders', {"schema": "My.Shop", "table": "orders"}),
+        ('shop."say ""hi"""', {"schema": "shop", "table": 'say "hi"'}),
+        ("Shop.Orders", {"schema": "Shop", "table": "Orders"}),
     ],
 )
-def test_names_of_tables(text: str, named: Any) -> None:
-    assert table_name("dbtable", text) == named
+def test_names_of_tables(text: str, named: dict[str, str]) -> None:
+    found = arguments(dbtable=text)
+    assert {name: found[name] for name in ("schema", "table") if name in found} == named
 
 
-@pytest.mark.parametrize(
-    "text", ["", ".", "a.", ".a", "a.b.c", '"a', 'a"b', '"a"b', '"".a', "a..b"]
-)
+@pytest.mark.parametrize("text", [".", "a.", ".a", "a.b.c", '"a', 'a"b', '"a"b', '"".a', "a..b"])
 def test_what_is_no_name_of_a_table(text: str) -> None:
     with pytest.raises(ConfigError, match=r"must be table or schema\.table"):
-        table_name("dbtable", text)
+        prepare({"url": "postgresql://h/d", "dbtable": text}, COLUMNS)
 
 
 def test_the_table_of_options_is_in_order() -> None:

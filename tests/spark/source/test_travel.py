@@ -17,9 +17,10 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle as pysparks
 
-from sluicegate import Batch, NotPicklableError, stack
+from sluicegate import Batch, stack
+from sluicegate.errors import NotPicklableError
 from sluicegate.spark import write_dataframe
-from sluicegate.spark.values.travel import Traveller, description, load
+from sluicegate.spark.description import Traveller, description, load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..errors import StoppedError, UnknownOutcomeError
 from ..outcome import Outcome, worst
-from .branch import Branch
+from .delivery import Delivery
+from .host import PassesReports
+from .pacing import Hurry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from .delivery import Delivery
+    from ..clock import Signal
     from .host import Details
-    from .tries import Tries
+    from .states import RetryEnd, Tries
+
+    Settled = Callable[[Sequence[int], Outcome, Details], None]
+
 
 OutcomeMap = Callable[[Outcome], Outcome]
 """Returns the outcome of an item from its outcome on a branch."""
@@ -121,3 +127,70 @@ class Fork(Generic[BatchT]):
                 self._parent.settle(group, answer, details)
             elif answer is Outcome.UNKNOWN and any(branch.was_cut for _, branch in required):
                 self._parent.finish(group, answer)  # other failures propagate outward
+
+
+class BranchBooks(PassesReports["Delivery"]):
+    """The books of a branch: outcomes go to its fork, reports about the destination to the parent."""
+
+    __slots__ = ("_settled_by",)
+
+    def __init__(self, parent: Delivery, settled_by: Settled | None) -> None:
+        super().__init__(parent)
+        self._settled_by = settled_by
+
+    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
+        if self._settled_by is not None:
+            self._settled_by(indices, outcome, details)
+
+
+class Branch(Delivery):
+    """The delivery of the parent's items on one branch."""
+
+    __slots__ = ("_hurry", "_parent")
+
+    def __init__(
+        self, parent: Delivery, label: str, settled_by: Settled | None, maybe_applied: Iterable[int]
+    ) -> None:
+        super().__init__(
+            len(parent.states),
+            books=BranchBooks(parent, settled_by),
+            pacing=parent.pacing,
+            labels=(*parent.labels, label),
+        )
+        self.join(parent.activity)
+        self.doubt(maybe_applied)
+        if parent.withdrawn:
+            self.withdraw(parent.withdrawn)
+        self._parent = parent
+        self._hurry = Hurry()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._parent.closed
+
+    def begin(self, indices: Sequence[int]) -> None:
+        if self._parent.closed:
+            raise asyncio.CancelledError
+        super().begin(indices)
+
+    def settle(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
+        if self._parent.closed:
+            self.late += len(indices)
+        else:
+            super().settle(indices, outcome, details)
+
+    def end_retries(self, ends: Sequence[tuple[BaseException, RetryEnd]]) -> None:
+        self._parent.end_retries(ends)  # the errors also leave the branch
+
+    def retry_end(self, error: BaseException) -> RetryEnd | None:
+        return self._parent.retry_end(error)
+
+    @property
+    def is_hurried(self) -> bool:
+        return self._hurry.is_fired or self._parent.is_hurried
+
+    def hurry(self) -> None:
+        self._hurry.fire()
+
+    def hurries(self) -> tuple[Signal, ...]:
+        return (self._hurry, *self._parent.hurries())

@@ -1,19 +1,23 @@
-"""The states of a batch's items, and the table of their transitions.
+"""The states of a batch's items, the table of their transitions, their errors and failed attempts.
 
 A settled item changes only if its transaction is rolled back; any other item enters every state
-that the table allows.
+that the table allows. Items that fail together usually share one error and one history of attempts,
+so both are processed once per object, not per item.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from itertools import repeat
+from operator import is_
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..errors import KeyRepeated, StoppedError, UnknownOutcomeError
 from ..outcome import Outcome
-from ..verdict import outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+
 
 FRESH, SENDING, FAILED, STOPPED, WAITING, HELD, CUT = range(7)
 SETTLED = 8  # the first code of the settled states: one per outcome, in the order of `Outcome`
@@ -185,3 +189,74 @@ def indices_of(
     """Return the indices of the items that failed with one of these objects."""
     wanted = {id(error) for error in some}
     return [index for index, error in errors.items() if id(error) in wanted]
+
+
+def outcome_of(error: BaseException, *, maybe_applied: bool) -> Outcome:
+    """Return the outcome of an item whose last attempt failed with `error`."""
+    if maybe_applied or isinstance(error, UnknownOutcomeError):
+        return Outcome.UNKNOWN
+    return Outcome.UNSENT if isinstance(error, StoppedError) else Outcome.REJECTED
+
+
+RetryEnd = Literal["exhausted", "given_up"]
+"""Why retries have ended without success: their attempts or their time were used up, or the caller
+asked to give up an outage (`give_up_after=`, `on_refused="dead_letter"`).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """The failed attempts of one item. Times are monotonic seconds of the clock."""
+
+    count: int
+    first_at: float
+    last_at: float
+
+    def and_one(self, now: float) -> Tries:
+        return Tries(self.count + 1, self.first_at, now)
+
+
+class Failures:
+    """Errors and attempts of a delivery's failed items, by index; the ends of retries, by error."""
+
+    __slots__ = ("_retry_ends", "errors", "tries")
+
+    def __init__(self) -> None:
+        self.errors: dict[int, BaseException] = {}
+        """The error of each item's last write."""
+        self.tries: dict[int, Tries] = {}
+        self._retry_ends: dict[int, tuple[BaseException, RetryEnd]] = {}
+        """By the id of an error, which is kept alive by its entry."""
+
+    def forget_errors(self, indices: Iterable[int]) -> None:
+        if self.errors:
+            for index in indices:
+                self.errors.pop(index, None)
+
+    def count_try(self, indices: Sequence[int], now: float) -> None:
+        """Count an ended attempt for each of these items."""
+        tries = self.tries
+        before = list(map(tries.get, indices))
+        shared = before[0] if before else None
+        if all(map(is_, before, repeat(shared))):  # a loop in C
+            one = Tries(1, now, now) if shared is None else shared.and_one(now)
+            tries.update(dict.fromkeys(indices, one))
+            return
+        first = Tries(1, now, now)
+        for index, own in zip(indices, before, strict=True):
+            tries[index] = first if own is None else own.and_one(now)
+
+    def take_over(self, index: int, tries: Tries | None) -> None:
+        """Take over an item's attempts on a branch, if there were more."""
+        own = self.tries.get(index)
+        if tries is not None and (own is None or tries.count > own.count):
+            self.tries[index] = tries
+
+    def end_retries(self, ends: Iterable[tuple[BaseException, RetryEnd]]) -> None:
+        """Record the errors with which items have left a retry, and why."""
+        self._retry_ends.update({id(error): (error, end) for error, end in ends})
+
+    def retry_end(self, error: BaseException) -> RetryEnd | None:
+        """Return why retries have ended with this error; `None` if none have."""
+        known = self._retry_ends.get(id(error))
+        return None if known is None else known[1]

@@ -155,7 +155,7 @@ def shown(key: Hashable) -> object:
     return key.value
 
 
-def text_of(key: object) -> str:
+def key_text(key: object) -> str:
     """Return the key as text, for display and stores: `acme/42`, `:42`, `:('ann', 7)`."""
     if type(key) is str and key.isprintable() and not key.startswith(":"):
         return key

@@ -3,20 +3,28 @@
 A signal may interrupt a thread at any moment while it waits for the loop, and must not affect the
 loop. So the two share only raw locks: an interrupt could leave the locks inside a `Future`, `Event`
 or `Condition` held forever, and block the loop.
+
+Objects with such a thread are ended before the interpreter stops threads. `atexit` hooks run too late: by then `concurrent.futures` accepts no more work, so a sink that is a
+plain function could not write. The exit hooks of `threading` run earlier, in reverse order of
+registration. `concurrent.futures` registers its hook when its thread pool is imported; this module
+imports it first, so our hook runs before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401  # pyright: ignore[reportUnusedImport]  # see above
+import contextlib
 import contextvars
 import logging
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from ..clock import LOOP_CLOCK
 from ..errors import ClosedError
-from ..say import say
+from ..logs import log_safely
+from ..text import repr_of
 from .run import run_on_new_loop
 
 if TYPE_CHECKING:
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     Step = Callable[[], Awaitable[object]]
+
 
 R = TypeVar("R")
 
@@ -228,7 +237,9 @@ class LoopThread:
             "%s: %s was raised on its thread, where it ends nothing; a write that it ended "
             "has an unknown outcome"
         )
-        say(self._logger, logging.ERROR, message, self._name, type(error).__name__, error=error)
+        log_safely(
+            self._logger, logging.ERROR, message, self._name, type(error).__name__, error=error
+        )
 
     def _tell_end(self) -> None:
         if self._end is not None and not self._end.done():
@@ -249,3 +260,49 @@ class LoopThread:
             call.finish(error=error)
         else:
             call.finish(task.result())
+
+
+logger = logging.getLogger("sluicegate.batcher")
+
+INTERRUPTS = 1000  # swallowed interrupts per object; each ends its shutdown immediately
+
+
+class EndsAtExit(Protocol):
+    """An object to end at the interpreter's exit, within its own time limit."""
+
+    def end_at_exit(self) -> None: ...
+
+
+_running: dict[int, EndsAtExit] = {}
+_registered: list[bool] = []
+
+
+def end_at_exit(thing: EndsAtExit) -> None:
+    """Register `thing` to be ended at exit."""
+    _running[id(thing)] = thing
+    if not _registered:
+        _registered.append(True)
+        threading._register_atexit(_end_all)  # type: ignore[attr-defined]  # noqa: SLF001  # see above
+
+
+def forget_at_exit(thing: EndsAtExit) -> None:
+    """Unregister `thing`."""
+    _running.pop(id(thing), None)
+
+
+def _end_all() -> None:
+    for thing in list(_running.values()):
+        try:
+            _end(thing)
+        except BaseException as error:  # the others must still be ended
+            log_safely(
+                logger, logging.ERROR, "%s could not be ended at exit", repr_of(thing), error=error
+            )
+
+
+def _end(thing: EndsAtExit) -> None:
+    for _ in range(INTERRUPTS):  # an interrupted shutdown ends immediately, and is awaited again
+        with contextlib.suppress(KeyboardInterrupt):
+            thing.end_at_exit()
+            return
+    thing.end_at_exit()

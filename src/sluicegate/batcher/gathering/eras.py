@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..._core.lineage import Reason
+from ..._core.batch import Reason
 from ..._core.order.lanes import Entry
 from .pack import Leftover, Sealed
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from ..._core.order.lanes import Lanes
-    from ..resolvable import Resolvable
-    from .add_group import AddGroup
+    from ..receipt import Resolvable
+    from .pack import AddGroup
 
 T = TypeVar("T")
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from ..._core.batch import Reason
     from ..._core.clock import Clock
-    from ..._core.lineage import Reason
-    from .add_group import AddGroup
-    from .pack import Evicted, Leftover, Matches, Sealed
+    from .pack import AddGroup, Evicted, Leftover, Matches, Pack, Sealed
+
 
 T = TypeVar("T")
 
@@ -151,3 +151,30 @@ class Holding(Protocol):
 
     def begin_stop(self) -> None:
         """From now on, return held items instead of failing or spilling them."""
+
+
+class Gathering(NamedTuple, Generic[T]):
+    """A gatherer and its parts."""
+
+    gatherer: Gatherer[T]
+    shape: Shape
+    pack: Pack[T]
+    """The open batch; with tenants, the router to their open batches."""
+    identity: Callable[..., Hashable] | None = None
+    """Returns the identity of an item's key or tenant, from the item and the values that the fast
+    path has looked up; `None` without keys and tenants.
+    """
+    identities: Callable[..., tuple[Hashable, ...]] | None = None
+    """Like `identity`, for several items."""
+    holds: Holding | None = None
+    """The held keys; `None` without keys."""
+
+    @property
+    def held_keys(self) -> int:
+        """Number of keys stopped by a failed item."""
+        return 0 if self.holds is None else self.holds.keys
+
+    @property
+    def held_items(self) -> int:
+        """Number of queued items of held keys."""
+        return 0 if self.holds is None else self.holds.items

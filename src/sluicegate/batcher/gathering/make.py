@@ -5,25 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._core.order.keys import identity
-from ..._core.order.parking import Parking
-from .gatherer import Shape
-from .gathering import Gathering
+from .gatherer import Gathering, Shape
+from .holds import Parking
 from .keyed import KeyedGatherer
 from .pack import Pack
 from .plain import PlainGatherer
-from .scale import Scale
-from .sized_pack import SizedPack
-from .tenant_holds import TenantHolds
-from .tenant_keyed import TenantKeyedGatherer
-from .tenants import TenantGatherer, TenantRules
+from .tenant_queue import TenantKeyedGatherer
+from .tenants import TenantGatherer, TenantHolds, TenantRules
+from .window import Scale, SizedPack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..._core.ledger import Ledger
+    from ..ledger import Ledger
     from ..setup import Setup
     from .gatherer import HasClock, Wake
-    from .numbers import Numbers
+    from .pack import Numbers
     from .window import AddWindow
 
 T = TypeVar("T")

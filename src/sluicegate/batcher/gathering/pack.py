@@ -1,20 +1,22 @@
-"""Columns of items: the open batch and the sealed ones."""
+"""Columns of items: those of one add, the open batch and the sealed ones; the numbers of batches."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Hashable
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from ..._core.lineage import Reason
+from ..._core.batch import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
-    from ..resolvable import Resolvable
+    from ..receipt import Resolvable
 
     Matches = Callable[[Resolvable], bool]
+
 
 T = TypeVar("T")
 
@@ -311,3 +313,61 @@ def _pop_first(
     receipts.clear()
     receipts.update(later)
     return Evicted(items.pop(0), sizes.pop(0) if sizes is not None else 0, receipt)
+
+
+class AddGroup(NamedTuple, Generic[T]):
+    """Items of one call, all accepted or none; a column is `None` if it is not used."""
+
+    items: tuple[T, ...]
+    sizes: tuple[int, ...] | None = None
+    receipts: tuple[Resolvable | None, ...] | None = None
+    keys: tuple[Hashable, ...] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The total size; 0 without sizes."""
+        return 0 if self.sizes is None else sum(self.sizes)
+
+    def part(self, start: int, end: int | None) -> AddGroup[T]:
+        """Return a part of the group."""
+        cut = slice(start, end)
+        return AddGroup(
+            self.items[cut],
+            None if self.sizes is None else self.sizes[cut],
+            None if self.receipts is None else self.receipts[cut],
+            None if self.keys is None else self.keys[cut],
+        )
+
+    def rows(self) -> Iterator[tuple[T, int, Resolvable | None, Hashable]]:
+        """Yield each item with its size, receipt and key."""
+        count = len(self.items)
+        nothing, sizes = (None,) * count, self.sizes or (0,) * count
+        return zip(self.items, sizes, self.receipts or nothing, self.keys or nothing, strict=True)
+
+
+class Numbers:
+    """Ascending batch numbers across all tenants: a fence applies to all of them."""
+
+    __slots__ = ("_is_shared", "last")
+
+    def __init__(self) -> None:
+        self.last = 0
+        """The last assigned number. Items accepted now get a later one."""
+        self._is_shared = False
+
+    def next(self) -> int:
+        """Return the number of the next batch."""
+        if self._is_shared:
+            return self.last + 1
+        self.last += 1
+        return self.last
+
+    @contextmanager
+    def shared(self) -> Generator[None]:
+        """Assign one number to all batches sealed inside the context."""
+        self._is_shared = True
+        try:
+            yield
+        finally:
+            self._is_shared = False
+            self.last += 1

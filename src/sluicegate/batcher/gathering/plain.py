@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..._core.lineage import Reason
+from ..._core.batch import Reason
 from .gatherer import Snapshot
 from .pack import Queue, oldest_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._core.ledger import Ledger
-    from ..resolvable import Resolvable
-    from .add_group import AddGroup
+    from ..ledger import Ledger
+    from ..receipt import Resolvable
     from .gatherer import Shape
-    from .numbers import Numbers
-    from .pack import Evicted, Leftover, Matches, Pack, Sealed
+    from .pack import AddGroup, Evicted, Leftover, Matches, Numbers, Pack, Sealed
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@
 4. A tenant has an entry only while it has items, waiting producers or held keys.
 5. With one worker and no keys a tenant has at most one batch in flight or in a backoff, so its
    items are in order; the slot serves other tenants meanwhile.
+6. The fast path leads from one list to each tenant's open batch.
 """
 
 from __future__ import annotations
@@ -16,29 +17,25 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ..._core.agenda import Agenda
+from ..._core.batch import Reason
 from ..._core.errors import KeyFailedError
-from ..._core.ledger import Ledger
-from ..._core.lineage import Reason
-from ..._core.order.keys import shown
-from .add_group import AddGroup
+from ..._core.order.keys import PLAIN, identity, shown
+from ..ledger import Ledger
 from .eras import FENCES
 from .gatherer import Snapshot
-from .pack import Pack
+from .pack import AddGroup, Pack
 from .tenant_queue import TenantKey, TenantQueue
-from .tenant_router import TenantRouter
-from .turns import Turns
-from .window import AddWindow
+from .turns import Agenda, Turns
+from .window import AddWindow, Known, NeedsSlowPath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
-    from ..._core.ledger import Waiter
+    from ..ledger import Waiter
     from ..report import TenantStats
-    from .gatherer import Shape
-    from .gathering import Gathering
-    from .numbers import Numbers
-    from .pack import Evicted, Leftover, Matches, Sealed
+    from .gatherer import Gathering, Holding, Shape
+    from .pack import Evicted, Leftover, Matches, Numbers, Sealed
+
 
 T = TypeVar("T")
 
@@ -410,3 +407,115 @@ def owner_of(batch: Sealed[T]) -> TenantQueue[T]:
 
 def _oldest_at(queue: TenantQueue[Any]) -> float | None:
     return queue.gatherer.snapshot().oldest_at
+
+
+class TenantRouter(list[Any], Generic[T]):
+    """The list that the fast path appends to; passes each item on to its tenant's open batch.
+
+    The list itself contains a `None` for each item, since the ledger counts the items of the fast
+    path by its length.
+    """
+
+    __slots__ = ("_on_error", "_queues", "_tenant_of", "_window")
+
+    join = list[Any].append
+    """Count an item."""
+
+    def __init__(
+        self,
+        tenant: Callable[[T], object],
+        queues: dict[Hashable, TenantQueue[T]],
+        window: AddWindow,
+        on_error: Callable[[BaseException], object],
+    ) -> None:
+        self._tenant_of = tenant
+        self._queues = queues
+        self._window = window
+        self._on_error = on_error
+
+    def append(self, item: T, /) -> None:
+        """Append an item to its tenant's open batch.
+
+        Raises `NeedsSlowPath` with the tenant if the tenant's window has no room, and the
+        functions' errors. In both cases the item was not accepted, and its receipt is no longer
+        kept.
+        """
+        whole = self._window
+        receipts = whole.receipts
+        receipt = receipts.pop(len(self), None) if receipts else None
+        try:
+            tenant = self._tenant_of(item)
+            if type(tenant) not in PLAIN:
+                tenant = identity(tenant, "tenant")
+        except Exception as error:
+            self._on_error(error)
+            raise
+        queue = self._queues.get(tenant)
+        if queue is None or len(self) >= whole.try_limit:  # the function may have used the batcher
+            raise NeedsSlowPath(Known(tenants=(tenant,)))
+        window = queue.window
+        items = window.items
+        filled = len(items)
+        if filled >= window.try_limit:
+            raise NeedsSlowPath(Known(tenants=(tenant,)))
+        if receipt is not None:
+            window.receipts[filled] = receipt
+        items.append(item)
+        self.join(None)
+
+    def tenant_of(self, item: T) -> Hashable:
+        """Return the identity of an item's tenant. Raises `TypeError` and the function's errors."""
+        return identity(self._tenant_of(item), "tenant")
+
+
+class TenantHolds(Generic[T]):
+    """Held keys, each within its tenant."""
+
+    def __init__(self, tenants: TenantGatherer[T]) -> None:
+        self._tenants = tenants
+        self.keys = 0
+        """Number of held keys of all tenants."""
+
+    @property
+    def items(self) -> int:
+        """Number of queued items of held keys. Visits every tenant."""
+        return sum(holds.items for holds in self._each())
+
+    def until(self, number: int) -> int:
+        """Count the queued items of held keys up to this batch number."""
+        return sum(holds.until(number) for holds in self._each())
+
+    def _each(self) -> list[Holding]:
+        return [queue.holds for queue in self._tenants.queues() if queue.holds is not None]
+
+    def stop(self, batch: Sealed[Any], indices: Sequence[int]) -> None:
+        """Hold the keys of these items."""
+        queue: TenantQueue[T] = owner_of(batch)
+        before = queue.held_keys
+        if queue.holds is not None:
+            queue.change()
+            queue.holds.stop(batch, indices)
+        self.keys += queue.held_keys - before
+
+    def is_going(self, key: Hashable) -> bool:
+        """Return whether items of a held key (a `TenantKey`) are in a batch."""
+        own = cast("TenantKey", key)
+        queue = self._tenants.known(own)
+        return queue is not None and queue.holds is not None and queue.holds.is_going(own.key)
+
+    def let_go(self, key: Hashable, now: float) -> int:
+        """Release a tenant's key (a `TenantKey`); return its number of held items."""
+        queue = self._tenants.known(cast("TenantKey", key))
+        if queue is None or queue.holds is None:
+            return 0
+        before = queue.held_keys
+        queue.change()
+        count = queue.holds.let_go(cast("TenantKey", key).key, now)
+        self.keys += queue.held_keys - before
+        self._tenants.settle_room(queue)
+        self._tenants.forget(queue)
+        return count
+
+    def begin_stop(self) -> None:
+        """Return held items from now on."""
+        self._tenants.begin_stop()

@@ -1,4 +1,4 @@
-"""Deficit round robin: whose turn it is. Pure.
+"""Whose turn it is, by deficit round robin, and who is due. Pure.
 
 1. A member at the front without credit gets `quantum` times its weight. It sends while it has
    credit, is charged for each batch, and then goes to the back. So while two members have items to
@@ -6,15 +6,22 @@
 2. Credit is not saved: a member with nothing to send loses it. A debt stays until `forget`.
 
 M. Shreedhar, G. Varghese: Efficient Fair Queuing Using Deficit Round Robin, SIGCOMM 1995.
+
+An agenda is a priority queue for times that change often: a heap whose entries may be stale. The recorded time of an entry is never later than its actual
+time, which is read when the entry reaches the front. So a time that becomes later costs nothing
+until then, and a time that becomes earlier is recorded again.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
+
 
 M = TypeVar("M", bound="Hashable")
 
@@ -74,3 +81,52 @@ class Turns(Generic[M]):
         """Remove a member with its credit and debt."""
         self._ring.pop(member, None)
         self._credit.pop(member, None)
+
+
+E = TypeVar("E", bound="Hashable")
+
+_SMALL = 64
+"""Number of stale entries that are tolerated before the heap is rebuilt."""
+
+
+class Agenda(Generic[E]):
+    """Priority queue; `time_of` returns an entry's current time, or `None` if it has none."""
+
+    def __init__(self, time_of: Callable[[E], float | None]) -> None:
+        self._time_of = time_of
+        self._noted: dict[E, float] = {}
+        self._heap: list[tuple[float, int, E]] = []
+        self._count = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._heap)  # stale entries included
+
+    def note(self, one: E, time: float) -> None:
+        """Record a time of `one`; ignored unless it is earlier than the recorded time."""
+        if time < self._noted.get(one, float("inf")):
+            self._noted[one] = time
+            if len(self._heap) > 2 * len(self._noted) + _SMALL:
+                self._heap = [(time, next(self._count), one) for one, time in self._noted.items()]
+                heapq.heapify(self._heap)
+            else:
+                heapq.heappush(self._heap, (time, next(self._count), one))
+
+    def drop(self, one: E) -> None:
+        """Remove the recorded time of `one`."""
+        self._noted.pop(one, None)
+
+    def first(self) -> tuple[float, E] | None:
+        """Return the earliest time and its entry; among equal times, the entry recorded first."""
+        while self._heap:
+            noted, _, one = self._heap[0]
+            if self._noted.get(one) != noted:
+                heapq.heappop(self._heap)
+                continue
+            time = self._time_of(one)
+            if time is not None and time <= noted:
+                return noted, one
+            heapq.heappop(self._heap)
+            del self._noted[one]
+            if time is not None:
+                self.note(one, time)
+        return None

@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING
 from ..._core.public import later
 
 if TYPE_CHECKING:
-    from ...files.letters.store import FileStore
-    from ...objects.client.place import SCHEMES
-    from ...objects.letters.store import ObjectStore
+    from ...files.letters import FileStore
+    from ...objects.letters import ObjectStore
+    from ...objects.store import SCHEMES
     from ...postgres.client.names import table_name
-    from ...postgres.letters.preparation import Prepared, prepare
-    from ...postgres.letters.store import PostgresStore
+    from ...postgres.letters.store import PostgresStore, Prepared, prepare
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "..files.letters.store": ["FileStore"],
-            "..objects.client.place": ["SCHEMES"],
-            "..objects.letters.store": ["ObjectStore"],
+            "..files.letters": ["FileStore"],
+            "..objects.store": ["SCHEMES"],
+            "..objects.letters": ["ObjectStore"],
             "..postgres.client.names": ["table_name"],
-            "..postgres.letters.preparation": ["Prepared", "prepare"],
-            "..postgres.letters.store": ["PostgresStore"],
+            "..postgres.letters.store": ["Prepared", "prepare", "PostgresStore"],
         },
     )
 

@@ -1,19 +1,27 @@
-"""The arguments of `sluicegate dlq`."""
+"""The arguments of `sluicegate dlq`: the store, the selection of letters, and the rest.
+
+A store is a PostgreSQL DSN, a file's path, or a URL of objects.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..._core.addresses import UNSET
+from ..._core.checks import bad
 from ..._core.errors import ErrorClass
+from ..._core.text import hide
 from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection
-from ..named import UseError
-from ..parser import DSN
-from ..when import when
+from ...letters.store import StoreError
+from ..console import UseError
+from ..parser import DSN, count, when
+from . import SCHEMES, FileStore, ObjectStore, PostgresStore, table_name
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
+    from ...letters.store import Store
     from ..parser import Parser
 
 _EXAMPLES = {
@@ -25,7 +33,7 @@ _EXAMPLES = {
 }
 
 
-def dlq_options(parser: Parser, count: Callable[[str], int]) -> None:
+def dlq_options(parser: Parser) -> None:
     """Declare the sub-commands and their arguments."""
     add = parser.accept_commands("dlq_command")
     texts = {
@@ -69,7 +77,7 @@ def dlq_options(parser: Parser, count: Callable[[str], int]) -> None:
                 help="do not ask before removing letters that were not replayed",
             )
         if name == "replay":
-            _replay_options(command, count)
+            _replay_options(command)
 
 
 def _table_options(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +137,7 @@ def _filters(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--until", type=when, metavar="TIME", help="last attempt before TIME")
 
 
-def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+def _replay_options(parser: argparse.ArgumentParser) -> None:
     targets = parser.add_mutually_exclusive_group(required=True)
     targets.add_argument(
         "--to",
@@ -179,3 +187,47 @@ def selection_of(options: argparse.Namespace) -> Selection:
     if options.since is not None and options.until is not None and options.since >= options.until:
         raise UseError("--since must be before --until")
     return Selection(states=states, letters=tuple(options.letter), keys=tuple(options.key), **given)
+
+
+def store_of(name: str, table: str, schema: str | None) -> Store:
+    """Return the store. Raises `StoreError` for other names, `ConfigError` for a bad table."""
+    if is_url_of_objects(name):
+        return ObjectStore(name)
+    if not is_dsn(name):
+        return FileStore(path_of(name))
+    schema, table = table_of(table, schema)
+    return PostgresStore(name, table, schema)
+
+
+def table_of(table: str, schema: str | None) -> tuple[str | None, str]:
+    """Return the schema and table of `--table` and `--schema`. Raises `ConfigError`."""
+    own, name = table_name("--table", table)
+    if own is not None and schema is not None:
+        raise bad(
+            "--table",
+            table,
+            'must be a table without its schema if --schema is given; quote a name with a dot: "..."',
+        )
+    return own or schema, name
+
+
+def is_dsn(name: str) -> bool:
+    """Return whether it names a database."""
+    return name.startswith(("postgresql:", "postgres:"))
+
+
+def is_url_of_objects(name: str) -> bool:
+    """Return whether it names a folder of an object store."""
+    return name.partition("://")[0] in SCHEMES
+
+
+def path_of(name: str) -> Path:
+    """Return the path of a file. Raises `StoreError`."""
+    if not name:
+        raise StoreError(f"the name of the store is empty; {UNSET}")
+    if hide(name) != name or "\0" in name:
+        raise StoreError(
+            f"{hide(name)}: a store is the path of a file, or begins with postgresql://, "
+            "or with s3://, gs://, az:// or file:// for objects"
+        )
+    return Path(name)

@@ -1,43 +1,54 @@
-"""`sluicegate dlq`: list, show, replay and purge dead letters, and prepare their table."""
+"""`sluicegate dlq`: list, show, replay and purge dead letters, and prepare their table.
+
+A confirmation before letters are removed runs outside the event loop, where Ctrl-C ends it. Only
+the letters that it counted are removed: others may arrive meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+from collections import Counter
 from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..._core import told
 from ..._core.errors import SluicegateError
+from ..._core.logs import for_log
 from ..._core.opening import opened
+from ..._core.text import text_of
+from ...letters.letter import REPLAYED, STATES
 from ...letters.store import StoreError
 from ...letters.text import as_json, without_secrets
-from ..exits import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination
-from ..named import UseError
-from .arguments import selection_of
-from .census import say_why_none
-from .handling import RefusedLetter
-from .init import init
-from .keys import report_missing_keys
-from .order import ReplayOrder
-from .output import (
+from ..console import (
+    BAD_USE,
+    INCOMPLETE,
+    OK,
+    TERMINATED,
+    Termination,
+    UseError,
+    confirmed,
     encodable,
+    say,
+)
+from . import prepare
+from .arguments import is_dsn, is_url_of_objects, path_of, selection_of, store_of, table_of
+from .output import (
     json_of,
     line_of,
-    say,
+    report_missing_keys,
     say_reasons,
     say_refusals,
     say_repr_only,
     say_stops,
     say_unreadable,
+    say_why_none,
     stop_reason,
     summary,
 )
-from .purge import purge
-from .replay import LEFT, Replay
-from .stores import store_of
-from .targets import target_of
+from .replay import LEFT, RefusedLetter, Replay, ReplayOrder
+from .target import target_of
 
 if TYPE_CHECKING:
     import argparse
@@ -45,6 +56,7 @@ if TYPE_CHECKING:
 
     from ...letters.letter import Selection
     from ...letters.store import Store
+    from . import Prepared
     from .replay import ReplayRules
 
 
@@ -69,7 +81,7 @@ def dlq(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (StoreError, UseError, SluicegateError, OSError) as error:
-        text = told.text_of(error)
+        text = text_of(error)
         say(without_secrets(text) if isinstance(error, OSError) else text)
         return BAD_USE
 
@@ -172,11 +184,11 @@ async def _dry_run(
                 rules.item_of(letter)
             except RefusedLetter as error:
                 bad += 1
-                say(f"{letter.key} is refused: {told.text_of(error)}")
-                order.stop(letter, told.text_of(error))
+                say(f"{letter.key} is refused: {text_of(error)}")
+                order.stop(letter, text_of(error))
             except Exception as error:
                 bad += 1
-                why = f"cannot be decoded: {told.for_log(error)}"
+                why = f"cannot be decoded: {for_log(error)}"
                 say(f"{letter.key} {why}")
                 order.stop(letter, why)
     say(
@@ -187,3 +199,83 @@ async def _dry_run(
         await say_why_none(selection, store)
     say_stops(order)
     return INCOMPLETE if bad or order.held_back else OK
+
+
+def purge(options: argparse.Namespace) -> int:
+    """Remove the selected letters; return the exit code. Raises `StoreError` and `UseError`."""
+    selection = selection_of(options)
+    found = asyncio.run(_find(options, selection))
+    if isinstance(found, int):
+        return found
+    if set(found.states) - {REPLAYED} and not confirmed(
+        f"remove {found} for good? Those that were not replayed exist nowhere else.",
+        yes=options.yes,
+    ):
+        say("nothing was removed")
+        return BAD_USE
+    return asyncio.run(_remove(options, replace(selection, only=frozenset(found.keys))))
+
+
+async def _find(options: argparse.Namespace, selection: Selection) -> _Found | int:
+    """Return the letters to remove, or the exit code if there are none."""
+    found = _Found()
+    async with store_of(options.store, options.table, options.schema) as store:
+        if await report_missing_keys(selection, store):
+            return BAD_USE
+        async with aclosing(store.letters(selection)) as letters:
+            async for letter in letters:
+                found.keys.add(letter.key)
+                found.states[letter.state] += 1
+        if found.keys and not options.dry_run:
+            return found
+        if found.keys:
+            say(f"would remove {found}")
+        else:
+            await say_why_none(selection, store)
+            say("nothing to remove")
+        return INCOMPLETE if say_unreadable(store) else OK
+
+
+async def _remove(options: argparse.Namespace, selection: Selection) -> int:
+    async with store_of(options.store, options.table, options.schema) as store:
+        say(f"removed {await store.purge(selection)} dead letters")
+        return INCOMPLETE if say_unreadable(store) else OK
+
+
+@dataclass(slots=True)
+class _Found:
+    """The letters to remove."""
+
+    keys: set[str] = field(default_factory=set[str])
+    states: Counter[str] = field(default_factory=Counter[str])
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{self.states[each]} {each}" for each in STATES if self.states[each])
+        return f"{len(self.keys)} dead letters ({counts})"
+
+
+async def init(options: argparse.Namespace) -> int:
+    """Prepare the store and report the changes; return the exit code. Raises `StoreError`."""
+    if is_url_of_objects(options.store):
+        say(f"{options.store}: nothing to do, ObjectSink needs no preparation")
+        return OK
+    if not is_dsn(options.store):
+        path = path_of(options.store)
+        say(f"{path}: nothing to do, FileSink creates a file of dead letters itself")
+        return OK
+    schema, table = table_of(options.table, options.schema)
+    prepared = await prepare(options.store, table, schema, dry_run=options.dry_run)
+    if options.dry_run:
+        for statement in prepared.statements:
+            print(encodable(f"{statement};"))
+    say(_describe_change(prepared, is_done=not options.dry_run))
+    return OK
+
+
+def _describe_change(prepared: Prepared, *, is_done: bool) -> str:
+    if not prepared.statements:
+        return f"{prepared.table} is up to date already"
+    if prepared.is_new:
+        return f"{'created' if is_done else 'would create'} the table {prepared.table}"
+    columns = ", ".join(prepared.columns)
+    return f"{'added' if is_done else 'would add'} to {prepared.table}: {columns}"

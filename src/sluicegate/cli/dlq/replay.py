@@ -7,9 +7,10 @@
 2. An interrupted batch is built again from the same letters under the same id, so it has the same
    write key.
 3. Letters of one batch have the same batcher, tenant and history. They are sent in their original
-   order, those that may have been delivered before the others. Order is kept per key (`order.py`):
-   a batch has one letter per key, or any number if the sink is `key_prefix_safe`. A letter that may
-   have been delivered is older than the pending ones of its key, so it may be sent first.
+   order, those that may have been delivered before the others. Order is kept per key
+   (`ReplayOrder`): a batch has one letter per key, or any number if the sink is `key_prefix_safe`.
+   A letter that may have been delivered is older than the pending ones of its key, so it may be
+   sent first.
 4. A replay ends if the destination is unavailable, refuses everything or throttles. Unsent letters
    stay pending, and their attempts are not counted. In a replay, no `Retry` waits for a refusal to
    end.
@@ -17,7 +18,7 @@
    a replay, so no letter loses its place.
 6. A letter with an item that is partly a `repr` is never sent, and stops its key like a letter that
    fails again. The same holds for a letter that must not be passed to a handler.
-7. A handler takes the place of the sink: see `handling.py`.
+7. A handler takes the place of the sink: see `target.py`.
 """
 
 from __future__ import annotations
@@ -30,28 +31,30 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ..._core import told
-from ..._core.batch import RowBatch
-from ..._core.causes import cause_name, code_of
-from ..._core.classify import classified
+from ..._core.batch import Lineage, RowBatch
+from ..._core.classify import cause_name, classified, code_of
 from ..._core.clock import LOOP_CLOCK
 from ..._core.delivery.delivery import Delivery
-from ..._core.delivery.tries import Tries
-from ..._core.errors import ErrorClass, KeyStopped, RefusedError
-from ..._core.lineage import Lineage
+from ..._core.delivery.states import Tries, outcome_of
+from ..._core.errors import ErrorClass, KeyStopped, PermanentError, RefusedError
+from ..._core.logs import for_log, storable
 from ..._core.order.keys import key_of
-from ..._core.order.prefix import held_back
+from ..._core.order.left_out import held_back
 from ..._core.outcome import Outcome
 from ..._core.send import send
 from ..._core.sink import capabilities_of, classifier_of
-from ..._core.verdict import outcome_of
+from ..._core.text import text_of
 from ...letters.letter import INTERRUPTED, PENDING, Selection
 from ...letters.store import MOST_TOLD, Ending
-from .handling import RefusedLetter
-from .order import ReplayOrder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Callable,
+        Mapping,
+        Sequence,
+    )
 
     from ..._core.sink import Sink
     from ...letters.letter import Letter, ReplayLane
@@ -66,27 +69,6 @@ REFUSED = "refused"
 _NOT_NOW = frozenset(
     {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
 )
-
-
-def item_of(decode: Callable[[Any], Any] | None, letter: Letter) -> Any:
-    """Return the item to send. Raises `PermanentError` if a part of it is only a `repr`, and what
-    `decode` raises.
-    """
-    item = letter.original()
-    return item if decode is None else decode(item)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRules:
-    """Settings of a replay."""
-
-    batch_size: int
-    item_of: Callable[[Letter], Any]
-    """Makes the item to send from a letter."""
-    twice: bool
-    """Send letters that may have been delivered as if they had not been."""
-    any_order: bool = False
-    """Send letters of a key even if earlier ones remain."""
 
 
 class Replay:
@@ -168,7 +150,7 @@ class Replay:
             )
 
     def _batch(self, letters: Sequence[Letter]) -> tuple[RowBatch[Any], list[Letter]]:
-        items, kept = self._decoded(letters)
+        items, kept = self._decode(letters)
         keys = [
             key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None
         ] or None
@@ -187,7 +169,7 @@ class Replay:
         lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant, is_replay=True)
         return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept
 
-    def _decoded(self, letters: Sequence[Letter]) -> tuple[list[Any], list[Letter]]:
+    def _decode(self, letters: Sequence[Letter]) -> tuple[list[Any], list[Letter]]:
         """Return the items of the letters that may be sent, and these letters."""
         items: list[Any] = []
         kept: list[Letter] = []
@@ -198,11 +180,11 @@ class Replay:
                 items.append(self._rules.item_of(letter))
             except RefusedLetter as error:
                 self.endings[REFUSED] += 1
-                self.refusals[told.text_of(error)] += 1
-                self.order.stop(letter, told.text_of(error))
+                self.refusals[text_of(error)] += 1
+                self.order.stop(letter, text_of(error))
             except Exception as error:
                 self.endings["undecodable" if letter.replayable else REPR_ONLY] += 1
-                self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
+                self.order.stop(letter, f"it cannot be decoded: {for_log(error)}")
             else:
                 kept.append(letter)
         return items, kept
@@ -224,13 +206,13 @@ class Replay:
         if outcome not in BACK:
             self.order.stop(
                 letter,
-                f"{outcome.value.replace('_', '-')}" if error is None else told.for_log(error),
+                f"{outcome.value.replace('_', '-')}" if error is None else for_log(error),
             )
         state = Ending.state_for(outcome.value, is_safe=outcome.is_safe)
         tries = delivery.tries(index)
         if outcome is not Outcome.REJECTED or error is None or tries is None:
             return Ending(key=letter.key, outcome=outcome.value, state=state)
-        reason = told.for_log(error)
+        reason = for_log(error)
         if reason in self.reasons or len(self.reasons) < MOST_TOLD:
             self.reasons[reason] += 1
         return Ending(
@@ -240,7 +222,7 @@ class Replay:
             attempts=tries.count,
             error_type=type(error).__name__,
             error_class=self._kind_of(error).value,
-            message=told.storable(told.text_of(error)).replace("\0", "\\x00"),
+            message=storable(text_of(error)).replace("\0", "\\x00"),
             cause_type=cause_name(error),
             code=code_of(error),
             last_at=datetime.fromtimestamp(LOOP_CLOCK.wall_time(), UTC).isoformat(),
@@ -265,6 +247,100 @@ class Replay:
             self.stopped_by = self.stopped_by or error
             return Outcome.UNKNOWN if maybe else Outcome.UNSENT
         return outcome_of(error, maybe_applied=maybe)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRules:
+    """Settings of a replay."""
+
+    batch_size: int
+    item_of: Callable[[Letter], Any]
+    """Makes the item to send from a letter."""
+    twice: bool
+    """Send letters that may have been delivered as if they had not been."""
+    any_order: bool = False
+    """Send letters of a key even if earlier ones remain."""
+
+
+class RefusedLetter(PermanentError):
+    """A letter that cannot be passed to a handler."""
+
+
+def item_of(decode: Callable[[Any], Any] | None, letter: Letter) -> Any:
+    """Return the item to send. Raises `PermanentError` if a part of it is only a `repr`, and what
+    `decode` raises.
+    """
+    item = letter.original()
+    return item if decode is None else decode(item)
+
+
+class ReplayOrder:
+    """Decides which letters may be sent, in store order; with `any_order`, all of them. Pure.
+
+    No letter overtakes an earlier letter of its key. A letter that stays in the store (it fails
+    again, or cannot be decoded) *stops* its key: later letters of the key are held back. So does a
+    letter that is not selected. Keys of different tenants and batchers are different. A letter
+    without a key has no order.
+    """
+
+    def __init__(self, *, any_order: bool) -> None:
+        self.any_order = any_order
+        self.stops: dict[ReplayLane, Stop] = {}
+
+    @property
+    def held_back(self) -> int:
+        """Number of selected letters that are held back."""
+        return sum(stop.behind for stop in self.stops.values())
+
+    def lane(self, letter: Letter) -> ReplayLane | None:
+        """Return the letter's lane, or `None` if its order does not matter."""
+        return None if self.any_order else letter.lane
+
+    @property
+    def relevant_stops(self) -> list[tuple[ReplayLane, Stop]]:
+        """The stops at selected letters, or with selected letters behind them."""
+        return [(lane, stop) for lane, stop in self.stops.items() if stop.was_meant or stop.behind]
+
+    def stop(self, letter: Letter, why: str, *, was_meant: bool = True) -> None:
+        """Stop the letter's lane: it stays in the store, and so do later letters."""
+        lane = self.lane(letter)
+        if lane is not None and lane not in self.stops:
+            self.stops[lane] = Stop(letter.key, why, was_meant)
+
+    def holds(self, letter: Letter) -> bool:
+        """Return whether the letter is held back. Counts it, so call it once per held letter."""
+        lane = self.lane(letter)
+        stop = None if lane is None else self.stops.get(lane)
+        if stop is None:
+            return False
+        stop.hold_one()
+        return True
+
+    async def meant(
+        self, letters: AsyncGenerator[Letter], selection: Selection
+    ) -> AsyncGenerator[Letter]:
+        """Yield the remaining selected letters, except those held back so far."""
+        async for letter in letters:
+            if selection.has(letter):
+                if not self.holds(letter):
+                    yield letter
+            elif selection.has_key_of(letter):
+                self.stop(letter, "it is earlier, and is not selected", was_meant=False)
+
+
+@dataclass(slots=True)
+class Stop:
+    """The letter at which a key has stopped."""
+
+    letter: str
+    why: str
+    was_meant: bool
+    behind: int = 0
+    """Number of selected letters that are held back."""
+
+    def hold_one(self) -> None:
+        """Count one more letter held back."""
+        self.behind += 1
 
 
 def _id(letters: Sequence[Letter]) -> str:

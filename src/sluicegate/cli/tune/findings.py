@@ -1,4 +1,4 @@
-"""The findings of `sluicegate tune`, as text and as one JSON document. Pure.
+"""The findings of `sluicegate tune`, as text, as one JSON document and as a picture.
 
 In the document every figure names its unit: `_seconds`, `_bytes`, `_items` or `_per_second`.
 """
@@ -20,11 +20,15 @@ from .worksheet import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from ...batcher import Limits
     from .worksheet import Measured, Needs
 
 FORMAT = 1
 """The version of the document. It does not change when fields are added."""
+THROUGHPUT, TIME, KNEE = "#1f6f8b", "#c8553d", "#9aa5ab"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,8 +116,8 @@ class Findings:
             "sink": self.sink,
             "complete": self.is_complete,
             "written_items": self.items,
-            "sizes": [_shown(one) for one in self.sizes],
-            "workers": [_shown(one) for one in self.workers],
+            "sizes": [_as_entry(one) for one in self.sizes],
+            "workers": [_as_entry(one) for one in self.workers],
             "refused_items": self.refused,
             "knee_items": None if knee is None else knee.size,
             "summary": self.headline if has_end else self.as_partial_text(),
@@ -124,7 +128,7 @@ class Findings:
         }
 
 
-def _shown(one: Measured) -> dict[str, Any]:
+def _as_entry(one: Measured) -> dict[str, Any]:
     return {
         "batch_items": one.size,
         "workers": one.workers,
@@ -142,3 +146,50 @@ def _limits(limits: Limits) -> dict[str, Any]:
         "workers": limits.workers,
         "max_pending_items": limits.max_pending_items,
     }
+
+
+def draw(measured: Sequence[Measured], knee: Measured | None, title: str, target: Path) -> None:
+    """Write the picture in the format of the target's suffix.
+
+    Raises `OSError` and, for an unknown format, `ValueError`.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    sizes = [one.size for one in measured]
+    drawing: Any = mpl
+    with drawing.rc_context({"svg.hashsalt": "sluicegate", "svg.fonttype": "none", "font.size": 9}):
+        figure: Any = Figure(figsize=(7.0, 4.0), layout="constrained")
+        left = figure.subplots()
+        right = left.twinx()
+        left.plot(sizes, [one.per_second for one in measured], marker="o", color=THROUGHPUT)
+        spread = [
+            [(one.write - min(one.seconds)) * 1000 for one in measured],
+            [(max(one.seconds) - one.write) * 1000 for one in measured],
+        ]
+        right.errorbar(
+            sizes,
+            [one.write * 1000 for one in measured],
+            yerr=spread,
+            marker="s",
+            color=TIME,
+            capsize=2,
+            elinewidth=0.8,
+        )
+        if knee is not None:
+            left.axvline(knee.size, color=KNEE, linestyle="--")
+            place = (knee.size, 1.0)
+            left.annotate(
+                f" knee: {knee.size:,}", place, xycoords=("data", "axes fraction"), color=KNEE
+            )
+        for axes, label, colour in (
+            (left, "items a second", THROUGHPUT),
+            (right, "ms a write, median and spread", TIME),
+        ):
+            axes.set_ylabel(label, color=colour)
+            axes.set_ylim(bottom=0)
+            axes.spines["top"].set_visible(False)
+        left.set_xscale("log")
+        left.set_xlabel("items in a batch")
+        left.set_title(title, loc="left")
+        figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)

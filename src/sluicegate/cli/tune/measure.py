@@ -99,7 +99,7 @@ class Measurement:
 
     async def _write(self, size: int) -> float:
         batch = RowBatch(
-            _made(self._item, number) for number in itertools.islice(self._numbers, size)
+            _make_item(self._item, number) for number in itertools.islice(self._numbers, size)
         )
         began = LOOP_CLOCK.now()
         errors = await send(self._sink, batch)
@@ -109,7 +109,7 @@ class Measurement:
         return LOOP_CLOCK.now() - began
 
 
-def _made(item: Callable[[int], Any], number: int) -> object:
+def _make_item(item: Callable[[int], Any], number: int) -> object:
     try:
         return item(number)
     except Exception as error:
@@ -121,7 +121,7 @@ def item_bytes(item: Callable[[int], Any]) -> int:
 
     Raises `NoItem`.
     """
-    return max(1, sum(_bytes(_made(item, number), DEEP) for number in range(SAMPLE)) // SAMPLE)
+    return max(1, sum(_bytes(_make_item(item, number), DEEP) for number in range(SAMPLE)) // SAMPLE)
 
 
 def _bytes(value: object, deep: int) -> int:

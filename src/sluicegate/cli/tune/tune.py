@@ -6,32 +6,142 @@ error.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib.util
 import inspect
 import json
+import re
 import sys
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import SluicegateError
 from ..._core.extras import missing
 from ..._core.opening import opened
 from ..._core.sink import capabilities_of
-from ..confirm import confirmed
-from ..exits import BAD_USE, FAILED, OK, TERMINATED, Termination
-from ..named import UseError, named, named_sink
-from .findings import Findings
+from ..console import BAD_USE, FAILED, OK, TERMINATED, Termination, UseError, confirmed
+from ..named import named, named_sink
+from ..parser import count
+from .findings import Findings, draw
 from .measure import Measurement, NoItem, WriteFailed, item_bytes
-from .worksheet import Needs, below, enough
+from .worksheet import Needs, fewest_workers, with_margin
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
-    from pathlib import Path
     from typing import TextIO
 
     from ..._core.sink import Sink
+
+SIZES = (1, 10, 100, 1000, 10_000)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
+
+
+def tune_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "sink",
+        metavar="MODULE:SINK",
+        help="a sink, a stack, a function of a batch, or a function that returns one of these",
+    )
+    parser.add_argument(
+        "--items",
+        required=True,
+        metavar="MODULE:FUNCTION",
+        help="a function that returns an item for a number; the numbers do not repeat",
+    )
+    parser.add_argument(
+        "--rate", type=_rate, metavar="N", help="usual items per second (default: unknown)"
+    )
+    parser.add_argument(
+        "--peak", type=_rate, metavar="N", help="peak items per second (default: the rate)"
+    )
+    parser.add_argument(
+        "--latency",
+        type=_duration,
+        metavar="TIME",
+        help="longest time that an item may wait in the open batch (default: 200ms)",
+    )
+    parser.add_argument(
+        "--absorb",
+        type=_duration,
+        default=2.0,
+        metavar="TIME",
+        help="longest pause of the destination to absorb (default: 2s)",
+    )
+    _measuring_options(parser)
+
+
+def _measuring_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sizes",
+        type=_counts,
+        default=SIZES,
+        metavar="N,N,...",
+        help="batch sizes to measure (default: 1,10,100,1000,10000)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=_counts,
+        default=(),
+        metavar="N,N,...",
+        help="afterwards measure these numbers of concurrent writes too",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=count,
+        default=7,
+        metavar="N",
+        help="writes of each size, after a first one that is not counted (default: 7)",
+    )
+    parser.add_argument(
+        "--item-bytes",
+        type=count,
+        metavar="N",
+        help="memory of an item (default: measured on some items)",
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw throughput and write time by batch size, as SVG or PNG",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON document, and nothing else, on standard output",
+    )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="do not ask before writing to the destination; needed without a terminal",
+    )
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e12:
+        message = f"{text!r} must be a number of items per second, more than 0"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def _duration(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    value = 0.0 if found is None else float(found[1]) * _SECONDS[found[2]]
+    if not 0 < value < 1e9:
+        message = f"{text!r} must be a time with its unit such as 50ms, 2s or 1m, more than 0"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({count(part.strip()) for part in text.split(",")}))
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -48,23 +158,23 @@ def tune(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, output: TextIO) -> int:
     try:
-        tuning = _prepared(options)
+        tuning = _prepare(options)
         if tuning is None:
-            _say("nothing was written")
+            _print_error("nothing was written")
             return BAD_USE
         try:
             return asyncio.run(tuning.main())
         finally:
             _report(tuning.findings, options, output)
     except (UseError, SluicegateError) as error:
-        _say(str(error))
+        _print_error(str(error))
         return BAD_USE
     except (WriteFailed, NoItem, OSError) as error:
-        _say(str(error))
+        _print_error(str(error))
         return FAILED
 
 
-def _prepared(options: argparse.Namespace) -> _Tuning | None:
+def _prepare(options: argparse.Namespace) -> _Tuning | None:
     """Check the arguments and ask; `None` if the answer is no. Raises `UseError`, `NoItem`."""
     if options.plot is not None:
         _check_plot(options.plot)
@@ -86,12 +196,10 @@ def _report(findings: Findings, options: argparse.Namespace, output: TextIO) -> 
     elif findings.is_complete:
         print(findings.as_text(), file=output, flush=True)
     if not findings.is_complete:
-        _say(f"ended early; {findings.as_partial_text()}")
+        _print_error(f"ended early; {findings.as_partial_text()}")
     elif options.plot is not None:
-        from .plot import draw
-
         draw(findings.sizes, findings.knee, options.sink, options.plot)
-        _say(f"drawn to {options.plot}")
+        _print_error(f"drawn to {options.plot}")
 
 
 def _item_of(name: str) -> Callable[[int], Any]:
@@ -131,7 +239,7 @@ def _check_workers(sink: Sink[Any], workers: Sequence[int]) -> None:
 
 def _may_write(options: argparse.Namespace) -> bool:
     """Warn, and ask for confirmation. Raises `UseError` if there is no terminal to ask on."""
-    _say(
+    _print_error(
         f"WARNING: this writes about {_items_to_write(options):,} made-up items to the real "
         f"destination of {options.sink}, and removes none"
     )
@@ -142,7 +250,7 @@ def _items_to_write(options: argparse.Namespace) -> int:
     writes: int = options.repeats + 1
     sizes: tuple[int, ...] = options.sizes
     workers: tuple[int, ...] = options.workers
-    return writes * (sum(sizes) + sum(workers) * below(max(sizes)))
+    return writes * (sum(sizes) + sum(workers) * with_margin(max(sizes)))
 
 
 class _Tuning:
@@ -171,7 +279,7 @@ class _Tuning:
         try:
             async with opened(self._sink):
                 await self._sizes()
-                await self._workers(below(self.findings.at.size))
+                await self._workers(with_margin(self.findings.at.size))
             is_complete = True
         except asyncio.CancelledError:
             if termination.has_come:
@@ -192,7 +300,7 @@ class _Tuning:
                 if not measured:
                     raise
                 self._clear()
-                _say(f"{error}; larger sizes are skipped")
+                _print_error(f"{error}; larger sizes are skipped")
                 self.findings.refuse(size)
                 return
             measured.append(one)
@@ -207,10 +315,10 @@ class _Tuning:
             one = await self._measurement.workers(size, workers)
             measured.append(one)
             self._row(f"{one.workers:>8} {one.write * 1000:>12,.2f} {one.per_second:>12,.0f}")
-        found = enough(measured, worst)
+        found = fewest_workers(measured, worst)
         self.findings.choose(found.workers)
         if worst is not None and found.per_second < worst:
-            _say(
+            _print_error(
                 f"no measured number of workers handles {worst:,.0f} "
                 f"items a second; {found.workers} is nearly the best"
             )
@@ -233,5 +341,5 @@ class _Tuning:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(text, file=sys.stderr)

@@ -90,7 +90,7 @@ def headline(measured: Sequence[Measured], at: Measured, refused: int | None) ->
     return f"no knee: still rising at {at.size:,} items: try larger sizes with --sizes {larger}"
 
 
-def below(size: int) -> int:
+def with_margin(size: int) -> int:
     """Return four fifths of `size`, at least 1."""
     return max(1, int(size * MARGIN))
 
@@ -100,7 +100,7 @@ def worksheet(at: Measured, needs: Needs, workers: int | None = None) -> Limits:
 
     Without measured `workers`, use as many as handle the peak if each is as fast as one alone.
     """
-    max_items = below(at.size)
+    max_items = with_margin(at.size)
     peak = needs.worst
     delay = Limits().max_delay if needs.latency is None else needs.latency
     if peak is None:
@@ -114,7 +114,7 @@ def worksheet(at: Measured, needs: Needs, workers: int | None = None) -> Limits:
     )
 
 
-def enough(measured: Sequence[Measured], peak: float | None) -> Measured:
+def fewest_workers(measured: Sequence[Measured], peak: float | None) -> Measured:
     """Find the fewest workers that handle the peak, or else nine tenths of the best throughput."""
     carrying = [one for one in measured if peak is not None and one.per_second >= peak]
     if carrying:

@@ -3,14 +3,13 @@ record in the order of a partition.
 """
 
 from ..._core.public import publish_all
-from ..results import Incomplete
-from .batches import ItemBatcher
-from .context import EventContext, Finalise
+from ..handling.register import EventRegister
+from ..handling.results import Incomplete
+from .context import EventContext, Finalise, ForwardReceipt, TakesForwarded
 from .events import SkippedSchedulerError
-from .forwarded import ForwardReceipt, TakesForwarded
 from .interjections import Interjector, NotAssigned
+from .item_batcher import ItemBatcher
 from .items import BatchItem, BatchItems
-from .register import EventRegister
 from .scheduler import JobScheduler, JobStats
 from .state import MemoryState, MemoryStore, StateBackend, StateStore
 

@@ -1,17 +1,35 @@
-"""The argument of an event's handler: the event and its partition's store."""
+"""One event: the argument of its handler, its turns, and what a turn leaves for its end.
+
+1. An event has one turn for its handler and one for each finaliser. A turn may leave one job, which
+   it must return (`Pending`); otherwise the job would be lost.
+2. A turn collects the items that it forwards through a batcher. They are submitted at its end, in
+   order; a turn that fails forwards nothing.
+3. An event whose handlers and finalisers have ended is complete when all its forwarded items have
+   arrived. Until then it has no turn, and the position does not pass it.
+4. A refused item fails the event, in a finaliser with its own tries. Each further try submits the
+   item again; no handler is repeated.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from .event_turn import EventTurn
+from ..._core.checks import bad, is_async
+from ..._core.errors import ClosedError, ConfigError, ItemFailed
+from ..._core.runtime.run import consumer_feeds
+from ..handling.results import Ack, Incomplete
+from .state import FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
+    from ..._core.outcome import Outcome
     from ..._core.source import TopicPartition
-    from ..message import Message
+    from ..lanes.message import Message
     from .state import StateStore
+
 
 Finalise: TypeAlias = "Callable[[EventContext], Awaitable[object]]"
 """Runs in the order of the event, and returns the same results as a handler."""
@@ -95,3 +113,257 @@ class EventContext:
 
     def __repr__(self) -> str:
         return f"EventContext({self.message!r})"
+
+
+class EventTurn:
+    """The current turn of an event, with the job and the items that it leaves for its end."""
+
+    __slots__ = ("_is_on", "_message", "_scheduled", "forwarded")
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._is_on = True
+        self._scheduled: Pending | None = None
+        self.forwarded: ForwardedItems | None = None
+        """Items that all turns of the event have forwarded through a batcher."""
+
+    def begin(self) -> None:
+        """Begin the turn of a finaliser."""
+        self._is_on, self._scheduled = True, None
+        if self.forwarded is not None:
+            self.forwarded.begin()
+
+    def end(self) -> Pending | None:
+        """End the turn; return the job that it has scheduled."""
+        scheduled, self._scheduled = self._scheduled, None
+        self._is_on = False
+        return scheduled
+
+    def check_forwards(self) -> None:
+        """Raise `ConfigError` outside the event's turn."""
+        if not self._is_on:
+            raise ConfigError(f"forward() was called outside the turn of {self._message!r}")
+
+    def forward(self, item: Any) -> None:
+        """Submit an item at the end of this turn."""
+        if self.forwarded is None:
+            self.forwarded = ForwardedItems()
+        self.forwarded.add(item)
+
+    def schedule(self, job: Pending) -> None:
+        """Require this turn to return this job.
+
+        Raises `ConfigError` outside the event's turn, and for a second job of the turn: an event
+        waits for one at a time.
+        """
+        if not self._is_on:
+            rule = "schedule with the context of the event that is being handled"
+            raise ConfigError(f"{self._message!r} cannot have {job.what} outside its turn; {rule}")
+        if self._scheduled is not None:
+            told = f"{self._message!r} cannot have {job.what} in addition to another job"
+            rule = "schedule one job, or add one group of items, in a turn, and return the result"
+            raise ConfigError(f"{told}; {rule}")
+        self._scheduled = job
+
+
+class Pending(Incomplete):
+    """A job that begins when there is room. Its subclasses may have attributes, unlike other
+    results.
+    """
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__
+
+    def submit(self, context: EventContext) -> bool:
+        """Begin it; return false if it waits for room. In that case `Events.let_continue` is called
+        later.
+        """
+        raise NotImplementedError
+
+    def withdraw(self) -> None:
+        """Stop it, because its event is left."""
+        raise NotImplementedError
+
+    @property
+    def what(self) -> str:
+        """A description, for errors."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """Return its place, for operators."""
+        raise NotImplementedError
+
+
+def check_returned(message: Message, scheduled: Pending | None, result: object) -> None:
+    """Raise `ConfigError` if a turn has not returned the job that it has scheduled, so that the job
+    would be lost, or has returned one of another turn or event.
+    """
+    if isinstance(result, Pending):
+        if result is not scheduled:
+            rule = "was scheduled in another turn, or with the context of another event"
+            raise ConfigError(f"the result of {message!r}, {result.what}, {rule}")
+    elif scheduled is not None and not isinstance(result, FAILED):
+        rule = "return the result of schedule() or add(), otherwise it never runs"
+        told = f"{message!r} has {scheduled.what}, but returned {result!r:.100}"
+        raise ConfigError(f"{told}; {rule}")
+
+
+class ForwardReceipt(Protocol):
+    """The receipt of an item."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Its outcome; `None` while the item is pending."""
+        ...
+
+    async def settled(self) -> Outcome:
+        """Wait for any outcome."""
+        ...
+
+    def result(self) -> Outcome:
+        """Return a success, or raise `ItemFailed`."""
+        ...
+
+
+@runtime_checkable
+class TakesForwarded(Protocol):
+    """The part of a `Batcher` that is used here."""
+
+    async def submit(self, item: Any) -> ForwardReceipt:
+        """Accept an item; suspends while there is no room."""
+        ...
+
+
+@runtime_checkable
+class ForwardsInTurn(Protocol):
+    """A store that sends forwarded records together with the changes of the turn."""
+
+    def forward(self, record: object) -> None:
+        """Send a record with this turn. Raises `ConfigError`."""
+        ...
+
+
+class ForwardedItems:
+    """The items that one event has forwarded."""
+
+    def __init__(self) -> None:
+        self.noted: list[Any] = []
+        """Items of the current turn."""
+        self.sent: list[tuple[Any, ForwardReceipt]] = []
+        self._again: list[Any] = []
+        """Refused items, for the next try of the event."""
+        self._watch: asyncio.Task[None] | None = None
+
+    def add(self, item: Any) -> None:
+        """Add an item."""
+        self.noted.append(item)
+
+    def begin(self) -> None:
+        """Begin a turn."""
+        self.noted = []
+
+    async def submit(self, batcher: TakesForwarded) -> None:
+        """Submit the items of the turn."""
+        for item in self.noted:
+            self.sent.append((item, await batcher.submit(item)))
+        self.noted = []
+
+    def arrived(self) -> bool:
+        """Remove the items that have arrived; return whether none remains."""
+        self.sent = [
+            (item, receipt)
+            for item, receipt in self.sent
+            if receipt.outcome is None or not receipt.outcome.is_safe
+        ]
+        return not self.sent
+
+    def watch(self, waiting: Coroutine[Any, Any, None] | None) -> None:
+        """Run a coroutine that waits for the receipts; with `None`, stop it."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = None if waiting is None else asyncio.get_running_loop().create_task(waiting)
+
+    def repeat(self) -> None:
+        """Submit refused items again."""
+        self.noted += self._again
+        self._again = []
+
+    def refuse(self) -> None:
+        """Raise the error of the first refused item. All refused items are for the next try."""
+        refused, self.sent = self.sent, []
+        self._again = [item for item, _ in refused]
+        try:
+            refused[0][1].result()
+        except ItemFailed as failed:
+            raise failed.__cause__ or failed from None
+
+
+class Forwarding:
+    """Submission of the items of events, and completion of the events when the items have
+    arrived.
+    """
+
+    def __init__(self, batcher: TakesForwarded, end: Callable[[BaseException], object]) -> None:
+        consumer_feeds(batcher)
+        self._batcher = batcher
+        self._end = end
+        """Ends the run with an error."""
+
+    async def after(self, context: EventContext, result: object) -> object:
+        """Submit the items of a turn that ended with this result; return the result to
+        carry out.
+        """
+        items = context.turn.forwarded
+        if items is None or not (result is None or isinstance(result, (Ack, Incomplete))):
+            return result
+        try:
+            await items.submit(self._batcher)
+        except ClosedError as error:
+            self._end(error)
+            raise
+        if isinstance(result, Incomplete) or items.arrived():
+            return result
+        return Arriving(items)
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving(Pending):
+    """Forwarded items of an event, in flight."""
+
+    items: ForwardedItems
+
+    def submit(self, context: EventContext) -> bool:
+        """Wait for the receipts outside of turns."""
+        self.items.watch(self._wait(context))
+        return True
+
+    async def _wait(self, context: EventContext) -> None:
+        for _, receipt in self.items.sent:
+            await receipt.settled()
+        context.job_complete(self._finalise)
+
+    async def _finalise(self, context: EventContext) -> None:
+        del context
+        self.items.repeat()
+        if not self.items.arrived():
+            self.items.refuse()
+
+    def withdraw(self) -> None:
+        """Stop waiting."""
+        self.items.watch(None)
+
+    @property
+    def what(self) -> str:
+        """A description, for errors."""
+        return str(self)
+
+    def __str__(self) -> str:
+        return f"{len(self.items.sent)} forwarded items in flight"
+
+
+def check_forward_to(given: object) -> None:
+    """Raise `ConfigError` for a value other than a batcher or `None`."""
+    if given is None:
+        return
+    if not isinstance(given, TakesForwarded) or not is_async(given.submit):
+        raise bad("forward_to", given, "must be an open Batcher")

@@ -17,32 +17,25 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from ..._core.errors import ConfigError, StoppedError
-from ..._core.say import say
-from ..._core.told import for_log
-from ..observing import observed
-from ..results import Ack, Incomplete, Nak, PoisonError, Terminate
-from ..single_messages import SingleMessages
-from ..stepping import with_steps
-from .context import EventContext
-from .crowded import Crowded
-from .forwarded import ForwardsInTurn
+from ..._core.logs import for_log, log_safely
+from ..handling.handlers import with_reports
+from ..handling.results import Ack, Incomplete, Nak, PoisonError, Terminate
+from ..handling.steps import with_steps
+from ..handling.workers import SingleMessages
+from .context import EventContext, ForwardsInTurn, Pending, check_returned
 from .interjections import Interjection, InterjectionCount, NotAssigned
-from .pending import Pending, check_returned
-from .turns import in_turn
+from .state import Crowded, in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 
     from ..._core.source import TopicPartition
-    from ..claim import Claim
     from ..engine import Engine
-    from ..message import Message
-    from ..stepping import Step
-    from .context import Finalise
-    from .forwarding import Forwarding
-    from .state import StateStore
-    from .stores import Stores
-    from .turns import TurnStore
+    from ..handling.steps import Step
+    from ..lanes.message import Message
+    from ..progress.claim import Claim
+    from .context import Finalise, Forwarding
+    from .state import StateStore, Stores, TurnStore
 
 
 logger = logging.getLogger("sluicegate.consumer")
@@ -92,8 +85,8 @@ class Events(SingleMessages):
         stores: Stores,
     ) -> None:
         turn = self._stored_turn if stores.are_any else self._turn
-        call = observed(turn, engine.commons)
-        super().__init__(engine.schedule, engine.settler, engine.workers, engine.commons, call)
+        call = with_reports(turn, engine)
+        super().__init__(engine.schedule, engine.settler, engine.workers, engine, call)
         self._handler = handler
         self._stepped = with_steps(self._begin_event, *steps) if steps else None
         self._jobs = tuple(jobs)
@@ -106,7 +99,7 @@ class Events(SingleMessages):
         self._forwarding: Forwarding | None = None
         self.crowded = Crowded()
         self.interjections = InterjectionCount()
-        self.failed = engine.ending.begin
+        self.failed = engine.end
         """Ends the run with an error."""
         self._contexts = engine.schedule.completed.contexts
         self._pending: dict[Message, Pending] = {}
@@ -141,7 +134,7 @@ class Events(SingleMessages):
                 context.turn.begin()
                 result = await finalise(context)
             elif self._stepped is None:
-                result = await self._handler(self._begun(message))
+                result = await self._handler(self._begin_context(message))
             else:
                 result = await self._stepped(message)
         finally:
@@ -152,25 +145,25 @@ class Events(SingleMessages):
             result = await self._forwarding.after(self._contexts[message], result)
         if isinstance(result, Incomplete):
             return result
-        checked = self._checked(message, result) if finalise is None and self._jobs else result
+        checked = self._check_order(message, result) if finalise is None and self._jobs else result
         if result is None or isinstance(result, Ack):
             self._forget(message)
             if finalise is not None:
                 message.finish_by(None)
         if isinstance(message, Interjection):
             message.check_result(result)
-            message.completed()
+            message.complete()
             return None
         return checked
 
     async def _begin_event(self, message: Message) -> object:
-        return await self._handler(self._begun(message))
+        return await self._handler(self._begin_context(message))
 
-    def _begun(self, message: Message) -> EventContext:
+    def _begin_context(self, message: Message) -> EventContext:
         context = self._contexts[message] = EventContext(message, self)
         return context
 
-    def _checked(self, message: Message, result: object) -> object:
+    def _check_order(self, message: Message, result: object) -> object:
         """Return the result of an event, unless it would overtake earlier ones of its key in a
         scheduler.
         """
@@ -226,8 +219,8 @@ class Events(SingleMessages):
             error = NotAssigned(_GIVEN_UP % (message.claim.partition,))
         elif error is not None:
             where, told = message.claim.partition, for_log(error)
-            say(logger, logging.ERROR, _INTERJECTION_FAILED, self.commons.name, where, told)
-        message.completed(error)
+            log_safely(logger, logging.ERROR, _INTERJECTION_FAILED, self.run.name, where, told)
+        message.complete(error)
         return None
 
     @property
@@ -235,9 +228,9 @@ class Events(SingleMessages):
         """Whether the state of a claim is read before anything is fetched for it."""
         return self.stores.are_positioned
 
-    def reading_told(self, claim: Claim) -> str:
+    def reading_progress(self, claim: Claim) -> str:
         """Return the progress of reading the state, for operators."""
-        return self.stores.told(claim)
+        return self.stores.progress_of(claim)
 
     def store_of(self, partition: TopicPartition) -> StateStore:
         """Return the store of a partition."""
@@ -259,7 +252,7 @@ class Events(SingleMessages):
         if self._early and (finalise := self._early.pop(message, None)) is not None:
             self._come_in(message, finalise)
 
-    def has_room(self, message: Message) -> None:
+    def let_continue(self, message: Message) -> None:
         """Continue the lane of an event whose job no longer waits for room."""
         self._let_go_of(message, message)
 
@@ -268,7 +261,7 @@ class Events(SingleMessages):
         if self.crowded.hold(message, store):
             self._hold_for(message, self.crowded)
 
-    def are_stored(self, message: Message) -> None:
+    def continue_stored(self, message: Message) -> None:
         """Continue the lane of an event whose partition's changes are stored."""
         self._let_go_of(message, self.crowded)
 
@@ -329,7 +322,7 @@ class Events(SingleMessages):
         """Leave an event that is out to the next owner of its partition."""
         if self.settler.take_back(message):
             self.settler.leave(message)
-        self.left([message])
+        self.forget([message])
 
     def _forget(self, message: Message) -> None:
         """Forget an event that is complete or left."""
@@ -346,11 +339,11 @@ class Events(SingleMessages):
         for run in self._runs:
             run.hurry()
 
-    def left(self, messages: Collection[Message]) -> None:
+    def forget(self, messages: Collection[Message]) -> None:
         """Stop the jobs of events that were left with their claims."""
         for message in messages:
             self._forget(message)
             if isinstance(message, Interjection):
-                message.completed(NotAssigned(_GIVEN_UP % (message.claim.partition,)))
+                message.complete(NotAssigned(_GIVEN_UP % (message.claim.partition,)))
             if (pending := self._pending.pop(message, None)) is not None:
                 pending.withdraw()

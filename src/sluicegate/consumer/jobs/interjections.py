@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 from ..._core import checks
 from ..._core.errors import SluicegateError
 from ..._core.source import Record
-from ..message import Message
-from ..results import Manual, ResultTypeError
-from .calling import as_function
-from .turns import FAILED
+from ..handling.handlers import as_function
+from ..handling.results import Manual, ResultTypeError
+from ..lanes.message import Message
+from .state import FAILED
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
     from datetime import timedelta
 
-    from ..claim import Claim
+    from ..progress.claim import Claim
     from .context import EventContext
 
 
@@ -122,7 +122,7 @@ class Interjection(Message):
             cause = None if isinstance(result, Manual) else result.error
             raise ResultTypeError(told) from cause
 
-    def completed(self, error: BaseException | None = None) -> None:
+    def complete(self, error: BaseException | None = None) -> None:
         """Set its result."""
         if not self.done.done():
             if error is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core.errors import ConfigError
 from ..._core.order.keys import identity
 from ..._core.order.lanes import Entry, Lanes
-from .calling import as_callback
+from ..handling.handlers import as_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -51,13 +51,13 @@ class BatchItem(Entry):
         """Whether the claim of its event has ended, so that the item is not executed any more."""
         return self.group.context.message.claim.is_closed
 
-    def executed(self) -> BatchItems | None:
+    def end(self) -> BatchItems | None:
         """Record that it was executed; return its group if it was the last item. The reference to
         the group is removed, so that no reference cycle is left to the garbage collector.
         """
         group = self.group
         del self.group
-        return group if group.executed() else None
+        return group if group.end_item() else None
 
     def fail(self, error: BaseException) -> None:
         """Set an error, unless the executor has already set one."""
@@ -143,7 +143,7 @@ class BatchItems:
             rule = "was already added to a batcher; create a new group for further items"
             raise ConfigError(f"the group of {self.context.message!r} {rule}")
 
-    def executed(self) -> bool:
+    def end_item(self) -> bool:
         """Record that an item was executed; return whether it was the last one."""
         self.left -= 1
         return self.left == 0

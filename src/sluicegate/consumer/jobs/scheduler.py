@@ -20,16 +20,15 @@ from ..._core import checks
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.order.keys import accepted, identity
 from ..._core.retry_policy import checked_policy
-from .calling import as_function
-from .pending import Pending
-from .queue import Job
-from .running import JobRun
+from ..handling.handlers import as_function
+from .context import Pending
+from .job_run import Job, JobRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from ..._core.retry_policy import RetryPolicy
-    from ..results import Incomplete
+    from ..handling.results import Incomplete
     from .context import EventContext
     from .events import Events
 
@@ -192,7 +191,9 @@ class JobScheduler(Generic[K, V]):
         if self._run is None:
             return JobStats(0, 0, 0, 0)
         queue = self._run.queue
-        return JobStats(self._run.running, len(queue) + len(queue.ready), queue.keys, queue.crowd)
+        return JobStats(
+            self._run.running, len(queue) + len(queue.ready), queue.key_count, queue.crowd_count
+        )
 
     def has_key(self, key: Hashable) -> bool:
         """Return whether a job of a key is inside."""

@@ -2,8 +2,7 @@
 
 from ..._core.public import publish_all
 from .log import MemoryLog
-from .script import Crashed
-from .source import MemorySource
+from .source import Crashed, MemorySource
 from .subscriptions import MemorySubscriptions
 
 __all__ = ["Crashed", "MemoryLog", "MemorySource", "MemorySubscriptions"]

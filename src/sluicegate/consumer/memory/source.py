@@ -9,8 +9,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections import deque
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ..._core import checks
@@ -18,15 +21,12 @@ from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
+from ..._core.runtime.cuts import end_if_cut
 from ..._core.source import Fetched, Record, SourceCapabilities, SourceTraits
-from .cursor import Cursor
-from .deadlines import AckDeadlines
-from .leaving import LeftPositions
-from .log import MemoryLog
-from .script import Crashed, Script
+from .log import AckDeadlines, Cursor, MemoryLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
     from datetime import timedelta
 
     from ..._core.clock import Clock
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
         SourceRecord,
         TopicPartition,
     )
+
+RETRY_AFTER = 0.5
+"""Delay in seconds before another attempt after an error of the store."""
 
 
 @known_arguments()
@@ -177,7 +180,7 @@ class MemorySource:
             if taken is not None:
                 found.append(Fetched(claim, *taken))
                 most -= len(taken[0])
-                self._deadlines.delivered(taken[0], now)
+                self._deadlines.begin(taken[0], now)
         return found
 
     def _repeat_overdue(self) -> None:
@@ -209,7 +212,7 @@ class MemorySource:
             stored = await self._store(wanted)
             held = [claim for claim in held if claim.partition in stored]
             for claim in held:
-                self._deadlines.settled(claim.partition, positions[claim].offset)
+                self._deadlines.end(claim.partition, positions[claim].offset)
         if step.error is not None:
             raise step.error
         return held if step.is_stored else []
@@ -235,7 +238,7 @@ class MemorySource:
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Restart the `ack_wait` of these records."""
-        self._deadlines.extended(records, self._clock.now())
+        self._deadlines.extend(records, self._clock.now())
 
     # -- control by tests --------------------------------------------------------------------------
 
@@ -391,3 +394,99 @@ class MemorySource:
 
     def __repr__(self) -> str:
         return f"MemorySource({', '.join(map(str, self.claimed)) or 'nothing claimed'})"
+
+
+class Crashed(ConnectionError):
+    """A call of a memory source that has crashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStep:
+    """The result of one commit."""
+
+    error: BaseException | None = None
+    is_stored: bool = True
+    seconds: float = 0.0
+
+
+class Script:
+    """Scripted commits and fetches, followed by normal ones."""
+
+    def __init__(self, commit_seconds: float = 0.0) -> None:
+        self._usual = CommitStep(seconds=commit_seconds)
+        self._commits: deque[CommitStep] = deque()
+        self._fetches: deque[BaseException] = deque()
+
+    def add_commit(self, error: BaseException | None, stored: bool | None, seconds: float) -> None:
+        """Script the next commit that has no script yet."""
+        is_stored = error is None if stored is None else stored
+        seconds = checks.seconds("seconds", seconds, zero=True, usual=checks.LONG_TIMEOUT)
+        self._commits.append(CommitStep(error, is_stored, seconds))
+
+    def add_fetch(self, error: BaseException) -> None:
+        """Script an error for the next fetch that has no script yet."""
+        self._fetches.append(error)
+
+    def next_commit(self) -> CommitStep:
+        """Return the result of the commit that begins."""
+        return self._commits.popleft() if self._commits else self._usual
+
+    def next_fetch(self) -> BaseException | None:
+        """Return the error of the fetch that begins; `None` if there is none."""
+        return self._fetches.popleft() if self._fetches else None
+
+
+class LeftPositions:
+    """Takes over partitions in the store, then begins their claims."""
+
+    def __init__(
+        self,
+        store: PositionStore,
+        clock: Clock,
+        begin: Callable[[Mapping[TopicPartition, Position]], None],
+        report: Callable[[str | None], None],
+    ) -> None:
+        self.store = store
+        self._clock = clock
+        self._begin = begin
+        self._report = report
+        self._taking: dict[TopicPartition, asyncio.Task[None]] = {}
+
+    def take(
+        self, wanted: Sequence[TopicPartition], start: Callable[[TopicPartition], Position]
+    ) -> None:
+        """Begin claims of these partitions, at `start` if the store has no position."""
+        task = asyncio.get_running_loop().create_task(self._take(wanted, start))
+        self._taking.update(dict.fromkeys(wanted, task))
+
+    async def _take(
+        self, wanted: Sequence[TopicPartition], start: Callable[[TopicPartition], Position]
+    ) -> None:
+        while True:
+            try:
+                known = await self.store.take(wanted)
+            except Exception as error:  # like an error of a broker: reported, and tried again
+                end_if_cut(error)
+                self._report(str(error))
+                await self._clock.sleep(RETRY_AFTER)
+            else:
+                break
+        self._report(None)
+        me = asyncio.current_task()
+        mine = [each for each in wanted if self._taking.get(each) is me]
+        for each in mine:
+            del self._taking[each]
+        self._begin({each: known[each] if each in known else start(each) for each in mine})
+
+    @property
+    def pending(self) -> list[TopicPartition]:
+        """The partitions whose claims have not begun."""
+        return list(self._taking)
+
+    def end(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget these partitions, whether or not their claims have begun."""
+        for each in partitions:
+            task = self._taking.pop(each, None)
+            if task is not None and task not in self._taking.values():
+                task.cancel()
+        self.store.release(partitions)

@@ -2,7 +2,7 @@
 
 from ..._core.public import publish_all
 from ..subscriptions import SQLiteSubscriptions
-from .errors import UnreadFiles
+from .readers import UnreadFiles
 from .source import FileSource
 
 __all__ = ["FileSource", "SQLiteSubscriptions", "UnreadFiles"]

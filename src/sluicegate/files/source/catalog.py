@@ -7,27 +7,29 @@
    in new chapters, so that no number changes, whatever the order of the names.
 3. If several processes enter files at once, the first one stores the chapter, and the others read
    it.
+4. The metadata of a stored position begins with `=|` if the file is finished, or `-|`. The rest is
+   that of the consumer.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import ConfigError
 from ..._core.source import Position
 from ..._core.subscriptions import SLOTS, SubscriptionStart, slot_lock
-from .identity import Recorded
-from .places import FilePlace
+from .finding import Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ..._core.subscriptions import Move, SubscriptionState
-    from .identity import Look
+
 
 _FORM = "sluicegate files 1"
+_FINISHED, _UNFINISHED = "=|", "-|"
 
 
 @dataclass(slots=True, eq=False)
@@ -45,8 +47,8 @@ class FileEntry:
     """Whether this process has a claim to it."""
     trouble: str | None = None
     """The reason why this process cannot read it."""
-    seen: Look | None = None
-    """Its status in the file system before this process read it."""
+    seen: Any = None
+    """Its status in the file system when it was last seen."""
 
     @property
     def path(self) -> str:
@@ -54,14 +56,14 @@ class FileEntry:
         return self.recorded.path
 
     @property
-    def place(self) -> FilePlace:
-        """The stored position, parsed."""
-        return FilePlace.of(self.stored)
+    def position(self) -> Position:
+        """The stored position, as the consumer sees it."""
+        return consumer_position(self.stored)
 
     @property
     def is_finished(self) -> bool:
         """Whether all its rows are settled."""
-        return self.stored.metadata.startswith("=")
+        return self.stored.metadata.startswith(_FINISHED)
 
     def is_at(self, stored: Position) -> None:
         """Set the stored position."""
@@ -75,7 +77,7 @@ class FileEntry:
         """Record that the file cannot be read."""
         self.trouble = reason
 
-    def look(self, seen: Look | None, trouble: str | None) -> None:
+    def look(self, seen: object, trouble: str | None) -> None:
         """Record the result of a directory scan."""
         self.seen, self.trouble = seen, trouble
 
@@ -180,3 +182,22 @@ def _records(chapter: str, selection: str) -> list[Recorded]:
         raise ConfigError(
             f"the subscription {chapter!r} is not of files: pass another subscription= or state="
         ) from error
+
+
+def stored_position(position: Position, *, is_end: bool) -> Position:
+    """The stored form of a consumer's position."""
+    return Position(position.offset, f"{_FINISHED if is_end else _UNFINISHED}{position.metadata}")
+
+
+def consumer_position(stored: Position) -> Position:
+    """The consumer's part of a stored position. Raises `ValueError` for one of another kind of
+    source.
+    """
+    if not stored.metadata:
+        return stored
+    for own in (_FINISHED, _UNFINISHED):
+        if stored.metadata.startswith(own):
+            return Position(stored.offset, stored.metadata[len(own) :])
+    raise ValueError(
+        f"the text {stored.metadata[:20]!r} of a position is not from a source of files"
+    )

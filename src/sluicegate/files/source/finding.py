@@ -6,6 +6,8 @@
 2. Names that begin with `.` or `_`, or have a suffix of unfinished files, are skipped, as is all
    content of such directories. A path to one file reads that file, whatever its name.
 3. A path that cannot be inspected is reported by name, and never taken for an empty directory.
+4. A file is recorded when it is found, before any row is read: its size and its modification time.
+   Any difference is a change, because a position is meaningless for other content.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ from __future__ import annotations
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ..._core.errors import ConfigError
+from ..._core.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
 
 UNFINISHED = (".tmp", ".temp", ".part", ".partial")
 """Suffixes of files that are still being written."""
@@ -109,3 +115,82 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     if pattern[0] == "**":
         return any(_matches(parts[at:], pattern[1:]) for at in range(len(parts) + 1))
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+Format = Literal["ndjson", "csv", "parquet"]
+Compression = Literal["gzip", "zstd"]
+
+_COMPRESSED: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_FORMATS: dict[str, Format] = {
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+
+
+class Form(NamedTuple):
+    """The format and the compression of a file."""
+
+    format: Format
+    compression: Compression | None = None
+
+
+def form_of(path: str, wanted: Format | None) -> Form:
+    """Determine the form of a file by its name and the requested format.
+
+    Raises `ConfigError` if the name has no known suffix, and `MissingExtra` if a required package
+    is not installed.
+    """
+    ending = path[path.rfind(".") :].lower() if "." in path else ""
+    compression = _COMPRESSED.get(ending)
+    bare = path[: -len(ending)] if compression else path
+    told = _FORMATS.get(bare[bare.rfind(".") :].lower()) if "." in bare else None
+    chosen = wanted or told
+    if chosen is None:
+        raise ConfigError(
+            f"{path}: its name has no suffix of a known format. Pass format= for all files, or a pattern such as "
+            '"*.ndjson" for some'
+        )
+    if chosen == "parquet":
+        need_pyarrow()
+        return Form("parquet")
+    if compression == "zstd":
+        need("zstandard", "files", f"{path!r}, which is compressed with zstd,")
+    return Form(chosen, compression)
+
+
+def need_pyarrow() -> None:
+    """Raise `MissingExtra` without pyarrow."""
+    need("pyarrow", "parquet", 'a FileSource with format="parquet"')
+
+
+# -- recorded files --------------------------------------------------------------------------------
+
+
+class Recorded(NamedTuple):
+    """A file as it was when it was found."""
+
+    path: str
+    """Relative path with `/`."""
+    size: int
+    modified: int
+    """Nanoseconds since the epoch."""
+
+
+def record(root: Path, path: str) -> Recorded:
+    """Record a file. Raises `OSError`."""
+    with (root / path).open("rb") as file:  # a file that cannot be opened is not recorded
+        status = os.fstat(file.fileno())
+    return Recorded(path, status.st_size, status.st_mtime_ns)
+
+
+def difference(recorded: Recorded, status: os.stat_result) -> str | None:
+    """Describe how a file differs from the recorded one; `None` if it does not."""
+    if status.st_size != recorded.size:
+        return f"it has {status.st_size} bytes now, and had {recorded.size} when it was found"
+    if status.st_mtime_ns != recorded.modified:
+        return "it was written to since it was found"
+    return None

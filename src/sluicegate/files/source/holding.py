@@ -14,6 +14,13 @@
    there is therefore a claim, even if every file is finished.
 7. A row that cannot be decoded, or has no readable key, is an `UndecodableRecord`, and the file is
    not damaged.
+
+Reads one file, slightly ahead of its deliveries.
+
+1. A thread reads one chunk at a time, once part of the previous one is delivered. Memory is
+   therefore bounded by two chunks per file. A chunk is bounded in rows and in bytes.
+2. `take` changes state in one stretch, so that a cancelled fetch has delivered nothing.
+3. Rows before damage are delivered before the damage is reported.
 """
 
 from __future__ import annotations
@@ -21,24 +28,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..._core.say import say
+from ..._core.clock import CountedSignal, Signal
+from ..._core.logs import for_log
+from ..._core.runtime.threads import in_thread
 from ..._core.source import Position, Record, TopicPartition, UndecodableRecord
 from ..._core.subscriptions import Move
-from ..._core.told import for_log
-from .chunks import UndecodableRow
-from .places import FilePlace
-from .reading import FileReading
+from ...cli.console import say
+from .catalog import stored_position
+from .readers import BrokenFile, UndecodableRow
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from ..._core.source import SourceClaim
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost, SourceClaim
+    from ..._core.subscriptions import SubscriptionLocks
     from .catalog import FileCatalog, FileEntry
-    from .parts import FileParts
+    from .options import FileOptions
+    from .readers import RowChunk, RowReader
+
 
 logger = logging.getLogger("sluicegate.files")
 
@@ -67,12 +81,10 @@ class HeldFile:
 
     def attempt(self, position: Position) -> Move:
         """Register an attempt to store a position of the consumer; return the move."""
-        reading = self.reading
-        is_end = reading.end is not None and position.offset == reading.read_to
-        mark = reading.mark_before(position.offset) or self.entry.place.mark
-        place = FilePlace(position, None if is_end else mark, reading.end if is_end else None)
-        self.attempts.append(place.stored())
-        return Move(self.entry.stored, place.stored())
+        is_end = self.reading.is_end and position.offset == self.reading.read_to
+        stored = stored_position(position, is_end=is_end)
+        self.attempts.append(stored)
+        return Move(self.entry.stored, stored)
 
     @property
     def is_settled(self) -> bool:
@@ -83,13 +95,27 @@ class HeldFile:
 class FileHolder:
     """The locks and claims of one open source."""
 
-    def __init__(self, parts: FileParts, catalog: FileCatalog) -> None:
-        self._parts = parts
-        self._name = parts.options.subscription
+    def __init__(
+        self,
+        options: FileOptions,
+        root: Path,
+        catalog: FileCatalog,
+        *,
+        locks: SubscriptionLocks | None,
+        host: ClaimHost,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._root = root
+        self._name = options.subscription
         self._catalog = catalog
-        self._locks = parts.locks
-        self._host = parts.host
-        self._clock = parts.clock
+        self._locks = locks
+        self._host = host
+        self._clock = clock
+        self.news = Signal()
+        """Fires when there are rows to deliver, or at the end."""
+        self.wake = CountedSignal()
+        """Fires when the tasks should begin their next round."""
         self._held: dict[FileEntry, HeldFile] = {}
         self._ending: set[FileEntry] = set()
         """Files whose locks are to be released."""
@@ -141,21 +167,20 @@ class FileHolder:
             return False
         if not self._held:
             self._kept_at = asked_at
-        place = entry.place
         partition = TopicPartition(self._name, entry.number)
-        (claim,) = self._host.assigned({partition: place.position})
-        self._held[entry] = HeldFile(entry, claim, self._reading(entry, place))
+        (claim,) = self._host.assigned({partition: entry.position})
+        self._held[entry] = HeldFile(entry, claim, self._reading(entry))
         self._ending.discard(entry)
         entry.hold(is_held=True)
-        self._parts.news.fire()
+        self.news.fire()
         return True
 
-    def _reading(self, entry: FileEntry, place: FilePlace) -> FileReading:
-        recorded, start = entry.recorded, place.position.offset
-        parts = self._parts
-        open_file = partial(parts.options.open, parts.root, recorded, start, place.mark)
+    def _reading(self, entry: FileEntry) -> FileReading:
+        recorded, start = entry.recorded, entry.stored.offset
+        options = self._options
+        open_file = partial(options.open, self._root, recorded, start)
         headers = (("file", recorded.path.encode("utf-8", "surrogateescape")),)
-        key_of, topic, number = parts.options.keys(recorded.path), self._name, entry.number
+        key_of, topic, number = options.keys(recorded.path), self._name, entry.number
         time = recorded.modified // 1_000_000
 
         def record(row: int, value: object) -> Record:
@@ -163,7 +188,7 @@ class FileHolder:
             key, has_key = None, True
             if isinstance(value, UndecodableRow):
                 error, value = value
-                has_key = parts.options.key is None
+                has_key = options.key is None
             else:
                 try:
                     key = key_of(value)
@@ -174,7 +199,7 @@ class FileHolder:
                 return Record(*read)
             return UndecodableRecord(*read, error=error, has_key=has_key)
 
-        return FileReading(open_file, record, start, parts.news, parts.wake)
+        return FileReading(open_file, record, start, self.news, self.wake)
 
     def stand_in(self) -> None:
         """Hold a claim without a file if there is no other claim.
@@ -183,7 +208,7 @@ class FileHolder:
         """
         if not self._held:
             first = next(iter(self._catalog.entries.values()), None)
-            position = Position(0) if first is None else first.place.position
+            position = Position(0) if first is None else first.position
             partition = TopicPartition(self._name, 0 if first is None else first.number)
             (self._stand_in,) = self._host.assigned({partition: position})
 
@@ -209,7 +234,7 @@ class FileHolder:
             self._closing.append(held.reading)
         if gone:
             self._host.ended([held.claim for held in gone])
-            self._parts.wake.fire()
+            self.wake.fire()
 
     def lose(self, lost: Iterable[HeldFile], reason: str) -> None:
         """End claims of files that may have another owner now."""
@@ -228,7 +253,7 @@ class FileHolder:
                 held.entry.fail(held.reading.broken)
         for held in [each for each in self.all if each.is_settled]:
             entry, reading = held.entry, held.reading
-            if reading.end is not None and not entry.is_finished:
+            if reading.is_end and not entry.is_finished:
                 await self.commit({held.claim: Position(reading.read_to)})
             if entry.is_finished or reading.broken is not None:
                 await self._host.revoked([held.claim], 0.0)  # none of its messages is running
@@ -257,7 +282,7 @@ class FileHolder:
             "its stored position was moved by another process",
         )
         if any(each.is_settled for each in stored):
-            self._parts.wake.fire()
+            self.wake.fire()
         return [each.claim for each in stored if self._held.get(each.entry) is each]
 
     def _tell_finished(self, stored: Iterable[HeldFile]) -> None:
@@ -323,3 +348,98 @@ class FileHolder:
                 await self.tidy()
         except Exception as error:
             say(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
+
+
+# -- reading ahead ---------------------------------------------------------------------------------
+
+AHEAD = 1_000
+"""The most rows in a chunk."""
+
+
+class FileReading:
+    """The rows of one file from a start row on."""
+
+    def __init__(
+        self,
+        open_file: Callable[[], RowReader],
+        record: Callable[[int, object], Record],
+        start: int,
+        news: Signal,
+        over: Signal,
+    ) -> None:
+        self._open_file = open_file
+        self._record = record
+        self._news = news
+        self._over = over
+        self._reader: RowReader | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: deque[Record] = deque()
+        self._last = 0
+        """Number of rows in the last chunk."""
+        self._told = self.read_to = start
+        self.rows: int | None = None
+        """The number of rows, once it is known."""
+        self.is_end = False
+        self.broken: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all rows have been delivered."""
+        has_ended = self.is_end or self.broken is not None
+        return has_ended and not self._waiting and self._told == self.read_to
+
+    def fill(self) -> None:
+        """Start to read the next chunk, if there is room for it. Does not suspend."""
+        has_ended = self.is_end or self.broken is not None
+        if not has_ended and len(self._waiting) < max(1, self._last):
+            self._task = self._task or asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            chunk, records = await in_thread(self._read_chunk)
+        except BrokenFile as error:
+            self.broken = str(error)
+        except Exception as error:
+            self.broken = for_log(error)
+        else:
+            self._take_in(chunk, records)
+        finally:
+            self._task = None
+        self._news.fire()
+        if self.is_over:
+            self._over.fire()
+
+    def _read_chunk(self) -> tuple[RowChunk, Sequence[Record]]:
+        if self._reader is None:
+            self._reader = self._open_file()
+        chunk = self._reader.read(AHEAD)
+        record = self._record
+        return chunk, [record(row, value) for row, value in chunk.rows]
+
+    def _take_in(self, chunk: RowChunk, records: Sequence[Record]) -> None:
+        assert self._reader is not None  # a chunk was read with it
+        self._waiting.extend(records)
+        self._last = len(records)
+        self.read_to = chunk.next_row
+        self.is_end, self.broken = chunk.is_end, chunk.broken
+        self.rows = self.read_to if self.is_end else self._reader.rows
+
+    def take(self, most: int) -> tuple[list[Record], int] | None:
+        """Take the next records and the offset they reach; `None` if nothing is new."""
+        waiting = self._waiting
+        records = [waiting.popleft() for _ in range(min(most, len(waiting)))]
+        reach = waiting[0].offset if waiting else self.read_to
+        if not records and reach == self._told:
+            return None
+        self._told = reach
+        if self.is_over:
+            self._over.fire()
+        return records, reach
+
+    async def close(self) -> None:
+        """Close the file once the reading thread has ended."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._reader is not None:
+            await in_thread(self._reader.close)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..._core import checks
-from ..._core.checks import bad
-from .csv_rows import CsvReader
-from .finding import FileSet
-from .forms import form_of, need_pyarrow
-from .lines import LineReader
-from .streams import FileBytes
+from .finding import FileSet, form_of
+from .readers import CsvReader, FileBytes, LineReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import timedelta
+    from pathlib import Path
 
-    from .chunks import RowReader
-    from .forms import Format
-    from .identity import Recorded
-    from .places import Mark
-
-_FORMATS = ("auto", "ndjson", "csv", "parquet")
+    from .finding import Format, Recorded
+    from .readers import RowReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,54 +29,8 @@ class FileOptions:
     encoding: str
     files_at_once: int
     max_row_bytes: int
-    follow: bool
     ends: bool
     poll: float
-
-    @classmethod
-    def of(
-        cls,
-        path: object,
-        *,
-        subscription: object,
-        format: str,  # noqa: A002  # named like the argument of the source
-        key: object,
-        csv_options: Mapping[str, Any] | None,
-        encoding: str,
-        files_at_once: int,
-        max_row_bytes: int,
-        follow: bool,
-        ends: bool | None,
-        poll: float | timedelta,
-    ) -> FileOptions:
-        """Check the arguments.
-
-        Raises `ConfigError`, and `MissingExtra` for `format="parquet"` without pyarrow.
-        """
-        chosen = checks.choice("format", format, _FORMATS)
-        if chosen == "parquet":
-            need_pyarrow()
-        checks.flag("follow", follow)
-        if follow and chosen not in {"auto", "ndjson"}:
-            raise bad("follow", follow, "only NDJSON can grow while it is read")
-        if follow and ends:
-            raise bad("ends", ends, "a source that follows its files does not end")
-        rule = "must be the name of a column, or a function of a row's value"
-        if key is not None and not isinstance(key, str):
-            key = checks.function("key", key, rule)
-        return cls(
-            files=FileSet(_path(path)),
-            subscription=checks.text("subscription", subscription),
-            format=None if chosen == "auto" else cast("Format", chosen),
-            key=cast("str | Callable[[Any], object] | None", key),
-            csv_options=dict(csv_options or {}),
-            encoding=_encoding(encoding),
-            files_at_once=checks.count("files_at_once", files_at_once),
-            max_row_bytes=checks.count("max_row_bytes", max_row_bytes),
-            follow=follow,
-            ends=not follow if ends is None else checks.flag("ends", ends),
-            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
-        )
 
     def keys(self, path: str) -> Callable[[Any], object]:
         """Return the function from a value of this file to its key."""
@@ -100,13 +43,13 @@ class FileOptions:
             return lambda line: _field(line, key)
         return lambda row: row.get(key)
 
-    def open(self, root: Path, recorded: Recorded, start: int, mark: Mark | None) -> RowReader:
+    def open(self, root: Path, recorded: Recorded, start: int) -> RowReader:
         """Open a file at a row. Blocks.
 
         Raises `BrokenFile`, `OSError` and the errors of `form_of`.
         """
         form = form_of(recorded.path, self.format)
-        file = FileBytes(root / recorded.path, recorded, form.compression, follow=self.follow)
+        file = FileBytes(root / recorded.path, recorded, form.compression)
         column = self.key if isinstance(self.key, str) else None
         try:
             if form.format == "parquet":
@@ -123,25 +66,10 @@ class FileOptions:
                     encoding=self.encoding,
                     column=column,
                 )
-            return LineReader(file, start, mark, most_bytes=most, follow=self.follow)
+            return LineReader(file, start, most_bytes=most)
         except BaseException:
             file.close()
             raise
-
-
-def _path(path: object) -> str:
-    text = str(path) if isinstance(path, Path) else path
-    return checks.text("path", text)
-
-
-def _encoding(encoding: str) -> str:
-    try:
-        ends_lines = "\n".encode(codecs.lookup(encoding).name) == b"\n"
-    except (LookupError, TypeError):
-        ends_lines = False
-    if not ends_lines:
-        raise bad("encoding", encoding, "must be an encoding with ASCII line ends")
-    return encoding
 
 
 def _no_key(_: object) -> None:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from ..._core.arrow_rows import rows_of
-from .chunks import RowChunk, UndecodableRow
-from .errors import BrokenFile
+from ..._core.arrow import rows_of
+from .readers import BrokenFile, RowChunk, UndecodableRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .streams import FileBytes
+    from .readers import FileBytes
 
 BATCH = 1_000
 """The most rows to decode at once."""
@@ -84,13 +83,14 @@ class ParquetReader:
         """Read the next rows, from one batch."""
         try:
             rest = self._rest or next(self._batches, _NONE)
-            end = None if rest else self._file.end()
+            if not rest:
+                self._file.check_end()
         except _ERRORS as error:
             return RowChunk((), self._row, broken=f"it cannot be read ({error})")
         taken, self._rest = rest[:most], rest[most:]
         rows = [*enumerate(taken, self._row)]
         self._row += len(rows)
-        return RowChunk(rows, self._row, end=end)
+        return RowChunk(rows, self._row, not rest)
 
     def close(self) -> None:
         """Close the file."""

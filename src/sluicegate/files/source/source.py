@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user, opened
-from ..._core.source import SourceCapabilities, SourceTraits
-from ..._core.subscriptions import KeptWithLog, SubscriptionLocks, SubscriptionState
-from ..._core.troubles import Troubles
+from ..._core.source import SourceCapabilities, SourceTraits, Troubles
+from ..._core.subscriptions import KeptWithLog, SubscriptionState
 from ..subscriptions import SQLiteSubscriptions
+from .finding import FileSet, need_pyarrow
 from .holding import logger
 from .options import FileOptions
-from .parts import FileParts
 from .subscription import OpenFiles
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 STATE = ".sluicegate.sqlite"
 """Name of the file with the positions, in the directory of the files."""
+_FORMATS = ("auto", "ndjson", "csv", "parquet")
 LEASE = 10.0
 """Default lease in seconds, after which the files of a process that died are free."""
 _ELSEWHERE = (
@@ -81,10 +83,8 @@ class FileSource:
         encoding: the encoding of CSV files; default UTF-8.
         max_row_bytes: the most bytes in a line of NDJSON or a row of CSV; default 16 MiB. A longer
             row is damage.
-        follow: whether NDJSON files grow. Appended lines are read once they have a line end, and no
-            file is ever finished.
-        ends: whether the source ends when all files are read; default: true unless `follow` is set.
-        poll: seconds between checks for new files, and for new lines in followed files; default 1.
+        ends: whether the source ends when all files are read; default `True`.
+        poll: seconds between checks for new files; default 1.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` for `format="parquet"` without
@@ -109,23 +109,27 @@ class FileSource:
         csv_options: Mapping[str, Any] | None = None,
         encoding: str = "utf-8",
         max_row_bytes: int = 16 << 20,
-        follow: bool = False,
-        ends: bool | None = None,
+        ends: bool = True,
         poll: float | timedelta = 1.0,
         clock: Clock | None = None,
     ) -> None:
-        self._options = FileOptions.of(
-            path,
-            subscription=subscription,
-            format=format,
+        chosen = checks.choice("format", format, _FORMATS)
+        if chosen == "parquet":
+            need_pyarrow()
+        if key is not None and not isinstance(key, str):
+            rule = "must be the name of a column, or a function of a row's value"
+            key = checks.function("key", key, rule)
+        self._options = FileOptions(
+            files=FileSet(checks.text("path", str(path) if isinstance(path, Path) else path)),
+            subscription=checks.text("subscription", subscription),
+            format=None if chosen == "auto" else cast("Any", chosen),
             key=key,
-            csv_options=csv_options,
-            encoding=encoding,
-            files_at_once=files_at_once,
-            max_row_bytes=max_row_bytes,
-            follow=follow,
-            ends=ends,
-            poll=poll,
+            csv_options=dict(csv_options or {}),
+            encoding=_checked_encoding(encoding),
+            files_at_once=checks.count("files_at_once", files_at_once),
+            max_row_bytes=checks.count("max_row_bytes", max_row_bytes),
+            ends=checks.flag("ends", ends),
+            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
         )
         _check_state(state)
         self._state = state
@@ -155,11 +159,9 @@ class FileSource:
                 if self._state is None:
                     raise ConfigError(_ELSEWHERE.format(error)) from error
                 raise
-            locks = state if isinstance(state, SubscriptionLocks) else None
             troubles = Troubles(host, options.subscription, logger)
-            parts = FileParts(options, options.files.root, locks, host, self._clock)
-            files = self._files = OpenFiles(parts, state, troubles)
-            stack.callback(self._closed)
+            files = self._files = OpenFiles(options, state, host, self._clock, troubles)
+            stack.callback(self._forget)
             await stack.enter_async_context(files.running())
             yield
 
@@ -169,7 +171,7 @@ class FileSource:
             raise bad("path", str(self._options.files), f"there is no directory {root}")
         return SQLiteSubscriptions(root / STATE, lease=LEASE)
 
-    def _closed(self) -> None:
+    def _forget(self) -> None:
         self._files = None
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
@@ -204,3 +206,13 @@ def _check_state(state: object) -> None:
     if isinstance(state, KeptWithLog):
         rule = "is only for the log in its schema, whose retention uses it; pass another state"
         raise bad("state", state, rule)
+
+
+def _checked_encoding(encoding: str) -> str:
+    try:
+        ends_lines = "\n".encode(codecs.lookup(encoding).name) == b"\n"
+    except (LookupError, TypeError):
+        ends_lines = False
+    if not ends_lines:
+        raise bad("encoding", encoding, "must be an encoding with ASCII line ends")
+    return encoding

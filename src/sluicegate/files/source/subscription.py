@@ -9,6 +9,13 @@
    raises `UnreadFiles` for it at its end; other sources try again when the file has changed.
 4. The source is over when a scan finds nothing to read, and every file was delivered here or
    finished by other processes. `_run` then ends; commits settle the delivered rows.
+
+One scan of the directory: new files, and changes to known files. Blocks.
+
+1. A file that is not finished has to exist, and so have all its directories. A finished file may be
+   removed. As long as it exists, it must be as it was at its end.
+2. A file that could not be read is tried again when its status in the file system changes. A source
+   that ends does not try again; it reports the file at its end.
 """
 
 from __future__ import annotations
@@ -17,28 +24,33 @@ import asyncio
 import logging
 import math
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, MissingExtra
-from ..._core.say import say
+from ..._core.logs import for_log
+from ..._core.runtime.threads import in_thread
 from ..._core.source import Fetched
-from ..._core.subscriptions import CountsMembers
-from ..._core.threads import in_thread
-from ..._core.told import for_log, text_of
+from ..._core.subscriptions import CountsMembers, SubscriptionLocks
+from ..._core.text import text_of
+from ...cli.console import say
 from .catalog import FileCatalog
-from .errors import UnreadFiles, named
+from .finding import Recorded, difference, form_of, record
 from .holding import FileHolder, logger
-from .looking import look_at
+from .readers import UnreadFiles, list_reasons
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from ..._core.source import Position, SourceClaim
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost, Position, SourceClaim, Troubles
     from ..._core.subscriptions import SubscriptionState
-    from ..._core.troubles import Troubles
+    from .catalog import FileEntry
     from .holding import HeldFile
-    from .parts import FileParts
+    from .options import FileOptions
+
 
 RETRY_TO = 5.0
 """The longest delay in seconds between attempts after an error."""
@@ -55,14 +67,22 @@ _HELD = (
 class OpenFiles:
     """The subscription of one process while its source is open."""
 
-    def __init__(self, parts: FileParts, state: SubscriptionState, troubles: Troubles) -> None:
-        self._parts = parts
-        self._options = parts.options
-        self._locks = parts.locks
+    def __init__(
+        self,
+        options: FileOptions,
+        state: SubscriptionState,
+        host: ClaimHost,
+        clock: Clock,
+        troubles: Troubles,
+    ) -> None:
+        self._options = options
+        self._root = root = options.files.root
+        self._locks = locks = state if isinstance(state, SubscriptionLocks) else None
+        self._host = host
         self._troubles = troubles
-        self._clock = parts.clock
-        self._catalog = FileCatalog(parts.options.subscription, state)
-        self._holder = FileHolder(parts, self._catalog)
+        self._clock = clock
+        self._catalog = FileCatalog(options.subscription, state)
+        self._holder = FileHolder(options, root, self._catalog, locks=locks, host=host, clock=clock)
         self._refused: dict[str, str] = {}
         self._giving_up: set[asyncio.Task[None]] = set()
         self._look_at = -math.inf
@@ -93,11 +113,11 @@ class OpenFiles:
     # -- the tasks ---------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        self._parts.host.assigned({})  # without a file the member waits, and is ready
+        self._host.assigned({})  # without a file the member waits, and is ready
         clock, poll = self._clock, self._options.poll
         delay = poll
         while not self._is_over:
-            heard = self._parts.wake.count
+            heard = self._holder.wake.count
             try:
                 await self._round()
                 self._troubles.note("look", None)
@@ -111,10 +131,10 @@ class OpenFiles:
                 say(logger, logging.DEBUG, "%s", told, error=error)
                 self._troubles.note("look", told)
                 delay = min(RETRY_TO, 2 * delay)
-            if self._parts.wake.count == heard and not self._is_over:
-                await wait_until(clock, clock.now() + delay, self._parts.wake)
+            if self._holder.wake.count == heard and not self._is_over:
+                await wait_until(clock, clock.now() + delay, self._holder.wake)
         self._holder.stand_in()
-        self._parts.news.fire()
+        self._holder.news.fire()
 
     async def _round(self) -> None:
         await self._holder.finish()
@@ -142,7 +162,7 @@ class OpenFiles:
         await catalog.load()
         await catalog.refresh()
         entries = [*catalog.entries.values()]
-        seen = await in_thread(look_at, options, self._parts.root, entries)
+        seen = await in_thread(look_at, options, self._root, entries)
         await catalog.enter(seen.new)
         self._refused = seen.refused
         for entry in entries:
@@ -151,8 +171,6 @@ class OpenFiles:
         if not catalog.entries and options.ends:
             raise ConfigError(self._nothing())
         self._look_at = self._clock.now() + options.poll
-        for held in self._holder.all:
-            held.reading.wake()
 
     async def _balance(self) -> None:
         """Claim this process's share of the files, and release excess ones."""
@@ -162,7 +180,7 @@ class OpenFiles:
         if isinstance(self._locks, CountsMembers):
             members = await self._locks.members(self._options.subscription)
             share = math.ceil(share / members)
-        most = share if self._options.follow else min(share, self._options.files_at_once)
+        most = min(share, self._options.files_at_once)
         held = [each for each in self._holder.all if not each.reading.is_over]
         if len(held) > most and not self._giving_up:
             for each in sorted(held, key=lambda each: each.entry.path)[most:]:
@@ -170,7 +188,7 @@ class OpenFiles:
         free = [entry for entry in readable if not entry.is_held]
         await self._holder.claim(free, most - len(self._holder.all))
         waiting = {} if self._holder.all else {entry.path: "held" for entry in free}
-        told = _HELD.format(named(waiting)) if waiting else None
+        told = _HELD.format(list_reasons(waiting)) if waiting else None
         self._troubles.note("locks", told)
 
     def _give_up(self, held: HeldFile) -> None:
@@ -181,12 +199,12 @@ class OpenFiles:
 
     def _note_troubles(self) -> None:
         unread = self._unread()
-        told = f"cannot be read: {named(unread)}" if unread else None
+        told = f"cannot be read: {list_reasons(unread)}" if unread else None
         self._troubles.note("files", told if self._catalog.entries else self._nothing())
 
     def _nothing(self) -> str:
         """Return the reason why there is no file."""
-        why = f" ({named(self._refused)})" if self._refused else ""
+        why = f" ({list_reasons(self._refused)})" if self._refused else ""
         return _NO_FILES.format(self._options.files, why)
 
     def _unread(self) -> dict[str, str]:
@@ -218,15 +236,15 @@ class OpenFiles:
         while True:
             if self._failure is not None:
                 raise self._failure
-            if found := self._delivered(claims, most):
+            if found := self._deliver(claims, most):
                 return found
             if self._is_over:
                 if unread := self._unread():
                     raise UnreadFiles(unread)
                 return None
-            await wait_until(self._clock, math.inf, self._parts.news)
+            await wait_until(self._clock, math.inf, self._holder.news)
 
-    def _delivered(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+    def _deliver(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         found: list[Fetched] = []
         for held in self._holder.among(claims):
             taken = held.reading.take(most) if most > 0 else None
@@ -244,3 +262,62 @@ class OpenFiles:
         """Return the numbers of rows that are known."""
         rows = {held.claim: held.reading.rows for held in self._holder.among(claims)}
         return {claim: count for claim, count in rows.items() if count is not None}
+
+
+# -- scans -----------------------------------------------------------------------------------------
+
+_VANISHED = "it no longer exists, and was not read to its end"
+_CHANGED = (
+    "it was written to after it had been read to its end; the added rows are not read. Put them "
+    "into a new file"
+)
+
+
+@dataclass(slots=True)
+class SeenFiles:
+    """The results of one scan."""
+
+    new: list[Recorded] = field(default_factory=list[Recorded])
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    """Paths that could not be inspected, with reasons."""
+    looks: dict[str, object] = field(default_factory=dict[str, object])
+    """The status of known files that exist."""
+    troubles: dict[str, str] = field(default_factory=dict[str, str])
+    """Known files that cannot be read, with reasons."""
+
+
+def look_at(options: FileOptions, root: Path, entries: Iterable[FileEntry]) -> SeenFiles:
+    """Scan once. Raises `ConfigError` for a file of unknown format, and `MissingExtra`."""
+    seen = SeenFiles()
+    known = {entry.path: entry for entry in entries}
+    found = options.files.find()
+    seen.refused.update(found.refused)
+    for path in found.paths:
+        form_of(path, options.format)
+        if path not in known:
+            try:
+                seen.new.append(record(root, path))
+            except OSError as error:
+                seen.refused[path] = error.strerror or str(error)
+    for entry in known.values():
+        if not entry.is_held:
+            _look_at(options, root, entry, seen)
+    return seen
+
+
+def _look_at(options: FileOptions, root: Path, entry: FileEntry, seen: SeenFiles) -> None:
+    try:
+        status = (root / entry.path).stat()
+    except FileNotFoundError:
+        if not entry.is_finished:
+            seen.troubles[entry.path] = _VANISHED
+        return
+    except OSError as error:
+        seen.troubles[entry.path] = error.strerror or str(error)
+        return
+    look = seen.looks[entry.path] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    if entry.is_finished:
+        if difference(entry.recorded, status) is not None:
+            seen.troubles[entry.path] = _CHANGED
+    elif entry.trouble is not None and (options.ends or look == entry.seen):
+        seen.troubles[entry.path] = entry.trouble

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.public import publish
 from ...testing.servers.java import JavaServer
-from ...testing.servers.ports import free_port
+from ...testing.servers.program import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from itertools import repeat
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 from urllib.parse import urlencode, urlsplit
 
 from ..._core import checks
 from ..._core.batch import RowBatch
-from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.classify import caused
 from ..._core.errors import PermanentError, RefusedError, SinkError
 from ..._core.keywords import takes
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
-from ..._core.sink import Capabilities
-from ..._core.values.encoding import encoded
-from ..._core.values.fields import getter
+from ..._core.sink import Capabilities, WriteResult
+from ..._core.values.encoding import encoded, getter, json_texts, to_json
 from ..client import HttpBase
 from ..config import HttpOptions, endpoint, split_url
 from ..errors import RecordRefused, for_status
 from ..write import RequestFormat
-from .action import OPERATIONS, VERSION_TYPES, ActionMaker, check_needs, join
-from .answer import FILTER, AnswerReader
-from .refusals import refusal_of_request
-from .stored import Action, ConflictError, found_in, judged, lookups, unread
+from .answer import (
+    FILTER,
+    Action,
+    AnswerReader,
+    ConflictError,
+    found_in,
+    judge,
+    lookups,
+    refusal_of_request,
+    unread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..._core.batch import Batch
-    from ..._core.values.encoding import Records
+    from ..._core.values.encoding import Getter, Records
     from ..write import HttpResponse
 
 
@@ -61,11 +69,8 @@ class ElasticsearchSink(HttpBase):
         pipeline: the name of an ingest pipeline, or a function from an item to it.
         version: the field that holds a version (a whole number), or a function from an item to it:
             an older version never replaces a newer one. For `"index"` and `"delete"`.
-        version_type: `"external"` accepts newer versions only, `"external_gte"` equal ones too.
         on_stale: the outcome of an item whose version is not new enough: `"error"` refuses it
             (`PermanentError`); `"ignore"` counts it as delivered, since the stored one is newer.
-        retry_on_conflict: how often the server itself retries an update after a concurrent change;
-            default 3.
         params: further parameters of the request, such as `{"refresh": "wait_for"}`.
         compression: `"gzip"` (default) or `None`.
 
@@ -85,9 +90,7 @@ class ElasticsearchSink(HttpBase):
         routing: str | Callable[[Any], str | None] | None = None,
         pipeline: str | Callable[[Any], str | None] | None = None,
         version: str | Callable[[Any], int | None] | None = None,
-        version_type: Literal["external", "external_gte"] = "external",
         on_stale: Literal["error", "ignore"] = "error",
-        retry_on_conflict: int = 3,
         params: Mapping[str, str] | None = None,
         compression: Literal["gzip"] | None = "gzip",
         **options: Unpack[HttpOptions],
@@ -103,7 +106,7 @@ class ElasticsearchSink(HttpBase):
             checks.choice("compression", compression, ("gzip",))
         super().__init__(
             endpoint(
-                _url(url, "_bulk", {**_checked_params(params), "filter_path": FILTER}),
+                _url(url, "_bulk", {**_check_params(params), "filter_path": FILTER}),
                 own_headers={"content-type": "application/x-ndjson", "accept": "application/json"},
                 compression=compression,
                 **options,
@@ -120,8 +123,6 @@ class ElasticsearchSink(HttpBase):
             routing=getter("routing", routing),
             pipeline=None if pipeline is None else _name_or_function("pipeline", pipeline),
             version=getter("version", version),
-            version_type=checks.choice("version_type", version_type, VERSION_TYPES),
-            retry_on_conflict=checks.count("retry_on_conflict", retry_on_conflict, least=0),
         )
         stale_is_fine = checks.choice("on_stale", on_stale, ("error", "ignore")) == "ignore"
         static = self._index if isinstance(self._index, str) else None
@@ -167,9 +168,9 @@ class ElasticsearchSink(HttpBase):
         if result is None:
             return None
         taken = {i: error for i, error in result.errors.items() if isinstance(error, ConflictError)}
-        return await self._verified(batch, records, result, taken) if taken else result
+        return await self._verify(batch, records, result, taken) if taken else result
 
-    async def _verified(
+    async def _verify(
         self,
         batch: Batch[Any],
         records: Records,
@@ -195,7 +196,7 @@ class ElasticsearchSink(HttpBase):
             else:
                 found.update(zip(part, found_in(response.body, len(part)), strict=True))
         errors, outcomes = dict(result.errors), dict(result.outcomes)
-        for index, judgement in judged(self._endpoint.place, actions, found, stored).items():
+        for index, judgement in judge(self._endpoint.place, actions, found, stored).items():
             if judgement is None:
                 del errors[index]
                 outcomes[index] = Outcome.DUPLICATE
@@ -238,7 +239,7 @@ class ElasticsearchSink(HttpBase):
         )
 
 
-def _checked_params(params: Mapping[str, str] | None) -> dict[str, str]:
+def _check_params(params: Mapping[str, str] | None) -> dict[str, str]:
     given = dict(params or {})
     if "filter_path" in given:
         raise bad("params", "filter_path", "is set by the sink, which needs every item's status")
@@ -258,3 +259,156 @@ def _name_or_function(name: str, value: object) -> Any:
     if callable(value) or (isinstance(value, str) and value):
         return value
     raise bad(name, value, "must be a name, or a function of an item that returns one")
+
+
+# -- actions ---------------------------------------------------------------------------------------
+
+OPERATIONS = ("index", "create", "update", "upsert", "delete")
+_AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
+"""The text before and after the document."""
+_NEEDS_ID = frozenset({"update", "upsert", "delete"})
+_TAKES_VERSION = frozenset({"index", "delete"})
+_LONGEST_ID = 512
+_RETRIES = 3
+"""How often the server itself retries an update after a concurrent change."""
+
+
+class ActionMaker:
+    """Encoder of an item's lines in the body.
+
+    A server refuses a whole request for one malformed action, so known mistakes are detected here
+    and fail only their own item.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: str | Getter,
+        operation: str | Getter,
+        id_of: Getter | None,
+        document: Getter | None,
+        routing: Getter | None,
+        pipeline: str | Getter | None,
+        version: Getter | None,
+    ) -> None:
+        self._index = index
+        self._operation = operation
+        self._id = id_of
+        self._document = document
+        self._routing = routing
+        self._pipeline = pipeline
+        self._version = version
+
+    @property
+    def wants_keys(self) -> bool:
+        """Whether ids are derived from the batch's keys."""
+        return self._id is None
+
+    def records(self, items: Sequence[Any], keys: Sequence[str | None]) -> list[bytes]:
+        """The lines for each item; `keys` are the ids if no function returns one. Raises if any
+        item cannot be encoded.
+        """
+        if self._operation == "delete" or not isinstance(self._operation, str):
+            return list(map(self.record, items, keys))
+        before, after = _AROUND.get(self._operation, ("", ""))
+        documents = items if self._document is None else list(map(self._document, items))
+        sources = json_texts(documents)
+        if not all(source.startswith("{") for source in sources):
+            raise TypeError("a document is not a JSON object")
+        actions = map(self._action, repeat(self._operation), items, keys)
+        return [
+            f"{action}\n{before}{source}{after}\n".encode()
+            for action, source in zip(actions, sources, strict=True)
+        ]
+
+    def record(self, item: Any, key: str | None = None) -> bytes:
+        """The lines for one item. Raises if it cannot be encoded."""
+        operation = self._operation if isinstance(self._operation, str) else self._operation(item)
+        action = self._action(operation, item, key)
+        if operation == "delete":
+            return f"{action}\n".encode()
+        before, after = _AROUND.get(operation, ("", ""))
+        return b"".join((f"{action}\n{before}".encode(), self._source(item), f"{after}\n".encode()))
+
+    def _action(self, operation: str, item: Any, key: str | None) -> str:
+        index = self._index if isinstance(self._index, str) else self._index(item)
+        pipeline = (
+            self._pipeline
+            if self._pipeline is None or isinstance(self._pipeline, str)
+            else self._pipeline(item)
+        )
+        action = _head(operation, index, pipeline)
+        document_id = key if self._id is None else self._id(item)
+        if document_id is not None:
+            action += f',"_id":{_id(document_id)}'
+        elif operation in _NEEDS_ID:
+            raise ValueError(f"{operation!r} requires an id, and the item has none")
+        if self._routing is not None and (routing := self._routing(item)) is not None:
+            action += f',"routing":{encode_basestring(str(routing))}'
+        if self._version is not None and (version := self._version(item)) is not None:
+            action += _with_version(operation, version)
+        return action + "}}"
+
+    def _source(self, item: Any) -> bytes:
+        document = item if self._document is None else self._document(item)
+        source = document if isinstance(document, bytes) else to_json(document)
+        if not source.startswith(b"{"):
+            raise TypeError(
+                f"a document is a JSON object; got {type(document).__name__}; pass document=, a "
+                "function that returns one"
+            )
+        if b"\n" in source:
+            raise ValueError("a document given as bytes must not contain a newline")
+        return source
+
+
+def join(records: Sequence[bytes]) -> bytes:
+    """JoinBodies records to a bulk body; each record already ends in a newline."""
+    return b"".join(records)
+
+
+@lru_cache(maxsize=1024)
+def _head(operation: str, index: str, pipeline: str | None) -> str:
+    """The beginning of an action's line; most items share it."""
+    if operation not in OPERATIONS:
+        raise ValueError(f"operation {operation!r}: must be one of {', '.join(OPERATIONS)}")
+    if not isinstance(cast("object", index), str) or not index:
+        raise ValueError(f"index {index!r}: must be a name")
+    name = "update" if operation == "upsert" else operation
+    head = f'{{"{name}":{{"_index":{encode_basestring(index)}'
+    if name == "update":
+        head += f',"retry_on_conflict":{_RETRIES}'
+    if pipeline is not None and operation != "delete":
+        head += f',"pipeline":{encode_basestring(pipeline)}'
+    return head
+
+
+def _id(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise TypeError(f"an id is text or a whole number, not {type(value).__name__}")
+    text = str(value)
+    if not 1 <= len(text.encode()) <= _LONGEST_ID:
+        raise ValueError(f"an id has 1 to {_LONGEST_ID} bytes, not {len(text.encode())}")
+    return encode_basestring(text)
+
+
+def _with_version(operation: str, version: object) -> str:
+    if operation not in _TAKES_VERSION:
+        raise ValueError(f"{operation!r} takes no version")
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
+        raise ValueError(f"a version is a whole number from 0 to 2**63 - 1, not {version!r}")
+    return f',"version":{version},"version_type":"external"'
+
+
+def check_needs(operation: object, *, has_id: bool, has_version: bool) -> None:
+    """Raise `ConfigError` if every item would fail."""
+    if not isinstance(operation, str):
+        return
+    if operation in _NEEDS_ID and not has_id:
+        raise bad(
+            "id", None, f"operation={operation!r} needs a field's name or a function of an item"
+        )
+    if has_version and operation not in _TAKES_VERSION:
+        raise bad(
+            "version", "...", f"operation={operation!r} takes no version; 'index' and 'delete' do"
+        )

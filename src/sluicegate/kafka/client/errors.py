@@ -1,4 +1,4 @@
-"""The meaning of aiokafka's errors, as messages for operators that give a remedy."""
+"""Why aiokafka's clients cannot start or deliver, as messages that give a remedy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from aiokafka import errors as kafka
 
 from ..._core.errors import ConfigError, SluicegateError, UnavailableError
-from ..._core.told import for_log
-from ..groups import words
+from ..._core.logs import for_log
+from .. import groups
 
 if TYPE_CHECKING:
     from .options import MemberOptions
@@ -44,27 +44,27 @@ def is_rebalanced(error: BaseException) -> bool:
     return isinstance(error, _REBALANCED)
 
 
-def trouble_of(error: BaseException, options: MemberOptions) -> str:
+def reason_of(error: BaseException, options: MemberOptions) -> str:
     """Return why nothing can be delivered, as text for operators, without values of options."""
     group, bootstrap = options.group, options.bootstrap
     if isinstance(error, kafka.TopicAuthorizationFailedError):
-        return words.no_right_to_topics(_topics(error))
+        return groups.no_right_to_topics(_topics(error))
     if isinstance(error, kafka.GroupAuthorizationFailedError):
-        return words.no_right_to_group(group)
+        return groups.no_right_to_group(group)
     if isinstance(error, kafka.InconsistentGroupProtocolError):
-        return words.other_protocol(group)
+        return groups.other_protocol(group)
     if isinstance(error, kafka.InvalidSessionTimeoutError):
-        return words.bad_session_timeout(options.session_timeout)
+        return groups.bad_session_timeout(options.session_timeout)
     if isinstance(error, kafka.InvalidTopicError):
-        return words.bad_topic_name(for_log(error))
+        return groups.bad_topic_name(for_log(error))
     if isinstance(error, _REFUSED_LOGIN):
-        return words.refused_login(bootstrap, type(error).__name__)
+        return groups.refused_login(bootstrap, type(error).__name__)
     if isinstance(error, kafka.UnknownTopicOrPartitionError):
-        return words.no_partition(for_log(error))
+        return groups.no_partition(for_log(error))
     if isinstance(error, _UNREACHABLE):
-        return words.unreachable(bootstrap)
+        return groups.unreachable(bootstrap)
     if options.instance is not None and "UnknownError" in str(error):  # FENCED_INSTANCE_ID
-        return words.refused_instance(options.instance)
+        return groups.refused_instance(options.instance)
     return for_log(error)
 
 

@@ -1,4 +1,4 @@
-"""Connection options for Kafka group members, checked before opening.
+"""Connection options for Kafka members and producers on aiokafka, checked before opening.
 
 1. Times are seconds here, and milliseconds in aiokafka.
 2. Options of aiokafka pass through under its own names: TLS, SASL, sizes of fetches. Options that
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.extras import need
-from ..groups.arguments import (
+from ..arguments import (
     ANSWER_WITHIN,
     COMMITTED,
     LONGEST_HEARTBEAT,
@@ -27,7 +27,9 @@ from ..groups.arguments import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OWNED = {
+    from ..._core.addresses import Options
+
+_OF_MEMBER = {
     "auto_commit_interval_ms": "use Consumer(commit_every=...)",
     "auto_offset_reset": "use start=...",
     "bootstrap_servers": "use bootstrap=...",
@@ -80,7 +82,7 @@ class MemberOptions:
     ) -> MemberOptions:
         """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
         need("aiokafka", "kafka", "KafkaSource")
-        from .insides import CONSUMER_OPTIONS
+        from .internals import CONSUMER_OPTIONS
 
         of = "KafkaSource, nor of AIOKafkaConsumer"
         options = cls(
@@ -92,7 +94,7 @@ class MemberOptions:
             max_poll_interval=seconds_of("max_poll_interval", max_poll_interval),
             commit_timeout=seconds_of("commit_timeout", commit_timeout),
             stop_timeout=seconds_of("stop_timeout", stop_timeout),
-            client=client_options(client, CONSUMER_OPTIONS, _OWNED, of),
+            client=client_options(client, CONSUMER_OPTIONS, _OF_MEMBER, of),
         )
         if options.revoke_within <= 0:
             rule = "must be shorter than rebalance_timeout and max_poll_interval"
@@ -133,3 +135,107 @@ class MemberOptions:
 
     def __repr__(self) -> str:
         return f"MemberOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
+
+
+_OF_PRODUCER = {
+    "acks": "every record is acknowledged by all replicas in sync",
+    "api_version": "it is negotiated with each broker",
+    "bootstrap_servers": "use bootstrap=...",
+    "compression_type": "use compression=...",
+    "enable_idempotence": "use idempotent=...",
+    "key_serializer": "key=... is also a function of an item",
+    "linger_ms": "the batcher decides when a batch is complete: Limits(max_delay=...)",
+    "loop": "the running loop is used",
+    "max_batch_size": "use max_batch_bytes=...",
+    "max_request_size": "use max_batch_bytes=...",
+    "partitioner": "partition=... is a function of an item",
+    "request_timeout_ms": "use request_timeout=..., in seconds",
+    "retries": "a Retry around the sink retries",
+    "transaction_timeout_ms": "use transaction_timeout=..., in seconds",
+    "transactional_id": "flow.transaction(source, sink, ...) makes one for each claim",
+    "value_serializer": "value=... is a function of an item",
+}
+_CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""The codes of Kafka's protocol."""
+MAX_BATCH_BYTES = 1_000_000
+"""Below the 1,048,588 bytes that a broker accepts by default (`message.max.bytes`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ProducerOptions:
+    """Options of a producer. Times are in seconds."""
+
+    bootstrap: str
+    compression: str | None
+    max_batch_bytes: int
+    is_idempotent: bool
+    request_timeout: float
+    close_timeout: float
+    transaction_timeout: float
+    client: Options
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        bootstrap: object,
+        compression: str | None,
+        max_batch_bytes: int,
+        idempotent: object,
+        request_timeout: object,
+        close_timeout: object,
+        transaction_timeout: object,
+        client: Mapping[str, object],
+    ) -> ProducerOptions:
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
+        need("aiokafka", "kafka", "KafkaSink")
+        from .internals import CLIENT_OPTIONS
+
+        return cls(
+            bootstrap=bootstrap_of(bootstrap),
+            compression=_codec(compression),
+            max_batch_bytes=checks.count("max_batch_bytes", max_batch_bytes),
+            is_idempotent=checks.flag("idempotent", idempotent),
+            request_timeout=seconds_of("request_timeout", request_timeout),
+            close_timeout=seconds_of("close_timeout", close_timeout),
+            transaction_timeout=seconds_of("transaction_timeout", transaction_timeout),
+            client=client_options(
+                client, CLIENT_OPTIONS, _OF_PRODUCER, "KafkaSink, nor of aiokafka's client"
+            ),
+        )
+
+    @property
+    def codec(self) -> int:
+        """The code of the compression in a batch's attributes."""
+        return 0 if self.compression is None else _CODECS[self.compression]
+
+    @property
+    def request_timeout_ms(self) -> int:
+        return milliseconds(self.request_timeout)
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        return milliseconds(self.transaction_timeout)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments for aiokafka's client; calls an `ssl_context` that is a function."""
+        given = dict(self.client)
+        if callable(context := given.get("ssl_context")):
+            given["ssl_context"] = context()
+        return {
+            **given,
+            "bootstrap_servers": self.bootstrap,
+            "request_timeout_ms": self.request_timeout_ms,
+        }
+
+    def __repr__(self) -> str:
+        return f"ProducerOptions(bootstrap={self.bootstrap!r})"
+
+
+def _codec(compression: str | None) -> str | None:
+    if compression is None:
+        return None
+    checks.choice("compression", compression, tuple(_CODECS))
+    if compression != "gzip":
+        need("cramjam", "kafka", f"compression={compression!r}")
+    return compression

@@ -26,16 +26,14 @@ from aiokafka.structs import TopicPartition as ClientPartition
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.source import TopicPartition
-from .closing import closed
-from .insides import CuttingClient
-from .produced import Failed, Stored, produced, still_unknown, unanswered, unsent
-from .refusal import refusal_of
+from .answers import Failed, Stored, result_of, unanswered_result, unknown_result, unsent_result
+from .internals import CuttingClient, close_client, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from .produced import Produced
-    from .producer_options import ProducerOptions
+    from .answers import Produced
+    from .options import ProducerOptions
 
 NO_ID = (-1, -1)
 """The id and epoch of a producer that is not idempotent."""
@@ -83,17 +81,17 @@ class PartitionLog:
         """The batch of unknown result; it is resent before any other."""
         return self._undecided
 
-    def sent(self, batch: SealedRecords) -> None:
+    def mark_sent(self, batch: SealedRecords) -> None:
         """Record that a batch is being sent."""
         self._undecided = batch
 
-    def stored(self, batch: SealedRecords) -> None:
+    def mark_stored(self, batch: SealedRecords) -> None:
         """Record that the batch is in the log."""
         self._undecided = None
         batch.release()
         self._sequence = (self._sequence + batch.count) % _SEQUENCES
 
-    def refused(self) -> None:
+    def mark_refused(self) -> None:
         """Record that the batch is not in the log."""
         self._undecided = None
 
@@ -193,7 +191,7 @@ class Producer:
             2, options.codec, self._transactional_id is not None, *NO_ID, 0, options.max_batch_bytes
         )
 
-    def sealed(self, log: PartitionLog, builder: Any, count: int) -> SealedRecords:
+    def seal(self, log: PartitionLog, builder: Any, count: int) -> SealedRecords:
         """Return the batch with the next sequence number of its partition."""
         if self._id != NO_ID:
             builder.set_producer_state(*self._id, log.sequence)
@@ -236,16 +234,18 @@ class Producer:
         logs = [self.log(each.partition) for each in batches]
         again = [log.undecided is not None for log in logs]
         for log, batch in zip(logs, batches, strict=True):
-            log.sent(batch)
+            log.mark_sent(batch)
         try:
             response = await self._client.send(leader, self._produce_request(batches))
         except NodeNotReadyError as error:
-            found: list[Produced] = [unsent(str(each.partition), error) for each in batches]
+            found: list[Produced] = [unsent_result(str(each.partition), error) for each in batches]
         except (TimeoutError, KafkaError, OSError) as error:
-            found = [unanswered(str(each.partition), error) for each in batches]
+            found = [unanswered_result(str(each.partition), error) for each in batches]
         else:
-            found = _in_order(batches, _answers(response))
-        answers.update(zip(batches, map(self._noted, logs, batches, found, again), strict=True))
+            found = _in_order(batches, _results_in(response))
+        answers.update(
+            zip(batches, map(self._note_answer, logs, batches, found, again), strict=True)
+        )
 
     def _without_leader(self, batch: SealedRecords) -> Produced:
         place = str(batch.partition)
@@ -253,10 +253,10 @@ class Producer:
         answer = (
             Failed(self._missing(batch.partition.topic), may_pass=True)
             if gone
-            else unsent(place, None)
+            else unsent_result(place, None)
         )
         is_again = self.log(batch.partition).undecided is batch
-        return still_unknown(answer, place) if is_again else answer
+        return unknown_result(answer, place) if is_again else answer
 
     def _produce_request(self, batches: Sequence[SealedRecords]) -> ProduceRequest:
         topics: dict[str, list[tuple[int, bytes]]] = {}
@@ -271,18 +271,18 @@ class Producer:
             topics=list(topics.items()),
         )
 
-    def _noted(
+    def _note_answer(
         self, log: PartitionLog, batch: SealedRecords, answer: Produced, is_again: bool
     ) -> Produced:
         """Record the answer in the partition's state; return it."""
         if isinstance(answer, Stored):
-            log.stored(batch)
+            log.mark_stored(batch)
             return answer
         if answer.forgets:
             self._spent_by = answer.error
-        known = still_unknown(answer, str(batch.partition)) if is_again else answer
+        known = unknown_result(answer, str(batch.partition)) if is_again else answer
         if not known.is_unknown:
-            log.refused()
+            log.mark_refused()
         return known
 
 
@@ -342,7 +342,7 @@ class ProducerSession(Producer):
 
     async def stop(self, within: float) -> None:
         """Close the connections within `within` seconds; after that, leave them to the loop."""
-        await closed(self._client.close(), within)
+        await close_client(self._client.close(), within)
 
 
 def _in_order(
@@ -350,20 +350,21 @@ def _in_order(
 ) -> list[Produced]:
     missing = KafkaError("no answer for this partition")
     return [
-        found.get(each.partition) or unanswered(str(each.partition), missing) for each in batches
+        found.get(each.partition) or unanswered_result(str(each.partition), missing)
+        for each in batches
     ]
 
 
-def _answers(response: Any) -> dict[TopicPartition, Produced]:
+def _results_in(response: Any) -> dict[TopicPartition, Produced]:
     """Return the answers for each partition in a response of any version."""
     return {
-        (partition := TopicPartition(topic, answer[0])): _answer(str(partition), *answer[1:])
+        (partition := TopicPartition(topic, answer[0])): _result(str(partition), *answer[1:])
         for topic, partitions in response.topics
         for answer in partitions
     }
 
 
-def _answer(  # in order of arrival
+def _result(  # in order of arrival
     place: str,
     code: int,
     offset: int,
@@ -373,7 +374,7 @@ def _answer(  # in order of arrival
     told: str | None = "",
 ) -> Produced:
     records = {index: text or "" for index, text in faults or ()}
-    return produced(code, place, offset, records, told or "")
+    return result_of(code, place, offset, records, told or "")
 
 
 def _in_requests(batches: Iterable[SealedRecords]) -> list[list[SealedRecords]]:

@@ -12,21 +12,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import ConsumerRebalanceListener
 from aiokafka import TopicPartition as ClientPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
-from aiokafka.structs import OffsetAndMetadata
 
 from ..._core.errors import ConfigError
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
-from ..._core.source import Position, TopicPartition, UndecodableRecord
-from .closing import closed, ended
-from .insides import Insides, MemberConsumer, decode_singly, is_undecodable
-from .refusal import refusal_of
+from ..._core.logs import log_safely
+from ..._core.runtime.threads import close_within
+from ..._core.source import TopicPartition, UndecodableRecord
+from .internals import (
+    MemberConsumer,
+    MemberInternals,
+    close_client,
+    decode_singly,
+    end_task,
+    is_undecodable,
+    refusal_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -38,7 +42,6 @@ logger = logging.getLogger("sluicegate.kafka")
 
 NOWHERE = ClientPartition("sluicegate-no-topic", 0)
 """A request for no partitions returns all of them, so this requests a nonexistent one."""
-_UNKNOWN = -1
 FORCED = 1.0
 """Time limit in seconds for each part of the client, if it has not ended by itself."""
 
@@ -71,13 +74,12 @@ class Undecodable(Exception):  # never leaves the source
     """aiokafka cannot decode a record that has arrived; see `Session.take_singly`."""
 
 
-class Session:
+class Session(MemberInternals):
     """An `AIOKafkaConsumer` from start to stop. Can be used once, on one loop."""
 
     def __init__(self, options: MemberOptions) -> None:
-        self._client: Any = MemberConsumer(**options.arguments())
+        super().__init__(MemberConsumer(**options.arguments()))
         self._group = options.group
-        self._insides: Insides | None = None
 
     @classmethod
     def of(cls, options: MemberOptions) -> Session:
@@ -96,24 +98,19 @@ class Session:
         starting = asyncio.ensure_future(self._connect())
         try:
             await asyncio.shield(starting)
-            self._insides = Insides(self._client)
+            self._begin()
         except BaseException:
-            await ended(starting, within)
-            await closed(self._client.stop(), within)
+            await end_task(starting, within)
+            await close_client(self._client.stop(), within)
             raise
 
     async def _connect(self) -> None:
         try:
             await self._client.start()
         except KafkaConnectionError as error:
-            if (refusal := await refusal_of(attrgetter("_client")(self._client))) is not None:
+            if (refusal := await refusal_of(self._client.connections)) is not None:
                 raise refusal from error
             raise
-
-    @property
-    def _inside(self) -> Insides:
-        assert self._insides is not None, "the session has not started"
-        return self._insides
 
     def subscribe(self, topics: Sequence[str], pattern: str | None, listener: Listener) -> None:
         """Join the group for these topics, or those that match; the listener gets the events."""
@@ -132,66 +129,22 @@ class Session:
             for partition in self._client.partitions_for_topic(topic) or ()
         ]
 
-    # -- membership --------------------------------------------------------------------------------
-
-    @property
-    def generation(self) -> int:
-        """The generation of the group that this member belongs to; -1 while it is not a member."""
-        return self._inside.generation
-
-    @property
-    def has_coordinator(self) -> bool:
-        """Whether the coordinator of the group is known and has answered the last request."""
-        return self._inside.has_coordinator
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether a broker has not answered a request for half of its time limit."""
-        return self._inside.is_silent
-
-    @property
-    def has_died(self) -> bool:
-        """Whether aiokafka has stopped coordination because of an internal error."""
-        return self._inside.has_died
-
-    def raise_death(self) -> None:
-        """Raise the error behind `has_died`, if it is known."""
-        self._inside.raise_death()
-
-    def fault(self) -> Exception | None:
-        """Return the pending error of coordination, once; coordination then continues."""
-        if self.has_died:
-            return None
-        try:
-            self._inside.raise_fault()
-        except Exception as error:
-            return error
-        return None
-
     def unknown(self, topics: Iterable[str]) -> list[str]:
         """Return the topics that no broker has reported."""
         return [each for each in topics if not self._client.partitions_for_topic(each)]
 
-    async def refresh(self) -> None:
-        """Request the topics from a broker again. Suspends until it answers, however long."""
-        await self._inside.refresh()
-
     async def keep_alive(self) -> None:
         """Signal activity to the group. Raises the pending error of coordination."""
-        if not self._inside.is_reassigning:
+        if not self._is_reassigning:
             await self._client.getmany(NOWHERE, timeout_ms=0)
 
     # -- records -----------------------------------------------------------------------------------
-
-    def has_arrived(self, partition: TopicPartition) -> bool:
-        """Return whether `take` has records of a partition to return, or an error to raise."""
-        return self._inside.has_arrived(partition)
 
     async def take(self, partition: TopicPartition, most: int) -> Sequence[SourceRecord]:
         """Return up to `most` fetched records of a partition. Raises its error, and `Undecodable` if
         aiokafka cannot decode one of the records; never suspends.
         """
-        if self._inside.is_reassigning:
+        if self._is_reassigning:
             return ()
         key = ClientPartition(*partition)
         taken: dict[Any, Sequence[SourceRecord]]
@@ -227,59 +180,22 @@ class Session:
             for each in records
         ], reached
 
-    async def wait(self, seconds: float) -> None:
-        """Suspend until records or an error have arrived, for at most `seconds`."""
-        waiter = self._inside.news()
-        try:
-            await asyncio.wait([waiter], timeout=seconds)
-        finally:
-            if not waiter.cancel() and not waiter.cancelled():
-                waiter.exception()  # reported by `fault`
-
     def position(self, partition: TopicPartition) -> int | None:
         """Return the next offset to take; `None` while it is unknown or not assigned."""
-        state = self._inside.state(ClientPartition(*partition))
+        state = self._state(partition)
         return state.position if state is not None and state.has_valid_position else None
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at this offset; no effect on a partition that is not assigned."""
-        key = ClientPartition(*partition)
-        if self._inside.state(key) is not None:
-            self._client.seek(key, offset)
+        if self._state(partition) is not None:
+            self._client.seek(ClientPartition(*partition), offset)
 
     def pause(self, partition: TopicPartition) -> None:
         """Stop fetching this partition until its next assignment; no effect if not assigned."""
-        key = ClientPartition(*partition)
-        if self._inside.state(key) is not None:
-            self._client.pause(key)
+        if self._state(partition) is not None:
+            self._client.pause(ClientPartition(*partition))
 
     # -- offsets -----------------------------------------------------------------------------------
-
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Send one commit in the current generation. Raises errors of aiokafka.
-
-        Suspends until the answer. A cancelled commit may have been stored.
-        """
-        offsets = {
-            ClientPartition(*partition): OffsetAndMetadata(*position)
-            for partition, position in positions.items()
-        }
-        await self._inside.commit(offsets)
-
-    async def committed(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, Position]:
-        """Return the existing stored positions with their maps, in one request.
-
-        Raises errors of aiokafka.
-        """
-        keys = [ClientPartition(*each) for each in partitions]
-        found = await self._inside.committed(keys)
-        return {
-            TopicPartition(*key): Position(stored.offset, metadata_of(stored))
-            for key, stored in found.items()
-            if stored.offset != _UNKNOWN
-        }
 
     async def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first retained offsets. Raises errors of aiokafka."""
@@ -303,12 +219,12 @@ class Session:
 
     def known_end(self, partition: TopicPartition) -> int | None:
         """Return the offset after the last record, as of the last fetch."""
-        state = self._inside.state(ClientPartition(*partition))
+        state = self._state(partition)
         return None if state is None else state.highwater
 
     def answered_at(self, partition: TopicPartition) -> int | None:
         """Return the time of the last successful fetch of this partition, in the client's ms."""
-        state = self._inside.state(ClientPartition(*partition))
+        state = self._state(partition)
         return None if state is None else state.timestamp
 
     # -- the end -----------------------------------------------------------------------------------
@@ -323,7 +239,7 @@ class Session:
         done, _ = await asyncio.wait([stopping], timeout=within)
         if done and not stopping.cancelled() and stopping.exception() is None:
             return
-        say(
+        log_safely(
             logger,
             logging.WARNING,
             "%s: the client did not leave the group in %.3g s; the group waits until its session "
@@ -332,17 +248,11 @@ class Session:
             within,
         )
         stopping.cancel()
-        inside = self._insides
-        if inside is not None:
-            inside.cut()
-        await ended(stopping, FORCED)
-        for close in () if inside is None else (inside.close_fetcher, inside.close_client):
-            await closed(close(), FORCED)
-
-
-def metadata_of(stored: Any) -> str:
-    """Return the metadata of a stored offset, without the NUL that librdkafka clients append."""
-    return (stored.metadata or "").rstrip("\0")
+        if self._has_started:
+            self._client.connections.cut()
+        await end_task(stopping, FORCED)
+        if self._has_started:
+            await self._close_parts(FORCED)
 
 
 def _theirs(partitions: Iterable[TopicPartition]) -> list[Any]:

@@ -31,19 +31,26 @@ from aiokafka.protocol.transaction import (
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import UnavailableError, UnknownOutcomeError
 from ..._core.source import Position, TopicPartition
-from .coordinator import Coordinator, CoordinatorRefused
-from .offset_fetch import StableOffsetFetch, fetched
-from .produced import Failed, Stored, produced, unsent
+from .answers import (
+    FENCED,
+    Attempted,
+    Failed,
+    Stored,
+    result_of,
+    transaction_error,
+    unanswered_error,
+    unsent_result,
+)
+from .coordinator import Coordinator, CoordinatorRefused, StableOffsetFetch, offsets_in
 from .producer import Producer
-from .transaction_errors import FENCED, Attempted, transaction_error, unanswered_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from .answers import Produced
     from .coordinator import CoordinatorAnswer
-    from .produced import Produced
+    from .options import ProducerOptions
     from .producer import SealedRecords
-    from .producer_options import ProducerOptions
 
 T = TypeVar("T")
 
@@ -93,7 +100,7 @@ class TransactionalProducer(Producer):
         if answer.code:
             raise self._error(answer.code, "claim the transactional id")
         self._begin_as((answer.body.producer_id, answer.body.producer_epoch))
-        self._ended()
+        self._reset()
         self._in_doubt = self._is_claiming = False
 
     async def recover(self) -> None:
@@ -116,7 +123,7 @@ class TransactionalProducer(Producer):
         new = sorted({each.partition for each in batches} - self._joined)
         failed = await self._join(new) if new else {}
         if failed:
-            other = produced(_NOT_ATTEMPTED, "the transaction", -1, {}, "")
+            other = result_of(_NOT_ATTEMPTED, "the transaction", -1, {}, "")
             answers.update((each, failed.get(each.partition, other)) for each in batches)
             return
         was, self._in_doubt = self._in_doubt, True
@@ -147,13 +154,13 @@ class TransactionalProducer(Producer):
         try:
             answer = await self._ask(self._transactions, request, _worst_code, "add partitions")
         except UnavailableError as error:
-            return {each: unsent(str(each), error) for each in partitions}
+            return {each: unsent_result(str(each), error) for each in partitions}
         if not answer.code:
             self._joined.update(partitions)
             return {}
         codes = _codes(answer.body)
         return {
-            each: produced(codes.get(each) or _NOT_ATTEMPTED, str(each), -1, {}, "")
+            each: result_of(codes.get(each) or _NOT_ATTEMPTED, str(each), -1, {}, "")
             for each in partitions
         }
 
@@ -191,7 +198,7 @@ class TransactionalProducer(Producer):
         except UnavailableError as error:
             raise UnknownOutcomeError(str(error)) from error
         if not answer.code:
-            self._ended()
+            self._reset()
             return
         refused = self._error(answer.code, what)
         self._in_doubt = True
@@ -209,7 +216,7 @@ class TransactionalProducer(Producer):
         if self._began_at is None:
             self._began_at = LOOP_CLOCK.now()
 
-    def _ended(self) -> None:
+    def _reset(self) -> None:
         self._joined.clear()
         self._began_at = None
 
@@ -232,7 +239,7 @@ class TransactionalProducer(Producer):
             raise self._error(answer.code, what)
         return {
             TopicPartition(each.topic, each.partition): Position(each.offset, each.metadata)
-            for each in fetched(answer.body)
+            for each in offsets_in(answer.body)
             if each.offset != _UNKNOWN_OFFSET
         }
 
@@ -286,5 +293,5 @@ def _worst_code(response: Any) -> int:
 
 
 def _fetch_code(response: Any) -> int:
-    codes = {response.error_code, *(each.code for each in fetched(response))} - {0}
+    codes = {response.error_code, *(each.code for each in offsets_in(response))} - {0}
     return min(codes, default=0)

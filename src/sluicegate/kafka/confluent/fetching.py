@@ -18,39 +18,27 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
 from ..._core.source import Fetched
-from .client.errors import is_out_of_range, trouble_of
-from .client.records import runs
+from ..groups import LEAST_SHARE, LONG_SPAN, Retained
+from .errors import is_out_of_range, reason_of
+from .reader import runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..._core.source import SourceClaim, TopicPartition
-    from ..._core.troubles import Troubles
-    from ..groups.starts import StartPoint
-    from .client.member import GroupMember
-    from .client.options import GroupOptions
-    from .client.reader import PartitionReader
-    from .client.records import Run
-    from .membership import GroupClaims
-    from .owned import ArrivingClaim
+    from ..._core.source import SourceClaim, TopicPartition, Troubles
+    from ..arguments import StartPoint
+    from .member import GroupMember
+    from .membership import ArrivingClaim, GroupClaims
+    from .options import GroupOptions
+    from .reader import PartitionReader, Run
 
-logger = logging.getLogger("sluicegate.kafka")
-
-LEAST_SHARE = 50
-"""The smallest share in records; smaller reads cost more than they save."""
-LONG_SPAN = 10_000
-"""Length in offsets from which a settled span is skipped by a new read. Prefetched records are
-discarded then.
-"""
 AHEAD = 10_000
 """The most records that wait with claims while others have none."""
 AHEAD_BYTES = 1 << 24
@@ -65,13 +53,6 @@ WAIT = 0.1
 """Seconds in the client's thread before the next round."""
 RETRY = 0.2
 """Delay in seconds before a partition is read again after an error."""
-
-_GONE = (
-    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
-    "to %d were never delivered; reading continues at %d (start=%s)"
-)
-_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
-_STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
 
 
 class ShareFetcher:
@@ -97,7 +78,7 @@ class ShareFetcher:
         """The claims that are being read."""
         self._seen = 0
         """The number of claim changes that have been handled."""
-        self._astray: list[ArrivingClaim] = []
+        self._out_of_range: list[ArrivingClaim] = []
         """Claims whose next offsets are out of range."""
         self._standing: set[ArrivingClaim] = set()
         """Claims that remain out of range."""
@@ -113,18 +94,18 @@ class ShareFetcher:
                 await self._reader.idle()
                 if self._is_broken:
                     await self._repair()
-                self._sort(self._reader.kept())
-                if self._astray:
-                    found = await self._relocated(self._astray[0])
-                    del self._astray[0]
+                self._sort(self._reader.take_kept())
+                if self._out_of_range:
+                    found = await self._relocate(self._out_of_range[0])
+                    del self._out_of_range[0]
                 else:
                     await self._place(claims)
-                    found = self._taken(claims, most)
+                    found = self._take(claims, most)
                 if found:
                     return found
                 await self._wait()
             except KafkaException as error:
-                self._troubles.note("reading", trouble_of(error, self._options))
+                self._troubles.note("reading", reason_of(error, self._options))
                 self._is_broken = True
                 await LOOP_CLOCK.sleep(RETRY)
 
@@ -140,7 +121,7 @@ class ShareFetcher:
         if self._has_failed:
             self._has_failed = False
             await LOOP_CLOCK.sleep(RETRY)
-        elif not self._astray:
+        elif not self._out_of_range:
             await self._reader.wait(WAIT)
 
     # -- placing claims ----------------------------------------------------------------------------
@@ -152,7 +133,7 @@ class ShareFetcher:
             if (owned := self._membership.owned(claim)) is not None and owned.is_aside:
                 owned.set_aside(aside=False)
                 self._seen = 0
-        if self._seen == self._membership.changes and not self._moved():
+        if self._seen == self._membership.changes and not self._have_moved():
             return
         self._seen = self._membership.changes
         self._standing = {each for each in self._standing if held.get(each.claim.partition) is each}
@@ -172,17 +153,17 @@ class ShareFetcher:
             if self._placed.get(partition) is not each or each.has_to_move
         }
         for each in wanted.values():
-            each.is_placed()
+            each.mark_placed()
         self._placed = wanted
         if removed or placed:
             await self._reader.place(removed, placed)
 
-    def _moved(self) -> bool:
+    def _have_moved(self) -> bool:
         return any(each.has_to_move for each in self._placed.values())
 
     # -- taking records ----------------------------------------------------------------------------
 
-    def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+    def _take(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         asked = [owned for claim in claims if (owned := self._membership.owned(claim)) is not None]
         self._read(asked, most)
         self._set_aside(asked)
@@ -238,13 +219,13 @@ class ShareFetcher:
         """
         assert run.error is not None
         if is_out_of_range(run.error):
-            self._astray.append(owned)
+            self._out_of_range.append(owned)
             return
         self._has_failed = True
         self._troubles.note(
-            str(run.partition), trouble_of(run.error, self._options, run.partition.topic)
+            str(run.partition), reason_of(run.error, self._options, run.partition.topic)
         )
-        owned.read_anew()
+        owned.restart()
 
     def _set_aside(self, asked: Sequence[ArrivingClaim]) -> None:
         limit = self._limit
@@ -256,36 +237,31 @@ class ShareFetcher:
 
     # -- offsets out of range ----------------------------------------------------------------------
 
-    async def _relocated(self, owned: ArrivingClaim) -> list[Fetched]:
+    async def _relocate(self, owned: ArrivingClaim) -> list[Fetched]:
         """Continue at an existing offset after the next one was out of range."""
         claim, was = owned.claim, owned.ahead
         partition = claim.partition
         try:
-            first = (await self._member.beginnings([partition]))[partition]
-            end = (await self._member.ends([partition]))[partition]
-            start = (await self._start.offsets(self._member, [partition])).get(partition)
+            retained = await Retained.of(self._member, self._start, partition)
         except (KafkaException, LookupError) as error:
             self._has_failed = True
-            self._troubles.note(str(partition), trouble_of(error, self._options, partition.topic))
-            owned.read_anew()
+            self._troubles.note(str(partition), reason_of(error, self._options, partition.topic))
+            owned.restart()
             return []
         if self._membership.owned(claim) is not owned:
             return []
-        if first <= was <= end:
-            owned.read_anew()
+        if retained.has(was):
+            owned.restart()
             return []
-        if start is None:
+        if retained.start is None:
             self._standing.add(owned)
             self._seen = 0
-            self._troubles.note(str(partition), _STANDS % (partition, was, first, end))
+            self._troubles.note(str(partition), retained.why_not(partition, was))
             return []
-        named = (self._options.group, partition)
-        start = max(first, start)
-        if was > end:
-            say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
+        start = retained.relocate(self._options.group, partition, was, self._start)
+        if retained.is_other_log(was):
             self._membership.replace(owned, start)
             return []
-        say(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
         taken = owned.take(owned.count, LONG_SPAN).records if owned.count else ()
         owned.move(start)
         return [Fetched(claim, taken, start)]

@@ -6,50 +6,42 @@
    be committed while one is revoked.
 3. The positions of a commit are selected in the same stretch in which it is sent: claims that have
    ended are left out, as are positions below an earlier one. A broker would accept both.
-4. A moving start point (the end) is stored before its claim begins: records that arrive later are
-   delivered even after a crash before the first commit. A partition that was created while the
-   source was open begins at its first record instead.
-5. A revoke waits for the host and commits. A loss commits nothing.
+4. A revoke waits for the host and commits. A loss commits nothing.
+5. All records of a claim before `next_offset` have been delivered, all before `ahead` have arrived.
+   Arrived records wait with their claim until they are requested, so a claim without requests does
+   not block the others. A claim that is moved drops them, and is read again from its new offset.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
-from ..._core.source import Position
-from ..._core.told import for_log, named
-from ..groups.beginnings import Beginnings
-from .client.errors import is_rebalanced, told_by, trouble_of
-from .owned import ArrivingClaim
+from ..._core.logs import for_log, log_safely, named
+from ..._core.source import Fetched, Position
+from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
+from .errors import is_rebalanced, librdkafka_error, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from confluent_kafka import KafkaError
 
-    from ..._core.source import ClaimHost, SourceClaim, TopicPartition
-    from ..._core.troubles import Troubles
-    from ..groups.history import History
-    from ..groups.starts import StartPoint
-    from .client.member import GroupMember
-    from .client.options import GroupOptions
+    from ..._core.source import ClaimHost, SourceClaim, SourceRecord, TopicPartition, Troubles
+    from ..arguments import StartPoint
+    from ..groups import History
+    from .member import GroupMember
+    from .options import GroupOptions
+    from .reader import Run
 
 logger = logging.getLogger("sluicegate.kafka")
 
-RETRY_FROM, RETRY_TO = 0.1, 5.0
-"""The shortest and the longest delay in seconds between attempts to read stored positions."""
-
-_NO_POSITION = "no position is stored for %s, and start='committed' requires one"
-_LAST_FAILED = (
-    "%s: the commit of a revoke failed (%s); its uncommitted messages run again elsewhere"
-)
 
 _numbers = count(1)
 
@@ -85,9 +77,7 @@ class GroupClaims:
     def join(self, member: GroupMember) -> None:
         """Listen to this member."""
         self._member = member
-        self._beginnings = Beginnings(
-            member, self._start, self._history, group=self._options.group, logger=logger
-        )
+        self._beginnings = Beginnings(member, self._start, self._history, group=self._options.group)
 
     def owned(self, claim: SourceClaim) -> ArrivingClaim | None:
         """Return the state of an open claim; `None` once it has ended."""
@@ -106,7 +96,7 @@ class GroupClaims:
 
     # -- assignments -------------------------------------------------------------------------------
 
-    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+    def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Begin to read the positions of these partitions; their claims begin afterwards.
 
         No claim begins after `close`: a rebalance may complete while the client leaves.
@@ -131,13 +121,13 @@ class GroupClaims:
                 try:
                     starts = await self._starts(missing)
                 except (KafkaException, TimeoutError) as error:
-                    trouble = trouble_of(error, self._options)
+                    reason = reason_of(error, self._options)
                 else:
                     self._begin(starts, number)
                     missing = [each for each in missing if each not in starts]
-                    trouble = _NO_POSITION % named(missing)
+                    reason = NO_POSITION % named(missing)
                 if missing:
-                    self._troubles.note(part, trouble)
+                    self._troubles.note(part, reason)
                     await LOOP_CLOCK.sleep(delay)
                     delay = min(RETRY_TO, delay * 2)
         finally:
@@ -162,7 +152,7 @@ class GroupClaims:
         """Begin claims at these positions, for the partitions that still have this assignment."""
         begun = {each: at for each, at in starts.items() if self._expected.get(each) == number}
         for partition in begun:
-            self._troubles.note(str(partition), None)  # a trouble of the previous claim
+            self._troubles.note(str(partition), None)  # a reason of the previous claim
         if begun:
             self._claim(begun)
 
@@ -171,7 +161,7 @@ class GroupClaims:
         for claim in self._host.assigned(starts):
             self._held[claim.partition] = ArrivingClaim(claim, starts[claim.partition].offset)
 
-    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Release these partitions, and commit them. Never raises."""
         for each in partitions:
             self._expected.pop(each, None)
@@ -180,7 +170,7 @@ class GroupClaims:
             if claims:
                 await self._give_up(claims)
         except Exception as error:
-            say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
+            log_safely(logger, logging.WARNING, LAST_FAILED, self._options.group, for_log(error))
         finally:
             self._end([claim for claim in claims if self.owned(claim) is not None])
 
@@ -189,7 +179,7 @@ class GroupClaims:
         async with asyncio.timeout(self._options.commit_timeout):
             await self._send(lambda: self._committable(positions))
 
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+    def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """End the claims of these partitions without a commit."""
         for each in partitions:
             self._expected.pop(each, None)
@@ -219,9 +209,9 @@ class GroupClaims:
         self._end([owned.claim])
         self._claim({owned.claim.partition: Position(start)})
 
-    def failed(self, error: KafkaError, topic: str | None) -> None:
+    def on_error(self, error: KafkaError, topic: str | None) -> None:
         """Record an error of the group."""
-        self._troubles.note("group", trouble_of(error, self._options, topic))
+        self._troubles.note("group", reason_of(error, self._options, topic))
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -268,8 +258,102 @@ class GroupClaims:
         try:
             stored = await self._member.commit(sending)
         except KafkaException as error:
-            if is_rebalanced(told_by(error)):
+            if is_rebalanced(librdkafka_error(error)):
                 return ()
             raise
         self._history.store({each: sent[each] for each in stored})
         return stored
+
+
+class ArrivingClaim:
+    """An open claim."""
+
+    __slots__ = (
+        "_runs",
+        "ahead",
+        "at_end",
+        "claim",
+        "count",
+        "has_to_move",
+        "is_aside",
+        "newest",
+        "next_offset",
+    )
+
+    def __init__(self, claim: SourceClaim, start: int) -> None:
+        self.claim = claim
+        self.next_offset = self.ahead = start
+        self.count = 0
+        """Number of records that have arrived and were not delivered."""
+        self.at_end = False
+        """Whether the partition had no more records when it was last read."""
+        self.is_aside = False
+        """Whether reading is paused because its records are not requested."""
+        self.has_to_move = False
+        """Whether reading has to restart at `ahead`."""
+        self.newest = 0
+        """The size of the newest record, in bytes."""
+        self._runs: deque[tuple[Sequence[SourceRecord], int]] = deque()
+
+    @property
+    def bytes(self) -> int:
+        """Estimated bytes of the arrived records, by the size of the newest one."""
+        return self.count * self.newest
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` would return anything."""
+        return bool(self._runs)
+
+    def arrive(self, run: Run) -> None:
+        """Add records that were read."""
+        self.at_end = not run.records
+        if run.next_offset > self.ahead:
+            self._runs.append((run.records, run.next_offset))
+            self.count += len(run.records)
+            value = run.records[-1].value if run.records else None
+            self.newest = len(value) if isinstance(value, bytes) else self.newest
+            self.ahead = run.next_offset
+
+    def take(self, most: int, least_span: int) -> Fetched:
+        """Return the next records, up to `most`, and skip settled records after them if there are
+        at least `least_span`.
+        """
+        records: list[SourceRecord] = []
+        reached = self.next_offset
+        while self._runs:
+            run, after = self._runs.popleft()
+            room = most - len(records)
+            if len(run) > room:
+                self._runs.appendleft((run[room:], after))
+                if room:
+                    records += run[:room]
+                    reached = records[-1].offset + 1
+                break
+            records += run
+            reached = after
+        self.count -= len(records)
+        self.next_offset = reached
+        passed = self.claim.pass_settled(reached, least_span)
+        if passed > reached:
+            self.move(passed)
+        return Fetched(self.claim, records, passed)
+
+    def move(self, offset: int) -> None:
+        """Continue at this offset."""
+        self._runs.clear()
+        self.count = 0
+        self.next_offset = self.ahead = offset
+        self.has_to_move, self.at_end = True, False
+
+    def set_aside(self, *, aside: bool) -> None:
+        """Pause or continue reading."""
+        self.is_aside = aside
+
+    def restart(self) -> None:
+        """Restart reading after the last arrived record."""
+        self.has_to_move = True
+
+    def mark_placed(self) -> None:
+        """Record that reading has started at `ahead`."""
+        self.has_to_move = False

@@ -6,27 +6,25 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
-from ..groups.starts import StartPoint
-from ..groups.topics import Topics
+from ..groups import GroupSource
 from ..parallel_consumer_map import confluent_ranges
-from .client.options import GroupOptions
+from .options import GroupOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
-    from ..groups.starts import Start
-    from .client.options import GroupProtocol
-    from .sessions import GroupSessions
+    from ..._core.source import ClaimHost, Position, SourceClaim
+    from ..arguments import Start
+    from .options import GroupProtocol
+    from .sessions import GroupSessions  # noqa: F401  # in the name of the base
 
 
 @known_arguments()
-class ConfluentKafkaSource:
+class ConfluentKafkaSource(GroupSource["GroupSessions"]):
     """Topics of Kafka, read with librdkafka as a member of a consumer group.
 
     Only the partitions that move in a rebalance stop; the others continue.
@@ -87,8 +85,6 @@ class ConfluentKafkaSource:
         stop_timeout: float | timedelta = 5.0,
         client: Mapping[str, Any] | None = None,
     ) -> None:
-        self._topics = Topics.of(topics, pattern)
-        self._start = StartPoint.of(start)
         self._options = GroupOptions.of(
             bootstrap=bootstrap,
             group=group,
@@ -100,15 +96,10 @@ class ConfluentKafkaSource:
             stop_timeout=stop_timeout,
             client=client,
         )
+        super().__init__(topics, pattern, start, self._options.bootstrap, self._options.group)
         self.traits = SourceTraits(
             revoke_within=self._options.revoke_within, foreign_map=confluent_ranges
         )
-        self._sessions: GroupSessions | None = None
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._options.group
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
@@ -132,29 +123,9 @@ class ConfluentKafkaSource:
                 await asyncio.wait([task])
                 await sessions.close()
 
-    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver records of these claims. Never ends, and raises no error of Kafka."""
-        return await self._open().fetch(claims, most)
-
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions and maps, in one request.
 
         Raises the error of librdkafka, or `TimeoutError`.
         """
         return await self._open().commit(positions)
-
-    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Return the offsets after the last records: current ones, or the last known ones."""
-        return await self._open().ends(claims)
-
-    def _open(self) -> GroupSessions:
-        if self._sessions is None:
-            raise ClosedError(f"{self!r} is not open")
-        return self._sessions
-
-    def __repr__(self) -> str:
-        options = self._options
-        return (
-            f"ConfluentKafkaSource({self._topics}, bootstrap={options.bootstrap!r}, "
-            f"group={options.group!r})"
-        )

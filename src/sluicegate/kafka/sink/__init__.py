@@ -2,7 +2,7 @@
 
 from ..._core.public import publish_all
 from ..errors import classify_kafka
-from .metadata import RecordMetadata
+from .records import RecordMetadata
 from .sink import KafkaSink
 
 __all__ = ["KafkaSink", "RecordMetadata", "classify_kafka"]

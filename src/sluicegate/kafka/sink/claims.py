@@ -1,4 +1,4 @@
-"""The partitions of a source whose offsets a sink commits with its records.
+"""The partitions of a source whose offsets a sink commits with its records, in transactions.
 
 1. Each claim has its own transactional id, the same in every process, so the next owner's claim
    fences the previous owner.
@@ -12,14 +12,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core.errors import PositionLost
+from ..._core.transaction import Attempt, has_ended
 from ..client.transactional import TransactionalProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+    from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
+    from ..._core.sink import Capabilities, WriteResult
     from ..._core.source import Position, TopicPartition
-    from ..client.producer_options import ProducerOptions
+    from ..client.options import ProducerOptions
 
 T = TypeVar("T")
 
@@ -115,3 +118,31 @@ async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:
         if isinstance(each, BaseException):
             raise each
     return [each for each in answers if not isinstance(each, BaseException)]
+
+
+class KafkaTransaction(Attempt):
+    """The transaction from `KafkaSink.transaction(unit)`."""
+
+    def __init__(
+        self,
+        unit: PositionUnit,
+        capabilities: Capabilities,
+        write: Callable[[Batch[Any]], Awaitable[WriteResult | None]],
+    ) -> None:
+        super().__init__(unit)
+        self.capabilities = capabilities
+        self._write = write
+        self._is_over = False
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Send every item of `batch` as a record in this transaction, like `KafkaSink.write`.
+
+        Raises `TransactionLost` if the transaction has ended.
+        """
+        if self._is_over:
+            raise has_ended(self.unit)
+        return await self._write(batch)
+
+    def end(self) -> None:
+        """Refuse further writes."""
+        self._is_over = True

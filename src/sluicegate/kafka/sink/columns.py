@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from .parts import RecordParts
+    from .records import RecordParts
 
 _IN_JSON = "has bytes, which JSON cannot represent"
 

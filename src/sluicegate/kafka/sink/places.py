@@ -1,20 +1,25 @@
-"""The partition of each record.
+"""The partition of each record, and the order of records of one key in several partitions.
 
 1. A record with a key goes to the partition that Kafka's own clients choose: murmur2 of the key,
    modulo the number of partitions. The hashes of recent keys are cached, since they are computed in
    Python.
 2. Records without a key go to one partition per write, chosen at random: fewer, larger batches, as
    with the sticky partitioner of Kafka's own client (KIP-480).
+3. If the batcher's key does not determine the partition, a write could store a later record of a
+   key in one partition while an earlier record fails in another. So the later record waits for the
+   next wave. Without such keys there is one wave.
 """
 
 from __future__ import annotations
 
 import random
 from functools import lru_cache
+from itertools import groupby
 from struct import unpack_from
 from typing import TYPE_CHECKING
 
 from ..._core.errors import PermanentError, RefusedError
+from ..._core.order.keys import accepted
 from ..._core.source import TopicPartition
 
 if TYPE_CHECKING:
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
 
     from ..client.producer import Producer
     from .records import Columns
+
+    Placed = Mapping[TopicPartition, Sequence[int]]
 
 KEYS_KEPT = 65_536
 """Number of cached hashes, about 10 MB."""
@@ -32,9 +39,9 @@ _MIX = 0x5BD1E995
 _SEED = 0x9747B28C
 
 
-def hashed(key: bytes) -> int:
+def key_hash(key: bytes) -> int:
     """The hash that Kafka's own clients use to choose a key's partition."""
-    return _kept(key) if len(key) <= LONGEST_KEPT else _murmur(key)
+    return _cached_hash(key) if len(key) <= LONGEST_KEPT else _murmur(key)
 
 
 def _murmur(key: bytes) -> int:
@@ -53,7 +60,7 @@ def _murmur(key: bytes) -> int:
     return (found ^ found >> 15) & 0x7FFFFFFF
 
 
-_kept = lru_cache(maxsize=KEYS_KEPT)(_murmur)
+_cached_hash = lru_cache(maxsize=KEYS_KEPT)(_murmur)
 
 
 class Placing:
@@ -116,7 +123,7 @@ class Placing:
             if key is None:
                 found[numbers.index(self._sticky(topic))].append(place)
             else:
-                found[hashed(key) % count].append(place)
+                found[key_hash(key) % count].append(place)
         pairs = zip(numbers, found, strict=True)
         return {TopicPartition(topic, number): places for number, places in pairs if places}
 
@@ -134,7 +141,7 @@ class Placing:
         key = None if columns.keys is None else columns.keys[place]
         if key is None:
             return self._sticky(topic)
-        return numbers[hashed(key) % len(numbers)]
+        return numbers[key_hash(key) % len(numbers)]
 
     def _partitions(self, topic: str) -> list[int]:
         found = self._counts.get(topic)
@@ -151,3 +158,39 @@ class Placing:
 def topics_of(topic: str | None, columns: Columns) -> Sequence[str]:
     """The topics of a write."""
     return [topic] if topic is not None else sorted({*(columns.topics or ())})
+
+
+def waves(placed: Placed, keys: Sequence[object]) -> list[Placed]:
+    """Split records by partition into waves to be sent one after another; `keys` is by place.
+
+    In a wave, a key has records in only one partition. Each partition keeps its order over all
+    waves.
+    """
+    partition_of = {place: partition for partition, places in placed.items() for place in places}
+    last_of_key: dict[object, tuple[TopicPartition, int]] = {}
+    last_of_partition = dict.fromkeys(placed, 0)
+    found: dict[TopicPartition, list[int]] = {partition: [] for partition in placed}
+    for place in sorted(partition_of):
+        partition, key = partition_of[place], accepted(keys[place])
+        before, wave = last_of_key.get(key, (partition, 0))
+        wave = max(wave + (before != partition), last_of_partition[partition])
+        last_of_key[key] = partition, wave
+        last_of_partition[partition] = wave
+        found[partition].append(wave)
+    count = max(last_of_partition.values(), default=0) + 1
+    if count == 1:
+        return [placed]
+    split: list[dict[TopicPartition, list[int]]] = [{} for _ in range(count)]
+    for partition, numbers in found.items():
+        pairs = zip(numbers, sorted(placed[partition]), strict=True)
+        for wave, each in groupby(pairs, lambda pair: pair[0]):
+            split[wave][partition] = [place for _, place in each]
+    return [*split]
+
+
+def move_places(placed: Placed, to: Mapping[int, TopicPartition]) -> Placed:
+    """Move these places to the partitions to which their records were sent before."""
+    found = {each: [p for p in places if p not in to] for each, places in placed.items()}
+    for place, partition in to.items():
+        found.setdefault(partition, []).append(place)
+    return {each: sorted(places) for each, places in found.items()}

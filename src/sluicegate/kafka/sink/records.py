@@ -7,25 +7,24 @@ alone, so that only the faulty ones fail.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from ..._core import checks
 from ..._core.text import repr_of
-from ..._core.values.encoding import all_to_json, item_error, to_json
+from ..._core.values.encoding import all_to_json, getter, item_error, to_json
+from ..arguments import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..._core.values.fields import Getter
+    from ..._core.values.encoding import Getter
 
 Headers = list[tuple[str, bytes | None]]
 NO_HEADERS: Headers = []
 _LONG = 1 << 63
-TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-"""The names that Kafka allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +108,10 @@ class RecordMaker:
                 good.append(self._all((index,), (item,), None if keys is None else (keys[index],)))
             except Exception as error:
                 errors[index] = item_error("cannot become a record", error)
-        return joined(good, errors)
+        return _join(good, errors)
 
 
-def joined(parts: Sequence[Columns], errors: dict[int, BaseException]) -> Columns:
+def _join(parts: Sequence[Columns], errors: dict[int, BaseException]) -> Columns:
     """Join columns of one item each into columns of all items."""
     if not parts:
         return Columns((), (), errors=errors)
@@ -215,3 +214,39 @@ def _number(value: object) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise TypeError(f"the partition is {type(value).__name__}; expected a whole number")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class RecordParts:
+    """The parts that are given as a field or a function; the others have their defaults."""
+
+    given: frozenset[str]
+    fields: Mapping[str, str]
+    """Field names by argument."""
+
+    @classmethod
+    def of(cls, **arguments: object) -> RecordParts:
+        """Find the field names among the validated arguments."""
+        given = frozenset(name for name, value in arguments.items() if value is not None)
+        return cls(given, {n: value for n, value in arguments.items() if isinstance(value, str)})
+
+    @property
+    def has_place(self) -> bool:
+        """Whether each record has its own key or partition."""
+        return not self.given.isdisjoint({"key", "partition"})
+
+
+def part(name: str, value: object) -> Getter | None:
+    """The function that gets a part from an item; `None` if none is given. Raises `ConfigError`."""
+    if callable(value):
+        checks.optional_function(name, value, "must be a field's name or a function of an item")
+    return getter(name, value)
+
+
+class RecordMetadata(NamedTuple):
+    """The place of a stored record; the details of its item's receipt."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 if the broker knows that the record is stored, but no longer at which offset."""

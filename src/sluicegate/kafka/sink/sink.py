@@ -13,19 +13,16 @@ from ..._core.batch import RowBatch
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError, PositionLost, RefusedError
 from ..._core.keywords import known_arguments
+from ..._core.logs import for_log, log_safely
 from ..._core.opening import Openable
 from ..._core.positions import PositionUnit
-from ..._core.runtime.closing import close_within
-from ..._core.say import say
+from ..._core.runtime.threads import close_within
 from ..._core.sink import Capabilities
-from ..._core.told import for_log
-from ..._core.values.fields import getter
-from ..client.producer_options import MAX_BATCH_BYTES, ProducerOptions
+from ..._core.values.encoding import getter
+from ..arguments import TOPIC
+from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka
-from .parts import RecordParts, part
-from .records import TOPIC, RecordMaker
-from .sent_items import SentItems
-from .transaction import KafkaTransaction
+from .records import RecordMaker, RecordParts, part
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -34,12 +31,13 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
-    from ..._core.result import WriteResult
+    from ..._core.sink import WriteResult
     from ..._core.source import Position, TopicPartition
     from ..._core.transaction import Transaction, Unit
     from ..client.producer import Producer, ProducerSession
     from ..client.transactional import TransactionalProducer
     from .claims import KafkaClaims
+    from .write import SentItems
 
 logger = logging.getLogger("sluicegate.kafka")
 
@@ -194,18 +192,19 @@ class KafkaSink(Openable):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._renewing = asyncio.Lock()
-        session = await self._started()
+        session = await self._start()
         stack.push_async_callback(self._close)
-        self._session, self._sent_items = session, SentItems()
         from .claims import KafkaClaims
+        from .write import SentItems
 
+        self._session, self._sent_items = session, SentItems()
         self._claims = KafkaClaims(self._options, session.client)
         if self._topic is not None:
             missing = await session.find([self._topic])
             if refused := missing.get(self._topic):
                 raise ConfigError(f"topic={self._topic!r}: {refused}") from refused
 
-    async def _started(self) -> ProducerSession:
+    async def _start(self) -> ProducerSession:
         from ..client.errors import opening_error
         from ..client.producer import ProducerSession
 
@@ -259,21 +258,23 @@ class KafkaSink(Openable):
     async def _current(self) -> ProducerSession:
         """Return the session. If a broker has forgotten it, open a new one, which suspends."""
         if self._session is None or self._renewing is None:
-            raise self._closed()
+            raise self._closed_error()
         if not self._session.is_spent:
             return self._session
+        from .write import SentItems
+
         async with self._renewing:
             spent = self._session
             if spent.is_spent:
                 try:
-                    self._session, self._sent_items = await self._started(), SentItems()
+                    self._session, self._sent_items = await self._start(), SentItems()
                 except ConfigError as error:
                     raise RefusedError(str(error), repair="allow this login again") from error
-                say(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
+                log_safely(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
                 await spent.stop(self._options.close_timeout)
             return self._session
 
-    def _closed(self) -> ClosedError:
+    def _closed_error(self) -> ClosedError:
         return ClosedError(f"{self!r} is not open; use it in an `async with`")
 
     # -- positions of a source: see `sluicegate._core.positions`
@@ -287,7 +288,7 @@ class KafkaSink(Openable):
         """Own these partitions from now on, and abort open transactions of earlier owners; return
         the group's offsets. Suspends. Raises `RefusedError` if the broker does not allow it.
         """
-        return await self._claimed().claim(group, partitions)
+        return await self._open_claims().claim(group, partitions)
 
     async def read_positions(
         self, group: str, partitions: Collection[TopicPartition]
@@ -295,13 +296,13 @@ class KafkaSink(Openable):
         """The group's offsets of claimed partitions, after aborting any open transaction of this
         owner. Suspends. Raises `PositionLost`.
         """
-        return await self._claimed().read(group, partitions)
+        return await self._open_claims().read(group, partitions)
 
     async def store_positions(
         self, group: str, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
         """Store offsets without records; return the partitions whose offsets are stored. Suspends."""
-        return await self._claimed().store(group, positions)
+        return await self._open_claims().store(group, positions)
 
     def stored_offset(
         self, group: str, partition: TopicPartition, of: TopicPartition
@@ -309,7 +310,7 @@ class KafkaSink(Openable):
         """The offset of the first record in the last batch that was stored in the partition `of`,
         in transactions of a claimed partition; `None` if unknown.
         """
-        return self._claimed().stored_offset(group, partition, of)
+        return self._open_claims().stored_offset(group, partition, of)
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Forget claimed partitions."""
@@ -330,7 +331,10 @@ class KafkaSink(Openable):
         """
         if not isinstance(unit, PositionUnit):
             raise checks.bad("unit", unit, f"must be a PositionUnit: {self.refuses_units}")
-        producer = await self._claimed().producer(unit)
+        producer = await self._open_claims().producer(unit)
+        from .claims import KafkaTransaction
+        from .write import SentItems
+
         write = partial(self._write, producer, SentItems(), resends=True)
         within = KafkaTransaction(unit, self.capabilities, write)
         try:
@@ -361,12 +365,12 @@ class KafkaSink(Openable):
         except PositionLost as lost:
             return lost
         except Exception as error:
-            say(logger, logging.WARNING, _LEFT_OPEN, self, unit.name, for_log(error))
+            log_safely(logger, logging.WARNING, _LEFT_OPEN, self, unit.name, for_log(error))
         return None
 
-    def _claimed(self) -> KafkaClaims:
+    def _open_claims(self) -> KafkaClaims:
         if self._claims is None:
-            raise self._closed()
+            raise self._closed_error()
         return self._claims
 
     def __repr__(self) -> str:

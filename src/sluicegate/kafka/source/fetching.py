@@ -16,43 +16,28 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from aiokafka.errors import OffsetOutOfRangeError
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
 from ..._core.source import Fetched
-from ..client.errors import trouble_of
+from ..client.errors import reason_of
 from ..client.session import KafkaError, Session, Undecodable
+from ..groups import LEAST_SHARE, LONG_SPAN, Retained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._core.source import SourceClaim, SourceRecord, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import SourceClaim, SourceRecord, TopicPartition, Troubles
+    from ..arguments import StartPoint
     from ..client.options import MemberOptions
-    from ..groups.starts import StartPoint
     from .membership import Membership, OwnedClaim
 
-logger = logging.getLogger("sluicegate.kafka")
-
-LEAST_SHARE = 50
-"""The smallest share in records; smaller reads cost more than they save."""
-LONG_SPAN = 10_000
-"""Length in offsets from which a seek skips a settled span. A seek discards prefetched records."""
 WAIT = 1.0
 """The longest time in seconds between two rounds, without any event."""
 RETRY = 0.2
 """Delay in seconds after an error, which aiokafka reports with each response of a broker."""
-
-_GONE = (
-    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
-    "to %d were never delivered; reading continues at %d (start=%s)"
-)
-_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
-_STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
 
 
 class Fetcher:
@@ -71,7 +56,7 @@ class Fetcher:
         self._options = options
         self._start = start
         self._troubles = troubles
-        self._astray: OwnedClaim | None = None
+        self._out_of_range: OwnedClaim | None = None
         """A claim whose next offset is out of range."""
         self._undecoded: OwnedClaim | None = None
         """A claim with a record that aiokafka cannot decode."""
@@ -85,7 +70,7 @@ class Fetcher:
         while not (found := await self._next(claims, most)):
             if self._has_failed:
                 await LOOP_CLOCK.sleep(RETRY)
-            elif self._astray is None and self._undecoded is None:
+            elif self._out_of_range is None and self._undecoded is None:
                 await self._session.wait(WAIT)
         return found
 
@@ -95,22 +80,22 @@ class Fetcher:
         """
         self._has_failed = False
         fetched: Fetched | None
-        if self._astray is not None:
-            owned, self._astray = self._astray, None
-            fetched = await self._relocated(owned)
+        if self._out_of_range is not None:
+            owned, self._out_of_range = self._out_of_range, None
+            fetched = await self._relocate(owned)
         elif self._undecoded is not None:
             owned, self._undecoded = self._undecoded, None
             fetched = None
             if owned.claim in claims:
-                fetched = await self._taken_singly(owned, most)
+                fetched = await self._take_singly(owned, most)
         else:
-            return await self._taken(claims, most)
+            return await self._take_all(claims, most)
         return [] if fetched is None else [fetched]
 
-    async def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+    async def _take_all(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         found: list[Fetched] = []
         if (fault := self._session.fault()) is not None:
-            self._troubles.note("group", trouble_of(fault, self._options))
+            self._troubles.note("group", reason_of(fault, self._options))
         self._look_at_unreadable()
         arrived = [claim for claim in claims if self._session.has_arrived(claim.partition)]
         share = max(LEAST_SHARE, -(-most // max(1, len(arrived))))
@@ -129,7 +114,7 @@ class Fetcher:
         try:
             records = await self._session.take(claim.partition, most)
         except OffsetOutOfRangeError:
-            self._astray = owned
+            self._out_of_range = owned
             return None
         except Undecodable:
             self._undecoded = owned
@@ -141,19 +126,21 @@ class Fetcher:
             if records:
                 self._session.seek(claim.partition, records[0].offset)
             return None
-        return self._told(owned, records)
+        return self._deliver(owned, records)
 
-    async def _taken_singly(self, owned: OwnedClaim, most: int) -> Fetched | None:
+    async def _take_singly(self, owned: OwnedClaim, most: int) -> Fetched | None:
         claim = owned.claim
         try:
-            records, reached = await self._session.take_singly(claim.partition, owned.told, most)
+            records, reached = await self._session.take_singly(
+                claim.partition, owned.next_offset, most
+            )
         except KafkaError as error:
             self._fail(owned, error)
             return None
         if self._membership.owned(claim) is not owned:
             return None
         self._session.seek(claim.partition, reached)
-        return self._told(owned, records)
+        return self._deliver(owned, records)
 
     def _fail(self, owned: OwnedClaim, error: KafkaError) -> None:
         """Record an error of a partition, and stay at its position.
@@ -163,9 +150,9 @@ class Fetcher:
         partition = owned.claim.partition
         self._has_failed = True
         self._unreadable[partition] = self._session.answered_at(partition)
-        self._troubles.note(str(partition), trouble_of(error, self._options))
-        if self._session.position(partition) not in {None, owned.told}:
-            self._session.seek(partition, owned.told)
+        self._troubles.note(str(partition), reason_of(error, self._options))
+        if self._session.position(partition) not in {None, owned.next_offset}:
+            self._session.seek(partition, owned.next_offset)
 
     def _look_at_unreadable(self) -> None:
         for partition, answered in list(self._unreadable.items()):
@@ -173,43 +160,38 @@ class Fetcher:
                 del self._unreadable[partition]
                 self._troubles.note(str(partition), None)
 
-    def _told(self, owned: OwnedClaim, records: Sequence[SourceRecord]) -> Fetched | None:
+    def _deliver(self, owned: OwnedClaim, records: Sequence[SourceRecord]) -> Fetched | None:
         claim = owned.claim
-        after = records[-1].offset + 1 if records else owned.told
+        after = records[-1].offset + 1 if records else owned.next_offset
         reached = max(after, self._session.position(claim.partition) or 0)
-        if reached == owned.told:
+        if reached == owned.next_offset:
             return None
         passed = claim.pass_settled(reached, LONG_SPAN)
         if passed > reached:
             self._session.seek(claim.partition, passed)
-        owned.tell(passed)
+        owned.advance(passed)
         self._troubles.note(str(claim.partition), None)
         return Fetched(claim, records, passed)
 
-    async def _relocated(self, owned: OwnedClaim) -> Fetched | None:
+    async def _relocate(self, owned: OwnedClaim) -> Fetched | None:
         """Continue at an existing offset after the next one was out of range."""
-        claim, was = owned.claim, owned.told
+        claim, was = owned.claim, owned.next_offset
         partition = claim.partition
         try:
-            first = (await self._session.beginnings([partition]))[partition]
-            end = (await self._session.ends([partition]))[partition]
-            start = (await self._start.offsets(self._session, [partition])).get(partition)
+            retained = await Retained.of(self._session, self._start, partition)
         except KafkaError as error:
             self._fail(owned, error)
             return None
-        if self._membership.owned(claim) is not owned or first <= was <= end:
+        if self._membership.owned(claim) is not owned or retained.has(was):
             return None
-        if start is None:
+        if retained.start is None:
             self._session.pause(partition)
-            self._troubles.note(str(partition), _STANDS % (partition, was, first, end))
+            self._troubles.note(str(partition), retained.why_not(partition, was))
             return None
-        named = (self._options.group, partition)
-        start = max(first, start)
-        if was > end:
-            say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
+        start = retained.relocate(self._options.group, partition, was, self._start)
+        if retained.is_other_log(was):
             self._membership.replace(owned, start)
             return None
-        say(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
         self._session.seek(partition, start)
-        owned.tell(start)
+        owned.advance(start)
         return Fetched(claim, (), start)

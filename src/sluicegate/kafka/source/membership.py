@@ -1,4 +1,5 @@
-"""The claims of one membership of a group, from assignment to revoke or loss.
+"""The claims of one membership of a group, from assignment to revoke or loss, and their stored
+positions.
 
 1. When a claim begins, aiokafka's position is set to the stored one, by a seek if they differ.
    Records taken from the partition before are taken again.
@@ -9,7 +10,13 @@
 4. A revoke in the generation of the claims waits for the host and commits. In any other generation
    the claims are already lost.
 5. With a position store, a claim begins after the store has taken over its partition, also if it
-   replaces another claim of that partition.
+   replaces another claim of that partition. Its positions take precedence over the group's offsets,
+   which may be from a consumer without a store, or copies.
+6. With a store the group's offsets are copies, for tools that show the lag. A failed copy is only
+   logged. A store that keeps its positions as the group's offsets has no copies: a late copy could
+   move them back.
+7. A store with state marks the copies. It is told of the offsets of partitions without a position,
+   and refuses a marked one: the store was emptied, or is another one.
 """
 
 from __future__ import annotations
@@ -19,47 +26,47 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.say import say
+from ..._core.errors import ConfigError
+from ..._core.logs import for_log, log_safely, named
 from ..._core.source import Position
-from ..._core.told import for_log, named, text_of
-from ..client.errors import is_rebalanced, trouble_of
+from ..._core.text import text_of
+from ..client.errors import is_rebalanced, reason_of
 from ..client.session import KafkaError, Session
-from ..groups.beginnings import Beginnings
-from .stored import StoredPositions
+from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-    from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition
-    from ..._core.troubles import Troubles
+    from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition, Troubles
+    from ..arguments import StartPoint
     from ..client.options import MemberOptions
-    from ..groups.history import History
-    from ..groups.starts import StartPoint
+    from ..client.session import Session
+    from ..groups import History
 
 logger = logging.getLogger("sluicegate.kafka")
 
-RETRY_FROM, RETRY_TO = 0.1, 5.0
-"""The shortest and the longest delay in seconds between attempts to read stored positions."""
-
-_NO_POSITION = "no position is stored for %s, and start='committed' requires one"
 _NOT_TAKEN = "the positions of %s cannot be taken over in the destination: %s"
-_LAST_FAILED = (
-    "%s: the commit of a revoke failed (%s); its uncommitted messages run again elsewhere"
-)
 
 
 class OwnedClaim:
     """A claim, and the offset up to which its records have been delivered."""
 
-    __slots__ = ("claim", "told")
+    __slots__ = ("claim", "next_offset", "stored")
 
     def __init__(self, claim: SourceClaim, start: int) -> None:
         self.claim = claim
-        self.told = start
+        self.next_offset = start
+        """All offsets before this one were delivered or have no record."""
+        self.stored: Position | None = None
+        """The last position that is known to be stored, if this claim has stored one."""
 
-    def tell(self, offset: int) -> None:
+    def advance(self, offset: int) -> None:
         """Record that all offsets before this one were delivered or have no record."""
-        self.told = offset
+        self.next_offset = offset
+
+    def mark_stored(self, position: Position) -> None:
+        """Record that a position is stored."""
+        self.stored = position
 
 
 class Membership:
@@ -82,7 +89,7 @@ class Membership:
         self._options = options
         self._troubles = troubles
         self._history = history
-        self._beginnings = Beginnings(session, start, history, group=options.group, logger=logger)
+        self._beginnings = Beginnings(session, start, history, group=options.group)
         self._held: dict[TopicPartition, OwnedClaim] = {}
         self._generation = -1
         self._is_closed = False
@@ -103,7 +110,7 @@ class Membership:
 
     # -- assignments -------------------------------------------------------------------------------
 
-    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+    def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Begin to read the positions of these partitions; their claims begin afterwards.
 
         No claim begins after `close`: a rebalance may complete while the client leaves.
@@ -139,17 +146,17 @@ class Membership:
             try:
                 starts = await self._starts(missing)
             except (KafkaError, TimeoutError) as error:
-                trouble = trouble_of(error, self._options)
+                reason = reason_of(error, self._options)
             except Exception as error:
                 if not self._stored.are_elsewhere:
                     raise
-                trouble = _NOT_TAKEN % (named(missing), text_of(error))
+                reason = _NOT_TAKEN % (named(missing), text_of(error))
             else:
                 self.begin({**starts, **moved})
                 missing = [each for each in missing if each not in starts]
-                trouble = _NO_POSITION % named(missing)
+                reason = NO_POSITION % named(missing)
             if missing:
-                self._troubles.note("positions", trouble)
+                self._troubles.note("positions", reason)
                 await LOOP_CLOCK.sleep(delay)
                 delay = min(RETRY_TO, delay * 2)
         self._troubles.note("positions", None)
@@ -173,11 +180,11 @@ class Membership:
         for partition, position in starts.items():
             if self._session.position(partition) != position.offset:
                 self._session.seek(partition, position.offset)
-            self._troubles.note(str(partition), None)  # a trouble of the previous claim
+            self._troubles.note(str(partition), None)  # a reason of the previous claim
         for claim in self._host.assigned(starts):
             self._held[claim.partition] = OwnedClaim(claim, starts[claim.partition].offset)
 
-    async def revoked(self) -> None:
+    async def on_revoked(self) -> None:
         """Release all partitions, and commit them if this member still owns them. Never raises."""
         self._stop_loading()
         claims = [each.claim for each in self._held.values()]
@@ -187,7 +194,7 @@ class Membership:
             elif claims:
                 self._history.lose(LOOP_CLOCK.now())
         except Exception as error:
-            say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
+            log_safely(logger, logging.WARNING, LAST_FAILED, self._options.group, for_log(error))
         finally:
             self.end()
 
@@ -206,10 +213,11 @@ class Membership:
     def end(self) -> None:
         """End all claims, including those that were about to begin, without a commit."""
         self._stop_loading()
-        claims = [each.claim for each in self._held.values()]
+        ended = [*self._held.values()]
         self._held.clear()
-        if claims:
-            self._host.ended(claims)
+        if ended:
+            self._remember(ended)
+            self._host.ended([each.claim for each in ended])
         self._stored.release(self._taken)
         self._taken = []
 
@@ -237,8 +245,15 @@ class Membership:
     def _end_one(self, owned: OwnedClaim) -> None:
         partition = owned.claim.partition
         del self._held[partition]
+        self._remember([owned])
         self._host.ended([owned.claim])
         self._stored.release([partition])
+
+    def _remember(self, ended: Iterable[OwnedClaim]) -> None:
+        """Keep the stored positions of these claims, for a later claim that finds none."""
+        self._history.store(
+            {each.claim.partition: each.stored for each in ended if each.stored is not None}
+        )
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -277,5 +292,99 @@ class Membership:
         if not positions or not self.is_current:
             return ()
         stored = await self._stored.store(positions)
-        self._history.store({each: positions[each] for each in stored})
+        for partition in stored:
+            if (owned := self._held.get(partition)) is not None:
+                owned.mark_stored(positions[partition])
         return stored
+
+
+_OTHERS = (
+    "the group %r has different offsets of %s at the source (%s) and at the destination (%s): both "
+    "have to be on one cluster"
+)
+_NOT_COPIED = "%s: positions are stored, but not copied to the group's offsets (%s)"
+
+
+class StoredPositions:
+    """The stored positions of one session."""
+
+    def __init__(
+        self, session: Session, options: MemberOptions, store: PositionStore | None
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._store = store
+
+    @property
+    def are_elsewhere(self) -> bool:
+        """Whether the positions are in a store."""
+        return self._store is not None
+
+    async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Take over these partitions, and return the stored positions of those that have one.
+
+        Raises the errors of aiokafka and of the store, `TimeoutError`, and `ConfigError` for a
+        store on another cluster.
+        """
+        taken = {} if self._store is None else dict(await self._store.take(partitions))
+        async with asyncio.timeout(self._options.commit_timeout):
+            committed = await self._session.committed(partitions)
+        if self._store is None:
+            return committed
+        if self._store.keeps_group_offsets:
+            self._check_same(committed, taken)
+            return committed | taken
+        others = {each: at for each, at in committed.items() if each not in taken}
+        self._store.begins_at_offsets(others)
+        marked = self._store.copy_metadata
+        return taken | {each: _strip(at, marked) for each, at in others.items()}
+
+    def _check_same(
+        self,
+        committed: Mapping[TopicPartition, Position],
+        taken: Mapping[TopicPartition, Position],
+    ) -> None:
+        """Raise `ConfigError` if the store sees other offsets of the group than the source."""
+        for each in committed.keys() | taken.keys():
+            here, there = committed.get(each), taken.get(each)
+            if _offset(here) != _offset(there):
+                raise ConfigError(_OTHERS % (self._options.group, each, _at(here), _at(there)))
+
+    async def store(
+        self, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        """Store positions; return those known to be stored. Raises the errors of `read`."""
+        if self._store is None:
+            await self._session.commit(positions)
+            return list(positions)
+        stored = await self._store.store(positions)
+        if stored and not self._store.keeps_group_offsets:
+            await self._copy({each: positions[each] for each in stored}, self._store.copy_metadata)
+        return stored
+
+    async def _copy(self, positions: Mapping[TopicPartition, Position], metadata: str) -> None:
+        copies = {
+            each: Position(at.offset, metadata or at.metadata) for each, at in positions.items()
+        }
+        try:
+            await self._session.commit(copies)
+        except KafkaError as error:
+            log_safely(logger, logging.DEBUG, _NOT_COPIED, self._options.group, for_log(error))
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Release these partitions."""
+        if self._store is not None and partitions:
+            self._store.release(partitions)
+
+
+def _strip(position: Position, metadata: str) -> Position:
+    """Return a position without this metadata, which is not a map of offsets."""
+    return Position(position.offset) if position.metadata == metadata else position
+
+
+def _offset(position: Position | None) -> int | None:
+    return None if position is None else position.offset
+
+
+def _at(position: Position | None) -> str:
+    return "none" if position is None else str(position.offset)

@@ -1,6 +1,6 @@
 """The sessions of an open source, one after the other, and a health check of each.
 
-If a broker cannot be reached, or a session dies, a trouble is reported and a new attempt follows.
+If a broker cannot be reached, or a session dies, the reason is reported and a new attempt follows.
 """
 
 from __future__ import annotations
@@ -12,39 +12,32 @@ import math
 from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log
-from ..._core.troubles import Troubles
-from ..client.errors import trouble_of
+from ..._core.source import Troubles
+from .. import groups
+from ..client.errors import reason_of
 from ..client.session import KafkaError, Listener, Session
-from ..groups import words
-from ..groups.history import History
+from ..groups import LOOK_EVERY, RECONNECT, SESSION_FAILED, History
 from .fetching import Fetcher
 from .membership import Membership
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
-    from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim
+    from ..._core.source import ClaimHost, Fetched, PositionStore, SourceClaim
+    from ..arguments import StartPoint, Topics
     from ..client.options import MemberOptions
-    from ..groups.starts import StartPoint
-    from ..groups.topics import Topics
 
 logger = logging.getLogger("sluicegate.kafka")
 
-_FAILED = "%s: a session has failed (%s); a new one follows"
 
-LOOK_EVERY = 0.5
-"""Seconds between health checks of a session."""
 REFRESH_WITHIN = 1.0
 """Timeout in seconds for a response about topics."""
 LOST_AFTER = 2.0
-"""Seconds without a coordinator after which a trouble is reported."""
+"""Seconds without a coordinator after which the reason is reported."""
 REFRESH_EVERY = 5.0
 """Seconds between requests about missing topics."""
-RECONNECT = 1.0
-"""Seconds between attempts to connect."""
 
 
 class Sessions:
@@ -66,7 +59,7 @@ class Sessions:
         self._troubles = Troubles(host, options.group, logger)
         self._history = History()
         self._session: Session | None = None
-        self._membership: Membership | None = None
+        self.membership: Membership | None = None
         self._fetcher: Fetcher | None = None
         self._joined = Signal()
         self._clock = LOOP_CLOCK
@@ -83,9 +76,11 @@ class Sessions:
                     await self._leave(session)
             except Exception as error:
                 end_if_cut(error)
-                self._troubles.note("broker", trouble_of(error, self._options))
+                self._troubles.note("broker", reason_of(error, self._options))
                 level = logging.DEBUG if isinstance(error, (KafkaError, OSError)) else logging.ERROR
-                say(logger, level, _FAILED, self._options.group, for_log(error), error=error)
+                log_safely(
+                    logger, level, SESSION_FAILED, self._options.group, for_log(error), error=error
+                )
             await self._clock.sleep(RECONNECT)
             session = Session(self._options)
 
@@ -94,17 +89,17 @@ class Sessions:
         membership = Membership(
             session, self._host, *parts, history=self._history, store=self._store
         )
-        self._session, self._membership = session, membership
+        self._session, self.membership = session, membership
         self._fetcher = Fetcher(session, membership, *parts)
         self._joined.fire()
-        listener = Listener(membership.revoked, membership.assigned)
+        listener = Listener(membership.on_revoked, membership.on_assigned)
         session.subscribe(self._topics.names, self._topics.pattern, listener)
         await self._watch(session)
 
     async def _leave(self, session: Session) -> None:
-        if self._membership is not None:
-            self._membership.close()
-        self._session = self._membership = self._fetcher = None
+        if self.membership is not None:
+            self.membership.close()
+        self._session = self.membership = self._fetcher = None
         await session.stop(self._options.stop_timeout)
 
     # -- the health of the session -----------------------------------------------------------------
@@ -115,7 +110,7 @@ class Sessions:
         seen, asked, was_silent = clock.now(), -math.inf, False
         while not session.has_died:
             if (fault := session.fault()) is not None:
-                self._troubles.note("group", trouble_of(fault, self._options))
+                self._troubles.note("group", reason_of(fault, self._options))
             now = clock.now()
             seen = now if session.has_coordinator else seen
             is_silent = session.is_silent
@@ -123,12 +118,12 @@ class Sessions:
             is_lost = (is_silent and was_silent) or now - seen >= LOST_AFTER
             was_silent = is_silent
             self._troubles.note(
-                "broker", words.unreachable(self._options.bootstrap) if is_lost else None
+                "broker", groups.unreachable(self._options.bootstrap) if is_lost else None
             )
             if self._topics.missing(session) is not None and now - asked >= REFRESH_EVERY:
                 asked = now
                 await self._refresh(session)
-            often = self._history.loses_often(now) and words.lost_often(
+            often = self._history.loses_often(now) and groups.lost_often(
                 self._options.instance, self._options.session_timeout
             )
             self._troubles.note("losses", often or None)
@@ -155,18 +150,9 @@ class Sessions:
             with contextlib.suppress(KafkaError):
                 await self._session.keep_alive()
 
-    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions of open claims."""
-        return () if self._membership is None else await self._membership.commit(positions)
-
-    def replace(self, claim: SourceClaim) -> None:
-        """Replace an open claim by a new one of its partition."""
-        if self._membership is not None:
-            self._membership.renew(claim)
-
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
         """Return the ends of the claims' logs: current ones, or in an outage the last known ones."""
-        session, membership = self._session, self._membership
+        session, membership = self._session, self.membership
         if session is None or membership is None:
             return {}
         held = [claim for claim in claims if membership.owned(claim) is not None]

@@ -7,13 +7,11 @@ from contextlib import asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
 from ..client.options import MemberOptions
-from ..groups.starts import StartPoint
-from ..groups.topics import Topics
+from ..groups import GroupSource
 from ..parallel_consumer_map import confluent_ranges
 
 if TYPE_CHECKING:
@@ -22,17 +20,16 @@ if TYPE_CHECKING:
 
     from ..._core.source import (
         ClaimHost,
-        Fetched,
         Position,
         PositionStore,
         SourceClaim,
     )
-    from ..groups.starts import Start
-    from .sessions import Sessions
+    from ..arguments import Start
+    from .sessions import Sessions  # noqa: F401  # in the name of the base
 
 
 @known_arguments()
-class KafkaSource:
+class KafkaSource(GroupSource["Sessions"]):
     """Topics of Kafka, read as a member of a consumer group.
 
     Args:
@@ -89,8 +86,6 @@ class KafkaSource:
         stop_timeout: float | timedelta = 5.0,
         **client: Any,
     ) -> None:
-        self._topics = Topics.of(topics, pattern)
-        self._start = StartPoint.of(start)
         self._options = MemberOptions.of(
             bootstrap=bootstrap,
             group=group,
@@ -102,18 +97,13 @@ class KafkaSource:
             stop_timeout=stop_timeout,
             client=client,
         )
+        super().__init__(topics, pattern, start, self._options.bootstrap, self._options.group)
         self.traits = SourceTraits(
             keep_alive_every=self._options.max_poll_interval / 3,
             revoke_within=self._options.revoke_within,
             foreign_map=confluent_ranges,
         )
         self._store: PositionStore | None = None
-        self._sessions: Sessions | None = None
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._options.group
 
     def with_positions(self, store: PositionStore) -> KafkaSource:
         """Return an unopened source of the same topics and group with its positions in `store`.
@@ -151,33 +141,18 @@ class KafkaSource:
                 await asyncio.wait([task])
                 await first.stop(self._options.stop_timeout)  # the task may not have started
 
-    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver records of these claims. Never ends, and raises no error of Kafka."""
-        return await self._open().fetch(claims, most)
-
     async def keep_alive(self) -> None:
         """Count as active in the group."""
         await self._open().keep_alive()
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions and maps, in one request. Raises aiokafka's error, or `TimeoutError`."""
-        return await self._open().commit(positions)
-
-    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Return the offsets after the last records: current ones, or those of the last fetch."""
-        return await self._open().ends(claims)
+        if self._sessions is None:
+            raise self._closed_error()
+        membership = self._sessions.membership
+        return () if membership is None else await membership.commit(positions)
 
     def replace(self, claim: SourceClaim) -> None:
         """Replace a claim by a new one of its partition, at the stored position."""
-        self._open().replace(claim)
-
-    def _open(self) -> Sessions:
-        if self._sessions is None:
-            raise ClosedError(f"{self!r} is not open")
-        return self._sessions
-
-    def __repr__(self) -> str:
-        options = self._options
-        return (
-            f"KafkaSource({self._topics}, bootstrap={options.bootstrap!r}, group={options.group!r})"
-        )
+        if (membership := self._open().membership) is not None:
+            membership.renew(claim)

@@ -1,8 +1,7 @@
 """The state of partitions in Kafka."""
 
 from ..._core.public import publish_all
-from .record import KafkaRecord
-from .state import KafkaState
+from .state import KafkaRecord, KafkaState
 
 __all__ = ["KafkaRecord", "KafkaState"]
 

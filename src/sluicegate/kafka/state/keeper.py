@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
-from ..._core.enlisted import transaction
 from ..._core.errors import PositionLost
 from ..._core.positions import PositionUnit
 from ..._core.send import send
 from ..._core.source import Position, TopicPartition
-from ...flow.state.mark import StateMark, for_the_source
-from .content import StateContent, content_of
-from .topic import MARKS, FoundState, mark_key
+from ..._core.transaction import transaction
+from ...flow.state.changes import StateMark, for_the_source
+from .topic import MARKS, FoundState, StateContent, content_of, mark_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -57,16 +56,16 @@ class OwnedState:
         self.offset = NOTHING
         """The offset of its last known record in the topic of the state."""
 
-    def found(self, number: int, content: StateContent, offset: int) -> None:
+    def restore(self, number: int, content: StateContent, offset: int) -> None:
         """Set the last transaction, the content after it, and the offset of the last record."""
         self.number, self.content, self.offset = number, content, offset
 
-    def moved(self, mark: StateMark, content: StateContent) -> None:
+    def advance(self, mark: StateMark, content: StateContent) -> None:
         """Record a committed transaction."""
         self.position, self.number = Position(mark.position, mark.metadata), mark.number
         self.content = content
 
-    def reached(self, offset: int) -> None:
+    def reach(self, offset: int) -> None:
         """Record the offset of a stored record."""
         self.offset = offset
 
@@ -113,7 +112,7 @@ class KafkaKeeper:
                     elif record.key.startswith(MARKS):
                         other = StateMark.decoded(record.value)
                     else:
-                        page.append((record.key.decode(), self._stored(record.value)))
+                        page.append((record.key.decode(), self._as_stored(record.value)))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 rule = (
                     "has records that were not written by a state; use a topic only for the state"
@@ -124,9 +123,9 @@ class KafkaKeeper:
         content = await content_of(entries)
         found = FoundState(other or mark, content, owned.position)
         self._topic.check(found, self._group, partition)
-        owned.found(0 if mark is None else mark.number, content, offset)
+        owned.restore(0 if mark is None else mark.number, content, offset)
 
-    def _stored(self, value: bytes | None) -> Stored | None:
+    def _as_stored(self, value: bytes | None) -> Stored | None:
         return value if value is None or not self._as_text else value.decode()
 
     async def store(self, partition: TopicPartition, taken: TakenChanges) -> None:
@@ -144,7 +143,7 @@ class KafkaKeeper:
                 if errors:
                     raise errors[min(errors)]
             self._check_end(partition, owned)
-        owned.moved(mark, content)
+        owned.advance(mark, content)
 
     def _next(
         self, owned: OwnedState, partition: TopicPartition, taken: TakenChanges
@@ -166,7 +165,7 @@ class KafkaKeeper:
         if offset <= owned.offset:
             told = f"its records end before the offset {owned.offset}, which was stored earlier"
             raise PositionLost(f"the topic {topic!r} was recreated or has lost records: {told}")
-        owned.reached(offset)
+        owned.reach(offset)
 
     def _rows(self, partition: TopicPartition, taken: TakenChanges, mark: StateMark) -> list[Any]:
         name, number = self._topic.name, partition.partition
@@ -186,7 +185,7 @@ class KafkaKeeper:
         mark, content = self._next(owned, partition, taken)
         known = await self._sink.read_positions(self._group, [partition])
         if known.get(partition) == Position(mark.position, mark.metadata):
-            owned.moved(mark, content)
+            owned.advance(mark, content)
             return True
         if known.get(partition) != owned.position:
             raise PositionLost(f"the group's offset of {partition} was changed by other means")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -12,14 +13,12 @@ from ..._core.errors import ClosedError
 from ..._core.extras import need
 from ..._core.keywords import known_arguments
 from ...flow.state.changes import ChangeLog
-from ...flow.state.codec import check_decodes, checked_codec
-from ...flow.state.positioned import PositionedState
-from ...flow.state.store import KeptStore
-from ..client.producer_options import MAX_BATCH_BYTES, ProducerOptions
-from ..sink.records import TOPIC
+from ...flow.state.positions import PositionedState
+from ...flow.state.store import KeptStore, check_decodes, checked_codec
+from ..arguments import TOPIC
+from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..sink.sink import KafkaSink
 from ..source.source import KafkaSource
-from .record import KafkaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
     from ..._core.source import TopicPartition, TransactionalSource
     from ...flow.state.changes import Stored
-    from ...flow.state.codec import StateCodec
-    from ...flow.state.keeper import StateKeeper
+    from ...flow.state.positions import StateKeeper
+    from ...flow.state.store import StateCodec
 
 
 @known_arguments()
@@ -44,16 +43,15 @@ class KafkaState(PositionedState):
 
     Args:
         topic: the name of the state topic, one for each consumed topic and each group. Created if
-            it does not exist, with as many partitions as the consumed topic. Its records are the
-            entries: a key, and an encoded value or a tombstone.
+            it does not exist, with as many partitions as the consumed topic, and 3 replicas, or one
+            on each broker if there are fewer. Its records are the entries: a key, and an encoded
+            value or a tombstone.
         bootstrap: `"host:port"`, several separated by commas, or a list; the cluster of the
             consumed topic.
         codec: the encoding of values; default: JSON.
         max_pending: the most turns whose changes wait for their position. At this limit, no later
             event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys, encoded values and forwarded records.
-        replication_factor: replication factor of a created topic; default: 3, or the number of
-            brokers if there are fewer.
         topic_config: more settings of a created topic, by Kafka's names.
         compression: as for `KafkaSink`, as are `request_timeout`, `close_timeout`,
             `transaction_timeout`, and the options of aiokafka's client.
@@ -75,7 +73,6 @@ class KafkaState(PositionedState):
         codec: StateCodec | None = None,
         max_pending: int = 10_000,
         max_pending_bytes: int = 16 << 20,
-        replication_factor: int | None = None,
         topic_config: Mapping[str, str] | None = None,
         compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
         request_timeout: float | timedelta = 10.0,
@@ -120,7 +117,6 @@ class KafkaState(PositionedState):
         self._topic = StateTopic(
             topic,
             options,
-            checks.optional_count("replication_factor", replication_factor),
             _checked_config(topic_config),
         )
 
@@ -186,3 +182,64 @@ def _checked_config(given: Mapping[str, str] | None) -> dict[str, str]:
                 "topic_config", {name: value}, "must keep the last value of each key: compact"
             )
     return dict(given)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """A record for `EventContext.forward` of a consumer whose state is a `KafkaState`.
+
+    Args:
+        topic: an existing topic. If it does not exist, no state or position of the partition is
+            stored until it does.
+        value: bytes, or a string, which is sent as UTF-8; `None` is a tombstone and needs a key.
+        key: like `value`. Records with the same key go to the same partition, as with Kafka's own
+            clients.
+        headers: pairs of a name and bytes.
+        partition: number of the partition; default: determined by the key, or any.
+
+    Raises `ConfigError` for a bad argument.
+    """
+
+    topic: str
+    value: bytes | str | None
+    key: bytes | str | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    partition: int | None = None
+
+    def __post_init__(self) -> None:
+        if not TOPIC.fullmatch(checks.text("topic", self.topic)):
+            rule = "must be 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"
+            raise checks.bad("topic", self.topic, rule)
+        for name, part in (("value", self.value), ("key", self.key)):
+            _check_part(name, part)
+        if self.value is None and self.key is None:
+            raise checks.bad("key", None, "must be given for a record without a value, a tombstone")
+        for header in self.headers:
+            if not _is_header(header):
+                rule = "must be pairs of a non-empty name and bytes"
+                raise checks.bad("headers", header, rule)
+        if self.partition is not None:
+            checks.count("partition", self.partition, least=0)
+
+    @property
+    def size(self) -> int:
+        """Approximate size in bytes."""
+        return len(self.value or b"") + len(self.key or b"")
+
+
+def _check_part(name: str, part: object) -> None:
+    if part is not None and not isinstance(part, (bytes, str)):
+        raise checks.bad(name, part, "must be bytes, a string or None")
+    if isinstance(part, str) and not part.isascii():
+        try:
+            part.encode()
+        except UnicodeEncodeError:
+            raise checks.bad(name, part, "must be text that can be encoded as UTF-8") from None
+
+
+def _is_header(header: object) -> bool:
+    match header:
+        case (str(name), bytes()):
+            return bool(name)
+        case _:
+            return False

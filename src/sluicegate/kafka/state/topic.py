@@ -2,33 +2,54 @@
 
 1. Partition n of the topic contains the changes of partition n of the source's topic. The topic
    therefore serves one topic of one consumer group.
-2. Each transaction ends with a mark; see `flow/state/mark.py`. Its key names the group and the source's
-   topic, so that compaction keeps the marks of each, and a topic of several states is detected.
-3. A topic that deletes by age or size would lose entries silently, and is refused.
+2. Each transaction ends with a mark; see `flow/state/mark.py`. Its key names the group and the
+   source's topic, so that compaction keeps the marks of each, and a topic of several states is
+   detected.
+3. A mark contains the number of entries and the sum of their checksums. A restore compares them
+   with the records that it has read, so records that were deleted, lost or written by another
+   program are detected.
+4. A topic that deletes by age or size would lose entries silently, and is refused.
 """
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as ClientPartition
+from aiokafka import errors as kafka
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import UnavailableError
 from ..._core.source import TopicPartition
-from ...flow.state.mark import mismatch
+from ..._core.text import text_of
+from ...flow.state.changes import mismatch
 from ...flow.state.store import check_size
-from ..client.admin import TopicAdmin, TopicRefused
-from ..client.log_reader import committed_pages
+from ..arguments import COMMITTED, milliseconds
+from ..client.errors import opening_error
+from ..client.internals import close_client, decode_singly, is_undecodable
+from ..client.options import FETCH_WAIT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
 
     from ..._core.source import Position
-    from ...flow.state.changes import Stored
-    from ...flow.state.mark import StateMark
-    from ..client.producer_options import ProducerOptions
-    from .content import StateContent
+    from ...flow.state.changes import StateMark, Stored
+    from ..client.options import ProducerOptions
 
 MARKS = b"\0"
 """The first byte of the key of a mark. No key of a state contains a NUL."""
@@ -66,12 +87,10 @@ class StateTopic:
         self,
         name: str,
         options: ProducerOptions,
-        replication_factor: int | None,
         settings: Mapping[str, str],
     ) -> None:
         self.name = name
         self._options = options
-        self._replication_factor = replication_factor
         self._settings = {**settings, "cleanup.policy": COMPACT}
         self._partitions = 0
         self._needed = 0
@@ -164,7 +183,7 @@ class StateTopic:
 
     async def _create(self, admin: TopicAdmin, partitions: int) -> None:
         try:
-            replicas = self._replication_factor or min(REPLICAS, await admin.brokers())
+            replicas = min(REPLICAS, await admin.brokers())
             await admin.create(self.name, partitions, replicas, self._settings)
         except TopicRefused as error:
             command = self.creation.replace("partitions N", f"partitions {partitions}")
@@ -219,3 +238,196 @@ class StateTopic:
         else:
             return
         raise bad("topic", self.name, rule)
+
+
+SLICE = 20_000
+"""Number of entries that are added without yielding to the event loop."""
+_BITS = (1 << 64) - 1
+
+
+class StateContent(NamedTuple):
+    """The content of a partition's state."""
+
+    entries: int = 0
+    checksum: int = 0
+
+    def after(
+        self, replaced: Mapping[str, Stored | None], changes: Mapping[str, Stored | None]
+    ) -> StateContent:
+        """Return the content after these changes of these values; `None` is a missing entry."""
+        return self.without(replaced.items()).plus(changes.items())
+
+    def plus(self, entries: Iterable[tuple[str, Stored | None]]) -> StateContent:
+        """Return the content with more entries."""
+        found = [_checksum(key, value) for key, value in entries if value is not None]
+        return StateContent(self.entries + len(found), (self.checksum + sum(found)) & _BITS)
+
+    def without(self, entries: Iterable[tuple[str, Stored | None]]) -> StateContent:
+        """Return the content without some entries."""
+        found = [_checksum(key, value) for key, value in entries if value is not None]
+        return StateContent(self.entries - len(found), (self.checksum - sum(found)) & _BITS)
+
+    def __str__(self) -> str:
+        return f"{self.entries} entries with the checksum {self.checksum:x}"
+
+
+async def content_of(entries: Mapping[str, Stored]) -> StateContent:
+    """Return the content of all entries. Suspends between slices of a large state."""
+    content, rest = StateContent(), iter(entries.items())
+    while part := [*islice(rest, SLICE)]:
+        content = content.plus(part)
+        await LOOP_CLOCK.sleep(0)
+    return content
+
+
+def _checksum(key: str, value: Stored) -> int:
+    encoded = value if isinstance(value, bytes) else value.encode()
+    return crc32(encoded, crc32(f"{key}\0".encode()))
+
+
+_NO_RIGHT = kafka.TopicAuthorizationFailedError.errno
+_MISSING = kafka.UnknownTopicOrPartitionError.errno
+_THERE = {0, kafka.TopicAlreadyExistsError.errno}
+
+
+class TopicRefused(Exception):
+    """A broker does not allow the description or creation of a topic."""
+
+
+class TopicAdmin:
+    """An open admin client."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, options: ProducerOptions) -> AsyncIterator[TopicAdmin]:
+        """Open a client. Raises `ConfigError` for a refused login, and `UnavailableError`."""
+        client: Any = AIOKafkaAdminClient(**options.arguments())
+        try:
+            try:
+                await client.start()
+            except Exception as error:
+                raise opening_error(error, options.bootstrap) from error
+            yield cls(client)
+        finally:
+            await close_client(client.close(), options.close_timeout)
+
+    async def brokers(self) -> int:
+        """Return the number of brokers. Raises errors of aiokafka."""
+        return len((await self._client.describe_cluster())["brokers"])
+
+    async def settings(self, topic: str) -> dict[str, str] | None:
+        """Return the settings of a topic; `None` if it does not exist. Does not create it.
+
+        Raises `TopicRefused` without the right to describe it, and errors of aiokafka.
+        """
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        (answer,) = await self._client.describe_configs([resource])
+        code, _, _, _, entries = answer.resources[0]
+        if code == _MISSING:
+            return None
+        if code == _NO_RIGHT:
+            raise TopicRefused(topic)
+        if code:
+            raise kafka.for_code(code)(topic)
+        return {entry[0]: entry[1] or "" for entry in entries}
+
+    async def partitions(self, topic: str) -> int:
+        """Return a topic's number of partitions; 0 if it is missing. Raises errors of aiokafka."""
+        (found,) = await self._client.describe_topics([topic])
+        code = found["error_code"]
+        if code and code != _MISSING:
+            raise kafka.for_code(code)(topic)
+        return len(found["partitions"])
+
+    async def create(
+        self, topic: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
+    ) -> None:
+        """Create a topic, unless it exists. Raises `TopicRefused` with the reason."""
+        made = NewTopic(topic, partitions, replication_factor, topic_configs=dict(settings))
+        try:
+            answer = await self._client.create_topics([made])
+        except kafka.KafkaError as error:
+            raise TopicRefused(text_of(error)) from error
+        for _, code, *told in answer.topic_errors:
+            if code not in _THERE:
+                refused = kafka.for_code(code)(f"{topic}: {told[0] if told else ''}")
+                raise TopicRefused(text_of(refused)) from refused
+
+
+PAGE = 5000
+"""Number of records in a page."""
+PATIENCE = 3
+"""Time limit without progress, in request timeouts."""
+
+_STUCK = (
+    "%s could not be read from %d on, up to %d, for %g s: a broker does not answer, or a transaction "
+    "of another program is open in it"
+)
+_NO_ENDS = "the ends of %s could not be read in %g s: a broker does not answer"
+
+
+async def committed_pages(
+    options: ProducerOptions, partition: TopicPartition
+) -> AsyncGenerator[Sequence[Any]]:
+    """Yield the committed records of a partition, from its beginning to its current end, in pages.
+
+    Raises errors of aiokafka, and `UnavailableError` after three times `request_timeout` without
+    progress.
+    """
+    key = ClientPartition(*partition)
+    async with _reader(options) as client:
+        client.assign([key])
+        patience = PATIENCE * options.request_timeout
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + patience):
+                await client.seek_to_beginning(key)
+                end = (await client.end_offsets([key]))[key]
+                at = await client.position(key)
+        except (TimeoutError, kafka.KafkaTimeoutError) as error:
+            raise UnavailableError(_NO_ENDS % (partition, patience)) from error
+        give_up_at = LOOP_CLOCK.now() + patience
+        while at < end:
+            if page := await _page(client, key, at):
+                yield page
+            was, at = at, await client.position(key)
+            if at > was:
+                give_up_at = LOOP_CLOCK.now() + patience
+            elif LOOP_CLOCK.now() >= give_up_at:
+                raise UnavailableError(_STUCK % (partition, at, end, patience))
+
+
+async def _page(client: Any, key: ClientPartition, at: int) -> Sequence[Any]:
+    """Return the next records; a header that cannot be decoded is left out."""
+    try:
+        found: dict[Any, Sequence[Any]] = await client.getmany(
+            key, timeout_ms=200, max_records=PAGE
+        )
+    except Exception as error:
+        if not is_undecodable(error):
+            raise
+        decoded = await decode_singly(client, key, at, PAGE)
+        client.seek(key, decoded.next_offset)
+        return decoded.records
+    return found.get(key, ())
+
+
+@asynccontextmanager
+async def _reader(options: ProducerOptions) -> AsyncIterator[Any]:
+    client: Any = AIOKafkaConsumer(
+        **options.arguments(),
+        isolation_level=COMMITTED,
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+        fetch_max_wait_ms=milliseconds(FETCH_WAIT),
+    )
+    try:
+        try:
+            await client.start()
+        except Exception as error:
+            raise opening_error(error, options.bootstrap) from error
+        yield client
+    finally:
+        await close_client(client.stop(), options.close_timeout)

@@ -1,8 +1,8 @@
 """Streams of NATS JetStream as a source of consumers."""
 
 from ..._core.public import publish_all
+from .options import KeyFunction, partitioned
 from .source import JetStreamSource
-from .subjects import KeyFunction, partitioned
 
 __all__ = ["JetStreamSource", "KeyFunction", "partitioned"]
 

@@ -12,9 +12,9 @@
    answer is on its way are not counted.
 4. A settled message is redelivered if its acknowledgement was lost. It is acknowledged again, and
    not delivered.
-5. A message below the last delivered one that is neither held nor known as settled is *astray*: the
-   claim has to end, and the next one begins before it. The message may be handled twice, but is not
-   lost.
+5. A message below the last delivered one that is neither held nor known as settled is *out of
+   place*: the claim has to end, and the next one begins before it. The message may be handled
+   twice, but is not lost.
 6. Of the messages that the server has delivered before, only the first one of each key may have
    been attempted.
 """
@@ -22,16 +22,14 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .record import UNSURE
+from ..._core.source import UndecodableRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from .record import AckSubject, StreamRecord
-
-Arrival = Literal["new", "held", "settled", "astray"]
+Arrival = Literal["new", "held", "settled", "out of place"]
 """The state of the message of a delivery."""
 REMEMBERED = 5_000
 """Number of settled messages that are recognized when they are redelivered."""
@@ -45,7 +43,7 @@ class StreamIntake:
         """The records of unsettled messages, by sequence number."""
         self.is_waiting = True
         """Whether deliveries wait for messages that are pending elsewhere."""
-        self.is_astray = False
+        self.is_out_of_place = False
         """Whether a message has arrived that this claim can no longer deliver."""
         self._ready: deque[StreamRecord] = deque()
         self._waiting: dict[int, StreamRecord] = {}
@@ -118,11 +116,11 @@ class StreamIntake:
             return "settled"
         if sequence > self._through:
             return "new"
-        self.is_astray = True
-        return "astray"
+        self.is_out_of_place = True
+        return "out of place"
 
     def receive(self, record: StreamRecord) -> None:
-        """Add a message that is not held. An astray message waits for the next claim."""
+        """Add a message that is not held. A message that is out of place waits for the next claim."""
         sequence = record.offset
         self.held[sequence] = record
         if self.is_waiting or sequence <= self._through:
@@ -131,9 +129,9 @@ class StreamIntake:
             self._ready.append(record)
             self._through = sequence
 
-    def came_again(self, delivery: AckSubject, reply: str) -> None:
+    def redeliver(self, delivery: AckSubject, reply: str) -> None:
         """Record a redelivery of a held message."""
-        self.held[delivery.sequence].came_again(reply, delivery)
+        self.held[delivery.sequence].redeliver(reply, delivery)
 
     def away(self, pending: int, delivered: int) -> int:
         """Return the number of messages that are pending elsewhere.
@@ -148,7 +146,7 @@ class StreamIntake:
 
     def look(self, pending: int, delivered: int) -> bool:
         """Compare with the server's numbers, like `away`; return whether all messages are ready."""
-        if self.is_astray or self.away(pending, delivered):
+        if self.is_out_of_place or self.away(pending, delivered):
             return False
         if self.is_waiting:
             self.is_waiting = False
@@ -198,7 +196,7 @@ class StreamIntake:
                 del settled[offset]
         return done
 
-    def settled_lately(self, most: int) -> list[str]:
+    def last_settled(self, most: int) -> list[str]:
         """Return the subjects of the last settled messages, oldest first."""
         return list(self._settled.values())[-most:]
 
@@ -209,7 +207,7 @@ class StreamIntake:
         self._waiting = dict(self.held)
         self._drop_unsure()
         self._through = 0
-        self.is_waiting, self.is_astray = True, False
+        self.is_waiting, self.is_out_of_place = True, False
 
     def let_go(self) -> list[StreamRecord]:
         """Forget the waiting messages; return them in the order of the stream.
@@ -230,3 +228,128 @@ class StreamIntake:
         self.held.clear()
         self.restart()
         return left
+
+
+OLD_FORM = 9
+"""Number of tokens in an acknowledgement subject without a domain and an account."""
+
+
+UNSURE = 1 << 62
+"""Placeholder for the number of a delivery that the server may have forgotten."""
+
+
+class AckSubject(NamedTuple):
+    """One delivery of a message, from its acknowledgement subject:
+    `$JS.ACK[.domain.account].stream.consumer.deliveries.stream_seq.consumer_seq.nanos.pending`.
+    """
+
+    deliveries: int
+    """Number of deliveries of the message, including this one."""
+    sequence: int
+    """The sequence number of the message in the stream."""
+    consumer_sequence: int
+    """The number of this delivery among all deliveries of the consumer."""
+    timestamp: int
+    """The time at which the message was stored, in nanoseconds since the epoch."""
+
+    @classmethod
+    def of(cls, reply: str) -> AckSubject:
+        """Parse an acknowledgement subject. Raises `ValueError` for any other subject."""
+        tokens = reply.split(".")
+        at = 4 if len(tokens) == OLD_FORM else 6
+        numbers = tokens[at : at + 4]
+        if reply[:8] != "$JS.ACK." or len(numbers) < 4:
+            raise ValueError(f"{reply!r} is not an acknowledgement subject")
+        return cls(*map(int, numbers))
+
+
+class NoKey(NamedTuple):
+    """The error of the key function, for a message without a key."""
+
+    error: Exception
+
+
+class StreamRecord:
+    """A message of a stream. Its offset is its sequence number."""
+
+    __slots__ = (
+        "deliveries",
+        "error",
+        "headers",
+        "number",
+        "offset",
+        "partition",
+        "raw_key",
+        "reply",
+        "subject",
+        "timestamp",
+        "topic",
+        "value",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        delivery: AckSubject,
+        *,
+        subject: str,
+        key: object,
+        value: bytes,
+        headers: Sequence[tuple[str, bytes]],
+        reply: str,
+        error: Exception | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = delivery.sequence
+        self.subject = subject
+        self.raw_key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp = delivery.timestamp // 1_000_000
+        """Milliseconds since the epoch."""
+        self.deliveries = delivery.deliveries
+        self.number = delivery.consumer_sequence
+        """The number of the last delivery."""
+        self.reply = reply
+        """The subject that settles this delivery; each delivery has its own."""
+
+        self.error = error
+        """Why the message cannot be decoded."""
+
+    def delivered(self) -> StreamRecord | UndecodableRecord:
+        """Return the record for the consumer."""
+        if self.error is None:
+            return self
+        has_key = type(self.raw_key) is not NoKey
+        return UndecodableRecord(
+            self.topic,
+            self.partition,
+            self.offset,
+            self.raw_key if has_key else None,
+            self.value,
+            self.headers,
+            self.timestamp,
+            error=self.error,
+            has_key=has_key,
+        )
+
+    @property
+    def key(self) -> object:
+        """The key. Raises the error of the key function."""
+        if type(self.raw_key) is NoKey:
+            raise self.raw_key.error
+        return self.raw_key
+
+    def forget_number(self) -> None:
+        """Record that the server may have forgotten this delivery."""
+        self.number = UNSURE
+
+    def redeliver(self, reply: str, delivery: AckSubject) -> None:
+        """Record a redelivery while the message is held."""
+        self.reply = reply
+        self.deliveries, self.number = delivery.deliveries, delivery.consumer_sequence
+
+    def __repr__(self) -> str:
+        return f"StreamRecord({self.topic}/{self.partition}@{self.offset}, {self.subject!r})"

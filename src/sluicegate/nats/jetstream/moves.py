@@ -15,19 +15,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError
-from ..._core.say import say
-from ..._core.told import for_log
-from .api import GONE, RequestRefused
-from .looks import LOOK_EVERY
-from .partition import StreamPartition
+from ..._core.logs import for_log, log_safely
+from .channel import GONE, RequestRefused
+from .partition import CHECK_EVERY, StreamPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from .api import ConsumerState
+    from .channel import ConsumerState, StreamSession
     from .puller import News
-    from .session import Connected
 
 logger = logging.getLogger("sluicegate.nats")
 
@@ -57,13 +55,13 @@ _SHARED = (
 
 
 class Moves:
-    """The partitions of one connection. `told` is called for each of their messages and statuses."""
+    """The partitions of one connection. `notify` is called for each of their messages and statuses."""
 
     def __init__(
-        self, session: Connected, told: Callable[[StreamPartition, News | None], None]
+        self, session: StreamSession, notify: Callable[[StreamPartition, News | None], None]
     ) -> None:
         self._session = session
-        self._told = told
+        self._notify = notify
         self._partitions: dict[int, StreamPartition] = {}
         self._beginning: dict[StreamPartition, asyncio.Event] = {}
         """The partitions whose claims begin, with the ends of that."""
@@ -84,9 +82,9 @@ class Moves:
         """Run a task until it ends, or until `stop`. Its error ends the connection."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failure = self.failure or error
@@ -113,7 +111,7 @@ class Moves:
                 self.start(self.leave(partition, FOREVER))
         for number in sorted(wanted - self._partitions.keys()):
             partition = self._partitions[number] = StreamPartition(
-                number, self._session, self._told
+                number, self._session, self._notify
             )
             self.start(self._begin(partition))
 
@@ -134,23 +132,23 @@ class Moves:
         troubles, is_first = self._session.troubles, partition.puller is None
         state: ConsumerState | None = None
         while state is None and not partition.is_left:
-            state = await self._begun(partition)
+            state = await self._try_begin(partition)
             if state is None:
-                await self._session.clock.sleep(RETRY)
+                await LOOP_CLOCK.sleep(RETRY)
         if state is None or partition.is_left:
             return
         is_shared = is_first and state.group is None and state.pulls > 0
         troubles.note(partition.name, _SHARED % partition.name if is_shared else None)
         self._share()
-        self._told(partition, "")
+        self._notify(partition, "")
 
-    async def _begun(self, partition: StreamPartition) -> ConsumerState | None:
+    async def _try_begin(self, partition: StreamPartition) -> ConsumerState | None:
         try:
             return await partition.begin()
         except ConfigError:
             raise
         except Exception as error:  # reported, and tried again
-            self._session.troubles.note(partition.name, self._session.trouble(error))
+            self._session.troubles.note(partition.name, self._session.reason(error))
             return None
 
     def _share(self) -> None:
@@ -172,7 +170,9 @@ class Moves:
             await partition.drain(within)
             await partition.give_back()
         except Exception as error:  # held messages are redelivered after the wait
-            say(logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error))
+            log_safely(
+                logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error)
+            )
         finally:
             partition.end()
             self._partitions.pop(partition.number, None)
@@ -217,13 +217,13 @@ class Moves:
         try:
             if await self._is_deleted(partition):
                 stream = self._session.options.stream
-                say(logger, logging.ERROR, _GONE, stream, partition.name)
+                log_safely(logger, logging.ERROR, _GONE, stream, partition.name)
                 partition.lose()
-                await self._session.clock.sleep(REMOVED_WITHIN)
+                await LOOP_CLOCK.sleep(REMOVED_WITHIN)
                 await self._begin(partition)
         finally:
             partition.stay()
-            self._told(partition, "")
+            self._notify(partition, "")
 
     async def _is_deleted(self, partition: StreamPartition) -> bool:
         """Whether the consumer no longer exists. The report may precede the deletion."""
@@ -237,5 +237,5 @@ class Moves:
                 raise
             except Exception:  # the next status reports it again
                 return False
-            await self._session.clock.sleep(LOOK_EVERY)
+            await LOOP_CLOCK.sleep(CHECK_EVERY)
         return False

@@ -7,6 +7,8 @@
    by another process was undone) ends the claim by a drain. The next claim delivers all held
    messages.
 3. Messages are given back after the server has stopped delivering here, so that none is in transit.
+4. After the loss of a claim, messages may still arrive that were redelivered to another process in
+   the meantime. The inbox is therefore dropped with the claim, and later messages are ignored.
 """
 
 from __future__ import annotations
@@ -15,21 +17,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..._core.source import Fetched, Position, TopicPartition
-from ..client.insides import RawHeaders
+from ..client import RawHeaders
 from .channel import ACK, NAK, TERM
-from .inbox import ClaimInbox
-from .intake import StreamIntake
-from .looks import LOOK_EVERY, Looks
+from .intake import AckSubject, NoKey, StreamIntake, StreamRecord
 from .puller import MOST_BYTES, Puller
-from .record import AckSubject, NoKey, StreamRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ..._core.source import SourceClaim
-    from .api import ConsumerState
+    from .channel import Channel, ConsumerState, StreamSession
     from .puller import News
-    from .session import Connected
 
 PIN = "Nats-Pin-Id"
 _NO_HEADERS = RawHeaders({}, b"")
@@ -39,7 +37,7 @@ RECENT = 1_000
 """Number of last settled messages whose acknowledgements may be lost with a connection."""
 
 
-class Made(NamedTuple):
+class Identity(NamedTuple):
     """Creation times of the stream and the consumer; a different time means a different object."""
 
     stream: str | None = None
@@ -50,7 +48,10 @@ class StreamPartition:
     """A partition that this process serves."""
 
     def __init__(
-        self, number: int, session: Connected, told: Callable[[StreamPartition, News | None], None]
+        self,
+        number: int,
+        session: StreamSession,
+        notify: Callable[[StreamPartition, News | None], None],
     ) -> None:
         self.number = number
         self.claim: SourceClaim | None = None
@@ -66,11 +67,11 @@ class StreamPartition:
         self._channel = session.channel
         self._api = session.api
         self._host = session.host
-        self._told = told
+        self._notify = notify
         self._inbox: ClaimInbox | None = None
-        self._looks = Looks()
+        self._checks = PendingChecks()
         self._group: str | None = None
-        self._made = Made()
+        self._identity = Identity()
 
     @property
     def name(self) -> str:
@@ -83,12 +84,12 @@ class StreamPartition:
         Raises errors of the client, `RequestRefused` and `ConfigError`.
         """
         stream = (await self._api.stream())["created"]
-        if self._made.stream != stream:
+        if self._identity.stream != stream:
             self.intake = StreamIntake()
         state = await self._api.ensure(self.number, self.intake.floor or None)
-        if self._made.consumer != state.created:
+        if self._identity.consumer != state.created:
             self.intake.renumber()
-        self._made = Made(stream, state.created)
+        self._identity = Identity(stream, state.created)
         self._group = state.group
         self._channel.expect(state.ack_wait)
         if self._inbox is None or self._inbox.is_dropped:
@@ -119,7 +120,7 @@ class StreamPartition:
         Raises the errors of `begin`.
         """
         state = await self._api.consumer(self.number)
-        if self._made.consumer != state.created:
+        if self._identity.consumer != state.created:
             return False
         self.intake.resume(state.delivered)
         if self.puller is not None:
@@ -130,26 +131,26 @@ class StreamPartition:
 
     async def _received(self, message: Any) -> None:
         if self._channel.has_lapsed:  # it may have arrived earlier, and be elsewhere by now
-            self._told(self, None)
+            self._notify(self, None)
             return
         headers = _NO_HEADERS if message.headers is None else cast("RawHeaders", message.headers)
         puller, now = self.puller, asyncio.get_running_loop().time()
         if puller is None:
             return
         if not message.reply.startswith("$JS.ACK."):
-            self._told(self, puller.status(message.subject, headers, now))
+            self._notify(self, puller.status(message.subject, headers, now))
             return
         puller.message(headers.get(PIN), now)
         delivery = AckSubject.of(message.reply)
         intake = self.intake
         kind = intake.kind(delivery)
         if kind == "held":
-            intake.came_again(delivery, message.reply)
+            intake.redeliver(delivery, message.reply)
         elif kind == "settled":
             await self._channel.publish(message.reply, ACK)
         else:
             intake.receive(self._record(message, delivery, headers))
-        self._told(self, None)
+        self._notify(self, None)
 
     def _record(self, message: Any, delivery: AckSubject, headers: RawHeaders) -> StreamRecord:
         subject, error = cast("str", message.subject), headers.error
@@ -222,20 +223,20 @@ class StreamPartition:
         """
         puller, intake = self.puller, self.intake
         if puller is None or self.claim is None or self.is_leaving:
-            return now + LOOK_EVERY
+            return now + CHECK_EVERY
         looks = intake.is_waiting and intake.received > 0
-        if looks and now >= self._looks.due:
+        if looks and now >= self._checks.due:
             await self._look(await self._api.consumer(self.number))
         puller.check_heard(now)
-        if wanted := puller.window.wanted(intake.received, len(intake.held), self._looks.away):
+        if wanted := puller.window.wanted(intake.received, len(intake.held), self._checks.away):
             is_empty = not intake.received
             room = self._host.room_bytes // self._among - intake.received_bytes
-            if self._looks.away:  # nothing is taken before those messages arrive
+            if self._checks.away:  # nothing is taken before those messages arrive
                 room, is_empty = MOST_BYTES, True
             await puller.ask(wanted, now, room, is_empty=is_empty)
         await puller.stay_pinned(now)
         due = puller.next_due(now)
-        return min(due, self._looks.due) if looks else due
+        return min(due, self._checks.due) if looks else due
 
     async def _look(self, state: ConsumerState) -> None:
         """Compare the held messages with those pending at the server. Raises the errors of `begin`."""
@@ -243,12 +244,14 @@ class StreamPartition:
         if state.group is not None and self._is_delivered_elsewhere(state):
             # otherwise both processes would wait for each other's messages
             await self._channel.send([(each.reply, NAK) for each in intake.let_go()])
-        self._looks.saw(intake.away(state.pending, state.delivered), now)
+        self._checks.record(intake.away(state.pending, state.delivered), now)
         # with other readers of the same consumer, messages may be away forever
-        is_shared = state.group is None and self._looks.waited(now) > PATIENCE * state.ack_wait
+        is_shared = (
+            state.group is None and self._checks.pending_for(now) > PATIENCE * state.ack_wait
+        )
         if intake.look(0 if is_shared else state.pending, state.delivered):
-            self._looks.saw(0, now)
-            self._told(self, None)
+            self._checks.record(0, now)
+            self._notify(self, None)
 
     def _is_delivered_elsewhere(self, state: ConsumerState) -> bool:
         pin = None if self.puller is None else self.puller.pin
@@ -256,7 +259,7 @@ class StreamPartition:
 
     # -- settling ----------------------------------------------------------------------------------
 
-    def settled(self) -> list[tuple[str, bytes]]:
+    def take_acks(self) -> list[tuple[str, bytes]]:
         """Return the acknowledgements for the records settled since the last call."""
         if self.claim is None or self.claim.is_closed:
             return []
@@ -264,9 +267,9 @@ class StreamPartition:
         done = self.intake.settle(offsets)
         return [(reply, TERM if offset in given_up else ACK) for offset, reply in done]
 
-    def settled_lately(self) -> list[tuple[str, bytes]]:
+    def last_acks(self) -> list[tuple[str, bytes]]:
         """Return the last acknowledgements, to be repeated after a reconnect."""
-        return [(reply, ACK) for reply in self.intake.settled_lately(RECENT)]
+        return [(reply, ACK) for reply in self.intake.last_settled(RECENT)]
 
     # -- the end of a claim ------------------------------------------------------------------------
 
@@ -276,7 +279,7 @@ class StreamPartition:
             return
         await self._host.revoked([claim], within)
         try:
-            await self._channel.send(self.settled())
+            await self._channel.send(self.take_acks())
         finally:
             self.end()
 
@@ -334,3 +337,62 @@ class StreamPartition:
 def _own(headers: RawHeaders) -> list[tuple[str, bytes]]:
     """Return the headers of a message without the one that the server adds."""
     return [entry for entry in headers.entries if entry[0] != PIN]
+
+
+class ClaimInbox:
+    """One inbox. `received` is called for each message until it is dropped."""
+
+    def __init__(self, channel: Channel, received: Callable[[Any], Awaitable[None]]) -> None:
+        self._channel = channel
+        self._received = received
+        self.subject = channel.inbox()
+        self.is_dropped = False
+        self._subscription: Any = None
+
+    async def open(self) -> None:
+        """Subscribe. Raises errors of the client."""
+        self._subscription = await self._channel.subscribe(f"{self.subject}.*", self._call)
+
+    async def _call(self, message: Any) -> None:
+        if not self.is_dropped:
+            await self._received(message)
+
+    def drop(self) -> None:
+        """Ignore all further messages."""
+        self.is_dropped = True
+
+    async def close(self) -> None:
+        """Drop it, and unsubscribe. Raises errors of the client."""
+        self.drop()
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None and self._channel.is_connected:
+            await subscription.unsubscribe()
+
+
+CHECK_EVERY = 0.1
+"""Seconds between requests while messages are pending elsewhere."""
+
+
+class PendingChecks:
+    """The requests of one partition."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        """The time of the next request while messages wait."""
+        self.away = 0
+        """Number of messages pending elsewhere at the last request."""
+        self._since: float | None = None
+        """The time since when there have been such messages without interruption."""
+
+    def record(self, away: int, now: float) -> None:
+        """Record the result of a request."""
+        self.due = now + CHECK_EVERY
+        self.away = max(0, away)
+        if not self.away:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+
+    def pending_for(self, now: float) -> float:
+        """Return how long messages have been pending elsewhere, in seconds."""
+        return 0.0 if self._since is None else now - self._since

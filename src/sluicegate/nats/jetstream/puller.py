@@ -17,13 +17,10 @@ import math
 import re
 from typing import TYPE_CHECKING, Literal
 
-from .window import PullWindow
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .api import ConsumerState
-    from .channel import Channel
+    from .channel import Channel, ConsumerState
 
 EXPIRES = 30.0
 """Seconds for which a request waits at the server."""
@@ -123,7 +120,7 @@ class Puller:
     def check_heard(self, now: float) -> None:
         """Detect requests that have died."""
         if self.window.credit and now > self._heard_at + 2 * IDLE:
-            self.window.lost()
+            self.window.reset()
 
     def stay(self, pin: str) -> None:
         """Continue with the pinned identity."""
@@ -138,7 +135,7 @@ class Puller:
 
         A request with another identity would wait for a long time before it is refused.
         """
-        self.window.lost()
+        self.window.reset()
         self._not_before = 0.0
         if self.pin != pinned:
             self.pin = None
@@ -149,7 +146,7 @@ class Puller:
         """Record a message."""
         self._heard_at = now
         self._too_few, self._has_arrived = 0, True
-        self.window.arrived()
+        self.window.receive()
         if pin is not None:
             self.pin = pin
 
@@ -160,7 +157,7 @@ class Puller:
         if status == "100":
             return ""
         if not subject.endswith(".k"):
-            self.window.ended(int(headers.get("Nats-Pending-Messages", self.window.credit)))
+            self.window.end(int(headers.get("Nats-Pending-Messages", self.window.credit)))
         if status == "423":
             self.pin = None
             return "taken"
@@ -178,3 +175,60 @@ class Puller:
         elif status not in {"404", "408"} and told != "Batch Completed":
             self._not_before = now + AFTER_ERROR
         return ""
+
+
+UNLIMITED = 1 << 62
+
+
+class PullWindow:
+    """The requests of one partition."""
+
+    def __init__(self, prefetch: int, max_pending: int) -> None:
+        self._prefetch = prefetch
+        self._max_pending = max_pending if max_pending > 0 else UNLIMITED
+        self.most = UNLIMITED
+        """The server's limit of messages per request."""
+        self.credit = 0
+        """Number of requested messages that have not arrived."""
+
+    def share(self, prefetch: int) -> None:
+        """Change the number of messages to fetch ahead."""
+        self._prefetch = prefetch
+
+    def limit(self, most: int) -> None:
+        """Request at most this many messages at once."""
+        self.most = max(1, most)
+
+    def wanted(self, received: int, held: int, away: int = 0) -> int:
+        """Return the number of messages to request now; 0 for none.
+
+        Args:
+            received: number of messages that have arrived and were not taken.
+            held: number of messages that have arrived and are not settled.
+            away: number of messages that are pending elsewhere.
+        """
+        ahead = self._prefetch + away
+        missing = min(ahead - received, self._max_pending - held) - self.credit
+        least = max(1, self._prefetch // 4)
+        if missing >= least or (missing > 0 and self.credit == 0):
+            return min(missing, self.most)
+        if away and self.credit == 0:
+            return min(away, max(1, self._max_pending - held), self.most)
+        return 0
+
+    def ask(self, messages: int) -> None:
+        """Record a request."""
+        self.credit += messages
+
+    def receive(self) -> None:
+        """Record a message."""
+        if self.credit > 0:
+            self.credit -= 1
+
+    def end(self, left: int) -> None:
+        """Record the end of a request, and the number of messages that it did not deliver."""
+        self.credit = max(0, self.credit - left)
+
+    def reset(self) -> None:
+        """Record that no request is in progress."""
+        self.credit = 0

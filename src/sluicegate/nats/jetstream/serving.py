@@ -6,6 +6,8 @@
    begin. No previously held message is settled after that.
 3. After a reconnect, requests are sent again, held messages are extended, and the last
    acknowledgements are repeated, since the server may not have stored them.
+4. Acknowledgements that could not be sent are sent with the next ones, unless all held messages
+   were lost in the meantime.
 """
 
 from __future__ import annotations
@@ -14,25 +16,25 @@ import asyncio
 import logging
 import math
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from ..._core.clock import Signal, wait_until
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
-from ..._core.say import say
-from .api import GONE, RequestRefused
+from ..._core.logs import log_safely
+from ..._core.source import Unread
+from .channel import GONE, RequestRefused
 from .group import MemberGroup
-from .lag import unread
 from .moves import LEAST_SHARE, RETRY, Moves, logger
-from .settling import Settling
-from .subjects import partitions_of
+from .options import partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from ..._core.source import Fetched, SourceClaim, Unread
+    from ..._core.source import Fetched, SourceClaim
+    from .channel import Channel, StreamSession
     from .partition import StreamPartition
     from .puller import News
-    from .session import Connected
 
 LATE = 0.1
 """Delay of a beat that shows a stopped or blocked process, as a share of the `ack_wait`."""
@@ -54,16 +56,15 @@ _DIVIDED = (
 class Serving:
     """The claims of one connection. `news` fires when records are ready."""
 
-    def __init__(self, session: Connected, news: Signal) -> None:
+    def __init__(self, session: StreamSession, news: Signal) -> None:
         self._session = session
         self._options = session.options
         self._channel = session.channel
-        self._clock = session.clock
         self._news = news
-        self.moves = Moves(session, self._told)
+        self.moves = Moves(session, self._handle)
         self._attention = Signal()
         """Fires when a partition may need an action."""
-        self._settling = Settling(session.channel, double=session.options.double_ack)
+        self._acks = PendingAcks(session.channel, double=session.options.double_ack)
         self._group: MemberGroup | None = None
 
     # -- the run -----------------------------------------------------------------------------------
@@ -91,14 +92,14 @@ class Serving:
         if self._options.partitions is None:
             self.moves.serve({0})
         else:
-            self._group = MemberGroup(self._options, self._channel, self._clock)
+            self._group = MemberGroup(self._options, self._channel)
             start(self._group.run(self.moves.serve))
         try:
             while not self._channel.is_closed:
                 if self.moves.failure is not None:
                     raise self.moves.failure
                 self._note_rights()
-                await wait_until(self._clock, math.inf, self._channel.changed)
+                await wait_until(LOOP_CLOCK, math.inf, self._channel.changed)
         finally:
             await self.moves.stop()
 
@@ -115,15 +116,15 @@ class Serving:
     async def _repeat(self) -> None:
         while self._channel.is_connected:
             try:
-                lately = [each for partition in self.moves for each in partition.settled_lately()]
-                await self._settling.send(lately)
+                lately = [each for partition in self.moves for each in partition.last_acks()]
+                await self._acks.send(lately)
                 await self._extend()
                 await self._resume_all()
                 break
             except ConfigError:
                 raise
             except Exception:  # the connection failed, or the server is not ready
-                await self._clock.sleep(RETRY)
+                await LOOP_CLOCK.sleep(RETRY)
         self._attention.fire()
 
     async def _resume_all(self) -> None:
@@ -152,12 +153,12 @@ class Serving:
     async def _keep(self) -> None:
         """Request messages wherever there is room."""
         while True:
-            now, due = self._clock.now(), math.inf
+            now, due = LOOP_CLOCK.now(), math.inf
             for partition in self.moves:
-                due = min(due, await self._tended(partition, now))
-            await wait_until(self._clock, max(due, now + SOON), self._attention)
+                due = min(due, await self._tend(partition, now))
+            await wait_until(LOOP_CLOCK, max(due, now + SOON), self._attention)
 
-    async def _tended(self, partition: StreamPartition, now: float) -> float:
+    async def _tend(self, partition: StreamPartition, now: float) -> float:
         try:
             return await partition.tend(now)
         except RequestRefused as error:
@@ -172,9 +173,9 @@ class Serving:
     async def _beat(self) -> None:
         """Extend held messages, and detect when this is no longer possible."""
         while True:
-            due = self._clock.now() + self._channel.ack_wait / BEATS
-            await wait_until(self._clock, due, self._channel.shortened)
-            is_late = self._clock.now() - due > LATE * self._channel.ack_wait
+            due = LOOP_CLOCK.now() + self._channel.ack_wait / BEATS
+            await wait_until(LOOP_CLOCK, due, self._channel.shortened)
+            is_late = LOOP_CLOCK.now() - due > LATE * self._channel.ack_wait
             await self._extend()
             if is_late:  # include messages that had not been read at the first one
                 await self._extend()
@@ -183,12 +184,12 @@ class Serving:
         self._check_lapse()
         self._channel.forget_denied()
         held = [each.reply for one in self.moves for each in one.intake.held.values()]
-        trouble = None
+        reason = None
         try:
             await self._channel.beat(held)
         except Exception as error:  # the next beat is in time, or everything is lost
-            trouble = self._session.trouble(error)
-        self._session.troubles.note("connection", trouble)
+            reason = self._session.reason(error)
+        self._session.troubles.note("connection", reason)
         self._note_rights()
         self._check_lapse()
 
@@ -206,15 +207,17 @@ class Serving:
         self._channel.begin_again()
         lost = [each for each in self.moves if each.claim is not None]
         if any(each.intake.held for each in lost):
-            say(logger, logging.WARNING, _LAPSED, self._options.stream, self._channel.ack_wait)
-        self._settling.forget()
+            log_safely(
+                logger, logging.WARNING, _LAPSED, self._options.stream, self._channel.ack_wait
+            )
+        self._acks.forget()
         for partition in lost:
             self.moves.lose(partition)
 
-    def _told(self, partition: StreamPartition, news: News | None) -> None:
+    def _handle(self, partition: StreamPartition, news: News | None) -> None:
         """Handle a message, a status or the beginning of a partition."""
         self._check_lapse()
-        if partition.intake.is_astray:
+        if partition.intake.is_out_of_place:
             self.moves.begin_again(partition)
         if news == "deleted":
             self.moves.deleted(partition.number)
@@ -252,7 +255,7 @@ class Serving:
         self._check_lapse()
         mine = [each for each in self.moves if each.claim in claims]
         named = [each.claim for each in mine if each.claim is not None]
-        await self._settling.send([each for one in mine for each in one.settled()])
+        await self._acks.send([each for one in mine for each in one.take_acks()])
         if self._channel.has_lapsed:
             raise UnavailableError("held messages could not be extended in time")
         self._attention.fire()
@@ -289,3 +292,65 @@ class Serving:
         for partition in partitions:
             partition.end()
         await asyncio.gather(*[self.moves.leave(each, 0.0) for each in partitions])
+
+
+AT_ONCE = 250
+"""The most acknowledgements that wait for their responses concurrently."""
+
+
+class PendingAcks:
+    """The acknowledgements of one connection."""
+
+    def __init__(self, channel: Channel, *, double: bool) -> None:
+        self._channel = channel
+        self._double = double
+        self._owed: dict[str, bytes] = {}
+
+    async def send(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Send these acknowledgements and the unsent ones; suspend until the server has received
+        them.
+
+        Raises errors of the client; then all of them remain unsent.
+        """
+        self._owed.update(messages)
+        sent = dict(self._owed)
+        if not sent:
+            return
+        if self._double:
+            await self._confirmed([*sent.items()])
+        else:
+            await self._channel.send(sent.items())
+        for reply in sent:
+            self._owed.pop(reply, None)
+
+    async def _confirmed(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        request = self._channel.request
+        for at in range(0, len(messages), AT_ONCE):
+            some = messages[at : at + AT_ONCE]
+            await asyncio.gather(*[request(reply, payload) for reply, payload in some])
+
+    def forget(self) -> None:
+        """Drop the unsent acknowledgements, since the held messages were lost."""
+        self._owed.clear()
+
+
+async def unread(session: StreamSession, partition: StreamPartition) -> Unread:
+    """Return the number of pending or undelivered messages, and the age of the oldest.
+
+    Raises errors of the client and `RequestRefused`.
+    """
+    api = session.api
+    state = await api.consumer(partition.number)
+    messages = state.pending + state.unread
+    if not messages:
+        return Unread(0, 0.0)
+    held = partition.intake.held
+    if held:
+        stored = held[min(held)].timestamp / 1000
+    else:
+        first = state.floor + 1 if state.pending else state.read_through + 1
+        told = await api.stored_at(first, session.options.filters(partition.number))
+        if told is None:
+            return Unread(messages, 0.0)
+        stored = datetime.fromisoformat(told).timestamp()
+    return Unread(messages, max(0.0, LOOP_CLOCK.wall_time() - stored))

@@ -11,14 +11,13 @@ from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
 from ..._core.source import SourceCapabilities, SourceTraits
-from ..client.options import NatsOptions
+from ..options import NatsOptions
 from .options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
     from datetime import timedelta
 
-    from ..._core.clock import Clock
     from ..._core.source import (
         ClaimHost,
         Fetched,
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
         SourceRecord,
         Unread,
     )
-    from .options import Start
+    from .options import Key, Start
     from .sessions import StreamSessions
-    from .subjects import Key
 
 
 @known_arguments()
@@ -80,7 +78,6 @@ class JetStreamSource:
         domain: the JetStream domain.
         connect_timeout: timeout in seconds of each attempt to connect; default 2.
         close_timeout: timeout in seconds for giving back held messages at the end; default 5.
-        clock: the source of time; default: the loop's.
         client: other options of nats-py's `connect`, by name: `user`, `password`, `token`,
             `user_credentials`, `nkeys_seed`, `tls` (an `SSLContext`, or a function that creates
             one), ...
@@ -121,7 +118,6 @@ class JetStreamSource:
         domain: str | None = None,
         connect_timeout: float | timedelta = 2.0,
         close_timeout: float | timedelta = 5.0,
-        clock: Clock | None = None,
         **client: Any,
     ) -> None:
         self._options = ReadOptions.of(
@@ -145,7 +141,6 @@ class JetStreamSource:
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )
-        self._clock = checks.checked_clock(clock)
         self.traits = SourceTraits(settles_each=True)
         self._sessions: StreamSessions | None = None
 
@@ -160,11 +155,11 @@ class JetStreamSource:
 
         with only_user(self):
             sessions = self._sessions = StreamSessions(
-                self._options, self._connection, host, self._clock, self._close_timeout
+                self._options, self._connection, host, self._close_timeout
             )
             task = asyncio.get_running_loop().create_task(sessions.run())
             try:
-                await sessions.opened()
+                await sessions.wait_opened()
                 yield
             finally:
                 self._sessions = None

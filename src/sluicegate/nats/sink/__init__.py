@@ -1,9 +1,8 @@
 """Messages to subjects of NATS, stored by JetStream or not."""
 
 from ..._core.public import publish_all
-from ..client.classify import classify_nats
-from .ack import PublishAck
-from .sink import NatsSink
+from .messages import PublishAck
+from .sink import NatsSink, classify_nats
 
 __all__ = ["NatsSink", "PublishAck", "classify_nats"]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nats.errors import NoRespondersError
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
     ConfigError,
@@ -27,19 +27,18 @@ from ..._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from ..._core.say import say
-from ..client.answers import NOT_ENABLED
-from ..client.connection import ConnectionNews, close, connect
-from ..client.errors import is_login, trouble_of
-from .ack import Refusal, answer_of, has_line
+from ..._core.logs import log_safely
+from ..connection import ConnectionEvents, close, connect, is_login, reason_of
+from ..errors import NOT_ENABLED
+from .messages import Refusal, has_line, parse_reply
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-    from ..client.errors import Denied
-    from ..client.insides import PatientClient
-    from ..client.options import NatsOptions
-    from .ack import Answer
+    from ..client import PatientClient
+    from ..connection import Denied
+    from ..options import NatsOptions
+    from .messages import Answer
 
 logger = logging.getLogger("sluicegate.nats")
 
@@ -54,16 +53,16 @@ _ASKED = (_INFO.lower(), _GET.lower())
 class AckWaiter(Protocol):
     """A write that waits for replies."""
 
-    def answered(self, index: int, answer: Answer | SinkError) -> None:
+    def answer(self, index: int, answer: Answer | SinkError) -> None:
         """Take the reply to the message of an item."""
         ...
 
-    def lost(self, error: UnknownOutcomeError) -> None:
+    def lose(self, error: UnknownOutcomeError) -> None:
         """Take the error of a lost connection: no more replies arrive."""
         ...
 
 
-class Unanswered:
+class UnansweredMessages:
     """The messages without a reply, by number."""
 
     def __init__(self) -> None:
@@ -85,9 +84,9 @@ class Unanswered:
         """Pass on a reply; ignore it if the message is unknown."""
         found = self._of.pop(number, None)
         if found is not None:
-            found[0].answered(found[1], answer)
+            found[0].answer(found[1], answer)
 
-    def denied(self, denied: Denied, place: str) -> bool:
+    def deny(self, denied: Denied, place: str) -> bool:
         """Fail the messages to a denied subject; return whether there are any."""
         found = [
             (number, subject)
@@ -106,22 +105,22 @@ class Unanswered:
             answer = UnknownOutcomeError(f"{place} does not allow the sink to publish to {told}")
         for number, _ in found:
             waiter, index, _ = self._of.pop(number)
-            waiter.answered(index, answer)
+            waiter.answer(index, answer)
         return bool(found)
 
-    def lost(self, error: UnknownOutcomeError) -> None:
+    def lose(self, error: UnknownOutcomeError) -> None:
         """End the wait for every message."""
         waiters = {waiter: None for waiter, _, _ in self._of.values()}
         self._of.clear()
         for waiter in waiters:
-            waiter.lost(error)
+            waiter.lose(error)
 
 
 class PublishChannel:
     """The connection of an open sink. Used in one event loop."""
 
     def __init__(self, options: NatsOptions, name: str, *, replies: bool) -> None:
-        self.waiting = Unanswered()
+        self.waiting = UnansweredMessages()
         self._options = options
         self._name = name
         self._replies = replies
@@ -129,7 +128,7 @@ class PublishChannel:
         self._inbox = ""
         self._opening = asyncio.Lock()
         self._denied: RefusedError | None = None
-        self._trouble: Exception | None = None
+        self._last_error: Exception | None = None
         self._pings: set[asyncio.Future[Any]] = set()
 
     @property
@@ -139,15 +138,15 @@ class PublishChannel:
 
     async def open(self) -> None:
         """Connect and, for replies, subscribe to the inbox. Suspends; raises the sink's errors."""
-        news = ConnectionNews(
-            lost=self._lost, back=self._back, denied=self._deny, trouble=self._troubled
+        events = ConnectionEvents(
+            lost=self._on_lost, back=self._on_back, denied=self._on_denied, error=self._note_error
         )
-        client = await connect(self._options, news)
+        client = await connect(self._options, events)
         try:
             if self._replies:
                 self._denied = None
                 self._inbox = f"{client.new_inbox()}."
-                await client.listen(f"{self._inbox}*", self._reply)
+                await client.subscribe(f"{self._inbox}*", cb=self._reply)  # pyright: ignore[reportUnknownMemberType]
                 self._client = client
                 await self.flush(self._options.connect_timeout)
                 if self._denied is not None:
@@ -197,14 +196,14 @@ class PublishChannel:
         return client
 
     def _unavailable(self) -> UnavailableError:
-        trouble, place = self._trouble, self._options.place
-        if trouble is None:
+        error, place = self._last_error, self._options.place
+        if error is None:
             return UnavailableError(f"the connection to {place} is lost and not yet restored")
-        told = trouble_of(trouble, self._options)
-        if is_login(trouble):
+        told = reason_of(error, self._options)
+        if is_login(error):
             repair = "check the user and its password, token or credentials"
-            return caused(RefusedError(told, repair=repair), trouble)
-        return caused(UnavailableError(told), trouble)
+            return caused(RefusedError(told, repair=repair), error)
+        return caused(UnavailableError(told), error)
 
     async def flush(self, within: float) -> None:
         """Suspend until the server has received everything sent before.
@@ -238,7 +237,7 @@ class PublishChannel:
             return False
         except Exception:  # no permission, no answer, no connection
             return None
-        answer = answer_of(reply.data, reply.headers)
+        answer = parse_reply(reply.data, reply.headers)
         return not (isinstance(answer, Refusal) and answer.err_code in NOT_ENABLED)
 
     async def has_message(self, stream: str, sequence: int, line: str) -> bool:
@@ -262,11 +261,11 @@ class PublishChannel:
 
     async def _reply(self, message: Msg) -> None:
         number = message.subject[len(self._inbox) :]
-        self.waiting.take(int(number), answer_of(message.data, message.headers))
+        self.waiting.take(int(number), parse_reply(message.data, message.headers))
 
-    def _lost(self) -> None:
+    def _on_lost(self) -> None:
         self._denied = None
-        self.waiting.lost(
+        self.waiting.lose(
             UnknownOutcomeError(
                 f"the connection to {self._options.place} was lost before the reply"
             )
@@ -274,13 +273,13 @@ class PublishChannel:
         for ping in self._pings:
             ping.cancel()
 
-    def _back(self) -> None:
-        self._trouble = None
+    def _on_back(self) -> None:
+        self._last_error = None
 
-    def _troubled(self, error: Exception) -> None:
-        self._trouble = error
+    def _note_error(self, error: Exception) -> None:
+        self._last_error = error
 
-    def _deny(self, denied: Denied) -> None:
+    def _on_denied(self, denied: Denied) -> None:
         place, inbox = self._options.place, self._inbox.lower()
         if denied.what == "subscribe" and denied.subject.startswith(inbox):
             self._denied = RefusedError(
@@ -295,6 +294,6 @@ class PublishChannel:
                 f"{place} does not allow replies to the sink's inbox", repair=denied.repair
             )
             self.waiting.take(number, error)
-        elif not self.waiting.denied(denied, place) and not denied.subject.startswith(_ASKED):
+        elif not self.waiting.deny(denied, place) and not denied.subject.startswith(_ASKED):
             told = f"{place} does not allow the sink to {denied.what} to {denied.subject!r}"
-            say(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)
+            log_safely(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)

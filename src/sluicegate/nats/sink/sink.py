@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._core import checks
 from ..._core.batch import RowBatch
+from ..._core.classify import classified_by_cause
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.sink import Capabilities
-from ..._core.values.fields import getter
-from ..client.classify import classify_nats
-from ..client.options import NatsOptions
+from ..._core.values.encoding import getter
+from ..options import NatsOptions
 from .messages import MessageMaker, checked_subject
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
-    from ..._core.result import WriteResult
-    from ..._core.values.fields import Getter
+    from ..._core.sink import WriteResult
+    from ..._core.values.encoding import Getter
     from .channel import PublishChannel
 
 
@@ -173,8 +174,7 @@ class NatsSink(Openable):
         channel = self._channel
         if channel is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        from .core_write import CoreWrite
-        from .write import JetStreamWrite, refuse_large
+        from .write import CoreWrite, JetStreamWrite, refuse_large
 
         client = await channel.ready()
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
@@ -242,3 +242,25 @@ def _stream(stream: object) -> str:
     if any(each.isspace() or each in ".*>/\\" for each in name):
         raise checks.bad("stream", stream, "must be a stream name, without spaces, dots and >")
     return name
+
+
+def classify_nats(error: BaseException) -> ErrorClass | None:
+    """Classify an error of nats-py, or an answer of JetStream; `None` for any other exception.
+
+    A refused login, a missing permission, a subject without a stream and an account's limits are
+    `REFUSED`. A lost connection, and a stream without a leader, are `UNAVAILABLE`. A full stream,
+    and too many publishes without an answer, are `THROTTLE`. A timeout is `UNKNOWN`: the requested
+    action may have been performed. A message that is too large, or that JetStream refuses, is
+    `PERMANENT`.
+
+    PendingChecks through `__cause__`. Errors of Sluicegate keep their own class. Does not suspend.
+    """
+    return classified_by_cause(error, _class_of)
+
+
+def _class_of(error: BaseException) -> ErrorClass | None:
+    if "nats" not in sys.modules:  # then no error is one of nats-py
+        return None
+    from ..connection import class_of_error
+
+    return class_of_error(error)

@@ -1,4 +1,6 @@
-"""One write to JetStream: the messages of a batch, and the replies.
+"""One write: the messages of a batch, and the replies.
+
+With JetStream:
 
 1. At most `max_in_flight` messages of a write, and about `IN_FLIGHT_BYTES`, are in flight at a
    time; a larger message is sent alone.
@@ -10,16 +12,22 @@
    reply is refused if it was stored. The stream is then queried for the id of the last message.
 5. A cancelled write settles the items that are stored, and abandons the others: their replies are
    ignored.
+
+Without JetStream, the messages are followed by one ping. The server replies to it after it has
+processed everything before it: the messages were handed to the server and to the subscribers
+present. Nothing is stored.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nats.errors import OutboundBufferLimitError
 
-from ..._core.causes import caused, of_item
+from ..._core.classify import caused, of_item
+from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
     PermanentError,
     RefusedError,
@@ -27,21 +35,22 @@ from ..._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from ..._core.order.keys import accepted
+from ..._core.order.left_out import stopped_behind, stopped_behind_error
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
-from ..client.answers import no_stream
-from .ack import NoStream, PublishAck, Refusal, refused
-from .chains import KeyChains
-from .messages import command, id_line
-from .silence import Silence
+from ..._core.sink import WriteResult
+from ..errors import no_stream
+from .messages import NoStream, PublishAck, Refusal, command, id_line, refusal_error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
     from ..._core.batch import Batch
-    from ..._core.errors import SinkError
-    from ..client.insides import PatientClient
-    from .ack import Answer
+    from ..._core.clock import TimerHandle
+    from ..._core.errors import KeyStopped, SinkError
+    from ..client import PatientClient
     from .channel import PublishChannel
-    from .messages import Messages
+    from .messages import Answer, Messages
 
 IN_FLIGHT_BYTES = 8 << 20
 
@@ -103,7 +112,7 @@ class JetStreamWrite:
         """Send all messages and wait for the replies. Raises the error common to all items."""
         for index, error in [*self._errors.items()]:
             self._leave_out(index, error)
-        silence = Silence(self._ack_timeout, self._unanswered)
+        silence = SilenceTimer(self._ack_timeout, self._time_out)
         try:
             while True:
                 self._wake.clear()
@@ -111,7 +120,7 @@ class JetStreamWrite:
                 if not self._numbers:
                     break
                 await self._wake.wait()
-                silence.heard()
+                silence.restart()
             if self._without_stream:
                 await self._explain()
             if self._doubtful:
@@ -144,18 +153,18 @@ class JetStreamWrite:
         try:
             await self._client.send(b"".join(commands))
         except OutboundBufferLimitError:
-            self.lost(UnknownOutcomeError("the connection was lost during the write"))
+            self.lose(UnknownOutcomeError("the connection was lost during the write"))
 
     # -- answers ------------------------------------------------------------------------------------
 
-    def answered(self, index: int, answer: Answer | SinkError) -> None:
+    def answer(self, index: int, answer: Answer | SinkError) -> None:
         """Take the reply to the message of an item."""
         self._numbers.pop(index, None)
         self._bytes -= len(self._messages.payloads[self._places[index]])
         self._wake.set()
         if isinstance(answer, PublishAck):
             self._acks[index] = answer
-            self._chains.stored(index, self._errors)
+            self._chains.release_after(index, self._errors)
             return
         if isinstance(answer, NoStream):
             self._without_stream.add(index)
@@ -164,12 +173,12 @@ class JetStreamWrite:
             maybe_applied = index in self._batch.maybe_applied
             if maybe_applied and answer.is_wrong_last_sequence:
                 self._doubtful[index] = answer
-            error = refused(answer, self._subject(index), maybe_applied=maybe_applied)
+            error = refusal_error(answer, self._subject(index), maybe_applied=maybe_applied)
         else:
             error = answer
         self._fail(index, error)
 
-    def lost(self, error: UnknownOutcomeError) -> None:
+    def lose(self, error: UnknownOutcomeError) -> None:
         """End the write: no more replies arrive."""
         for index in [*self._numbers]:
             self._fail(index, error)
@@ -180,11 +189,11 @@ class JetStreamWrite:
         self._chains.ready.clear()
         self._wake.set()
 
-    def _unanswered(self) -> None:
+    def _time_out(self) -> None:
         """End the write: no reply has arrived for `ack_timeout`."""
         self._channel.waiting.forget({*self._numbers.values()})
         told = f"no reply within {self._ack_timeout:g} s (ack_timeout)"
-        self.lost(TimedOutError(f"{told}; a stream with no_ack never replies"))
+        self.lose(TimedOutError(f"{told}; a stream with no_ack never replies"))
 
     def _fail(self, index: int, error: BaseException) -> None:
         self._errors[index] = error
@@ -192,7 +201,7 @@ class JetStreamWrite:
 
     def _leave_out(self, index: int, error: BaseException) -> None:
         """Fail the items after a failed item of its key."""
-        self._errors |= self._chains.left_out(index, error, self._errors)
+        self._errors |= self._chains.leave_out(index, error, self._errors)
 
     def _subject(self, index: int) -> str:
         return self._messages.subjects[self._places[index]]
@@ -239,3 +248,163 @@ class JetStreamWrite:
                 answers[index] = Outcome.DUPLICATE
         assert len(errors) + len(acks) == size, "each item has a result"
         return WriteResult.from_outcomes(self._batch, answers, details=acks)
+
+
+class CoreWrite:
+    """Sends the messages of one batch and returns a result for each item."""
+
+    def __init__(
+        self,
+        channel: PublishChannel,
+        client: PatientClient,
+        batch: Batch[Any],
+        messages: Messages,
+        *,
+        ack_timeout: float,
+    ) -> None:
+        self._channel = channel
+        self._client = client
+        self._batch = batch
+        self._messages = messages
+        self._ack_timeout = ack_timeout
+        self._errors = messages.errors
+        self._errors |= stopped_behind(batch.keys, self._errors)
+
+    async def run(self) -> WriteResult:
+        """Send all messages and wait for the server. Raises the error common to all items."""
+        places = [
+            place for place, index in enumerate(self._messages.indices) if index not in self._errors
+        ]
+        waiting = self._channel.waiting
+        while places:
+            part, places = self._part(places)
+            numbers = {
+                waiting.add(self, self._messages.indices[place], self._messages.subjects[place])
+                for place in part
+            }
+            try:
+                error = await self._hand_over(part)
+            finally:
+                waiting.forget(numbers)
+            if error is not None:
+                self._fail(part, error)
+                self._fail(places, caused(UnavailableError(f"not sent, because {error}"), error))
+                break
+        return self._result()
+
+    def _part(self, places: list[int]) -> tuple[list[int], list[int]]:
+        """Split into the messages to send now and the remaining ones."""
+        size = 0
+        for number, place in enumerate(places):
+            if size >= IN_FLIGHT_BYTES:
+                return places[:number], places[number:]
+            size += len(self._messages.payloads[place])
+        return places, []
+
+    async def _hand_over(self, places: list[int]) -> SinkError | None:
+        messages = self._messages
+        commands = [
+            command(messages.subjects[p], "", messages.headers[p], messages.payloads[p])
+            for p in places
+        ]
+        try:
+            await self._client.send(b"".join(commands))
+        except OutboundBufferLimitError:
+            return UnavailableError("the connection was lost before anything was sent")
+        try:
+            await self._channel.flush(self._ack_timeout)
+        except (UnknownOutcomeError, UnavailableError) as error:
+            return error
+        return None
+
+    def _fail(self, places: list[int], error: BaseException) -> None:
+        indices = self._messages.indices
+        self._errors |= {
+            indices[place]: error for place in places if indices[place] not in self._errors
+        }
+
+    def answer(self, index: int, answer: Answer | SinkError) -> None:
+        """Fail an item whose message the server denies."""
+        if isinstance(answer, BaseException):
+            self._errors[index] = answer
+
+    def lose(self, error: UnknownOutcomeError) -> None:
+        """Do nothing: the wait for the ping ends by itself."""
+
+    def _result(self) -> WriteResult:
+        errors = self._errors
+        if len(errors) == len(self._batch) and len({*map(id, errors.values())}) == 1:
+            raise next(iter(errors.values()))
+        return WriteResult.failed(self._batch, {i: of_item(e) for i, e in errors.items()})
+
+
+class KeyChains:
+    """The items that can be sent now, and those that wait for an earlier item of their key.
+
+    Args:
+        indices: the items that can be sent, in order.
+        keys: those of all items of the batch; with `None`, every item can be sent at once.
+    """
+
+    def __init__(self, indices: Collection[int], keys: Sequence[object] | None) -> None:
+        self._next: dict[int, int] = {}
+        self.ready = deque(indices if keys is None else self._firsts({*indices}, keys))
+
+    def _firsts(self, indices: set[int], keys: Sequence[object]) -> list[int]:
+        """The first item of each key, if it can be sent; also records the successor of each item."""
+        last: dict[object, int] = {}
+        firsts: list[int] = []
+        for index, given in enumerate(keys):
+            key = accepted(given)
+            before = last.get(key)
+            if before is not None:
+                self._next[before] = index
+            elif index in indices:
+                firsts.append(index)
+            last[key] = index
+        return firsts
+
+    def release_after(self, index: int, errors: Mapping[int, object]) -> None:
+        """Release the successor of a stored item, unless it has an error."""
+        following = self._next.get(index)
+        if following is not None and following not in errors:
+            self.ready.append(following)
+
+    def leave_out(
+        self, index: int, error: BaseException, errors: Mapping[int, object]
+    ) -> dict[int, KeyStopped]:
+        """The errors of the items after a failed one, up to the first that had failed before."""
+        found: dict[int, KeyStopped] = {}
+        following = self._next.get(index)
+        if following is None:
+            return found
+        stopped = stopped_behind_error(error)
+        while following is not None and following not in errors:
+            found[following] = stopped
+            following = self._next.get(following)
+        return found
+
+
+class SilenceTimer:
+    """Calls `expire` once, `seconds` after the last `restart`, or after construction."""
+
+    def __init__(self, seconds: float, expire: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._expire = expire
+        self._heard_at = LOOP_CLOCK.now()
+        self._timer: TimerHandle = LOOP_CLOCK.call_at(self._heard_at + seconds, self._check)
+
+    def restart(self) -> None:
+        """Wait for the whole time again."""
+        self._heard_at = LOOP_CLOCK.now()
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        due = self._heard_at + self._seconds
+        if LOOP_CLOCK.now() < due:
+            self._timer = LOOP_CLOCK.call_at(due, self._check)
+        else:
+            self._expire()

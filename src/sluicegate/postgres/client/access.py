@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import quote
 
 from ..._core import checks
-from ..._core.addresses import UNSET
+from ..._core.addresses import UNSET, Options
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, RefusedError, SinkError
 from ..._core.extras import need
-from ..._core.options import Options
 from .answers import ANSWER_TIMEOUT
 from .dsn import check_dsn, check_service, place_of
 

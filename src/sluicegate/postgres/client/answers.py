@@ -17,10 +17,10 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import SluicegateError, UnavailableError
-from ..._core.runtime.closing import close_within
+from ..._core.runtime.threads import close_within
 from .errors import is_gone
 
 if TYPE_CHECKING:

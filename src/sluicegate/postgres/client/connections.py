@@ -32,11 +32,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ..._core.causes import caused
 from ..._core.checks import bad
+from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, ErrorClass, RefusedError
-from ..._core.runtime.closing import close_within
+from ..._core.runtime.threads import close_within
 from .answers import AnsweredConnection, answered
 from .errors import classify_postgres, is_gone
 from .refusals import for_connecting, for_opening
@@ -124,6 +124,25 @@ class Connections:
         """Lend a connection for queries, each at the level READ COMMITTED."""
         async with self.lent(answered=True) as con, self.statements.block(con):
             yield con
+
+    async def fetch(self, query: str, *arguments: object) -> list[Any]:
+        """Return the rows of one statement, at the level READ COMMITTED, within the time for an
+        answer.
+        """
+        seconds, failure = self._access.answer_timeout, None
+        con = await self.borrow(seconds)
+        try:
+            if self.statements.are_in_blocks:
+                bounded = self.answering(con)
+                async with self.statements.block(bounded):
+                    return await bounded.fetch(query, *arguments)
+            with answered(con, seconds, self._place):
+                return await con.fetch(query, *arguments)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            await self.give_back(con, failure)
 
     async def lost_statement(self, con: PoolConnectionProxy[Any], *, again: bool) -> None:
         """Handle the loss of a prepared statement on the lent connection.

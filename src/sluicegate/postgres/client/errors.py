@@ -22,8 +22,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..._core.causes import caused
-from ..._core.classify import classified_by_cause
+from ..._core.classify import caused, classified_by_cause
 from ..._core.errors import (
     ErrorClass,
     PermanentError,
@@ -33,7 +32,8 @@ from ..._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from ..._core.told import for_log, text_of
+from ..._core.logs import for_log
+from ..._core.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping

@@ -21,10 +21,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import LOOP_CLOCK
-from ..._core.runtime.closing import close_within
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.runtime.threads import close_within
 from .errors import is_gone
 from .statements import is_pooled
 
@@ -149,18 +148,18 @@ class Waker:
         """Listen until cancelled; return if listening is not possible."""
         if self._connections.pool.get_max_size() < LEAST:
             told = f"its pool has fewer than {LEAST} connections"
-            say(logger, logging.INFO, _POLLS, self._name, told)
+            log_safely(logger, logging.INFO, _POLLS, self._name, told)
             return
         delay = RETRY_FROM
         while True:
             try:
                 if not await self._listen():
-                    say(logger, logging.INFO, _POLLS, self._name, "it is behind a pooler")
+                    log_safely(logger, logging.INFO, _POLLS, self._name, "it is behind a pooler")
                     return
                 delay = RETRY_FROM
             except Exception as error:
                 end_if_cut(error)
-                say(logger, logging.DEBUG, _LOST, self._name, for_log(error))
+                log_safely(logger, logging.DEBUG, _LOST, self._name, for_log(error))
             await self._clock.sleep(delay)
             delay = min(RETRY_TO, 2 * delay)
 

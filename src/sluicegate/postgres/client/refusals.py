@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import (
     ConfigError,
     ErrorClass,
@@ -17,7 +17,8 @@ from ..._core.errors import (
     ThrottledError,
     UnavailableError,
 )
-from ..._core.told import for_log, text_of
+from ..._core.logs import for_log
+from ..._core.text import text_of
 from .errors import (
     NO_PRIVILEGE,
     PREPARED,

@@ -1,31 +1,50 @@
 """Dead letters in a table, as written by `PostgresSink` with `DeadLetterRecord.as_row`.
 
-Replays write their notes to three columns of the same table. A session-level advisory lock admits
-one replay at a time.
+1. Replays write their notes to three columns of the same table. A session-level advisory lock
+   admits one replay at a time. Behind a pooler, a session is assigned for one transaction only, so
+   an open transaction on a second connection holds the lock.
+2. Statements are not prepared, and behind a pooler each runs in a transaction block. Errors contain
+   no passwords or item values.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from ...letters.letter import ERROR, INTERRUPTED, PENDING, NoLetterError, letter_of
-from ...letters.record import DeadLetterRecord
+from ..._core.errors import SinkError, UnavailableError
+from ..._core.logs import for_log
+from ...letters.letter import (
+    ERROR,
+    INTERRUPTED,
+    PENDING,
+    DeadLetterRecord,
+    NoLetterError,
+    letter_of,
+)
 from ...letters.store import StoreError, Unreadable
+from ..client.access import access_of, connect
+from ..client.answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive
 from ..client.names import qualified, quoted
-from .connection import LetterConnection
-from .table import COLUMNS
+from ..client.statements import is_pooled
+from ..client.types import identity
+from .table import COLUMNS, FoundColumn, additions, creation, differences
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Generator, Sequence
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
     import asyncpg
+    from asyncpg.pool import PoolConnectionProxy
 
     from ...letters.letter import Letter, Selection
     from ...letters.store import Ending
     from ..client.access import PostgresAccess
+
 
 _BATCH = 500
 _NO_TABLE = ("42P01", "3F000")
@@ -162,3 +181,188 @@ def _letter(row: asyncpg.Record) -> Letter:
                 raise NoLetterError(f"no JSON in {name}") from None
     noted = {name: record[name] for name in _NOTED} | {"state": record["state"] or PENDING}
     return letter_of(record).after(noted)
+
+
+CLOSE_TIMEOUT = 5.0
+_LOCK = (
+    "SELECT pg_try_advisory_{}lock(hashtext('sluicegate dlq'), to_regclass($1::text)::oid::int) "
+    "AS held"
+)
+
+
+class LetterConnection:
+    """One connection. Methods raise `StoreError`. A DSN that cannot be read raises `ConfigError`."""
+
+    def __init__(self, dsn: str | PostgresAccess) -> None:
+        self._access = access_of(dsn)
+        self._connection: PoolConnectionProxy[Any] | None = None
+        self._is_pooled = False
+        self._holder: PoolConnectionProxy[Any] | None = None
+        """The connection whose open transaction holds the lock."""
+
+    async def open(self) -> None:
+        """Connect. Raises `StoreError` if that fails."""
+        self._connection = await self._connect()
+        with self._errors_of("the connection"):
+            self._is_pooled = await is_pooled(self._connection)
+
+    async def _connect(self) -> PoolConnectionProxy[Any]:
+        import asyncpg  # an optional dependency
+
+        try:
+            made = await connect(self._access)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SinkError) as error:
+            raise StoreError(f"no connection to {self.place}: {self.text_of(error)}") from None
+        keep_alive(made)
+        return AnsweredConnection.of(made, ANSWER_TIMEOUT, self.place)
+
+    async def close(self) -> None:
+        """Disconnect, within `CLOSE_TIMEOUT` seconds."""
+        if self._holder is not None:
+            self._holder.terminate()
+        if self._connection is not None:
+            await disconnect(self._connection, CLOSE_TIMEOUT)
+
+    async def lock(self, table: str) -> bool:
+        """Take the replay lock of `table` until the end; return whether it was free."""
+        if not self._is_pooled:
+            (row,) = await self.ask(table, _LOCK.format(""), table)
+            return bool(row["held"])
+        self._holder = await self._connect()
+        with self._errors_of(table):
+            await self._holder.execute("BEGIN")
+            return bool(await self._holder.fetchval(_LOCK.format("xact_"), table))
+
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        """Return a transaction, as a context manager."""
+        return self._open.transaction(isolation="read_committed")
+
+    @property
+    def _open(self) -> PoolConnectionProxy[Any]:
+        if self._connection is None:
+            raise StoreError("the store is not open")
+        return self._connection
+
+    async def ask(self, table: str, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        """Return the rows of a statement about `table`, which errors name."""
+        with self._errors_of(table):
+            if self._holder is not None:
+                await self._holder.execute("SELECT")  # raises if the lock is lost
+            if self._open.is_in_transaction() or not self._is_pooled:
+                return await self._open.fetch(statement, *arguments)
+            async with self.transaction():
+                return await self._open.fetch(statement, *arguments)
+
+    @contextmanager
+    def _errors_of(self, table: str) -> Generator[None]:
+        import asyncpg  # an optional dependency
+
+        try:
+            yield
+        except (
+            OSError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+            UnavailableError,
+        ) as error:
+            raise StoreError(f"{table} at {self.place}: {self.text_of(error)}") from error
+
+    @property
+    def place(self) -> str:
+        """The server and the database."""
+        return self._access.place
+
+    def text_of(self, error: BaseException) -> str:
+        """Return an error's text without item values."""
+        return for_log(error).partition(": ")[2] or type(error).__name__
+
+
+_FIND = """
+SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name, c.relkind::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)
+"""
+_DESCRIBE = f"""
+SELECT attname::text AS name, CASE atttypmod WHEN -1 THEN {identity("atttypid")}
+    ELSE format_type(atttypid, atttypmod) END AS type, attnotnull AS is_required,
+    atthasdef OR attidentity <> '' AS fills_itself
+FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_HAS_UNIQUE_KEY = """
+SELECT EXISTS (
+    SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+    WHERE i.indrelid = $1 AND a.attname = 'key' AND i.indnkeyatts = 1 AND i.indisunique
+        AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+) AS it
+"""
+_LIMIT_WAIT = """
+SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'
+"""
+"""If a long transaction uses the table, every writer would queue behind this lock request."""
+_TABLES = ("r", "p")  # ordinary and partitioned ones
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The table, and the statements that prepare it; no statements if the table is ready."""
+
+    table: str
+    is_new: bool
+    statements: Sequence[str]
+    columns: Sequence[str] = ()
+    """The missing columns."""
+
+
+async def prepare(
+    dsn: str | PostgresAccess, table: str, schema: str | None, *, dry_run: bool = False
+) -> Prepared:
+    """Create the table of dead letters, or add missing columns that are nullable or have a
+    default.
+
+    Letters and other columns are kept. Concurrent calls wait for each other, and the changes are
+    atomic. Raises `StoreError`, also for a table that is not one of dead letters, which stays
+    unchanged.
+    """
+    name = qualified(schema, table)
+    connection = LetterConnection(dsn)
+    await connection.open()
+    try:
+        async with connection.transaction():
+            await connection.ask(
+                name, "SELECT pg_advisory_xact_lock(hashtext('sluicegate dlq init'))"
+            )
+            prepared = await _plan(connection, name)
+            if not dry_run:
+                await connection.ask(name, _LIMIT_WAIT)
+                for statement in prepared.statements:
+                    await connection.ask(prepared.table, statement)
+                (made,) = await connection.ask(name, _FIND, name)
+                prepared = replace(prepared, table=made["name"])
+    finally:
+        await connection.close()
+    return prepared
+
+
+async def _plan(connection: LetterConnection, name: str) -> Prepared:
+    found = await connection.ask(name, _FIND, name)
+    if not found:
+        return Prepared(name, True, [creation(name)])
+    table: str = found[0]["name"]
+    if found[0]["relkind"] not in _TABLES:
+        raise _refusal(table, ["it is not a table"])
+    oid = found[0]["oid"]
+    columns = [FoundColumn(**row) for row in await connection.ask(table, _DESCRIBE, oid)]
+    (has,) = await connection.ask(table, _HAS_UNIQUE_KEY, oid)
+    wrong = differences(columns, has_unique_key=has["it"])
+    if wrong:
+        raise _refusal(table, wrong)
+    missing = additions(columns)
+    statements = [f"ALTER TABLE {table} ADD COLUMN {column.definition}" for column in missing]
+    return Prepared(table, False, statements, [column.name for column in missing])
+
+
+def _refusal(table: str, wrong: Sequence[str]) -> StoreError:
+    return StoreError(
+        f"{table} exists, but is not a table of dead letters, and stays unchanged: {'; '.join(wrong)}. "
+        "Choose another --table, or correct this one"
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
-from ..monitoring.monitor_observer import MonitorObserver
+from ..records.monitor import MonitorObserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...telemetry.event_observer import Instruments
+    from ...telemetry.observers import Instruments
 
 
 class MonitorMetricsObserver(MonitorObserver):

@@ -1,140 +1,105 @@
-"""The metrics of queues: one table for all exporters, read from `QueueMonitor.stats()`.
+"""The table of metrics and alert rules of queues, read from `QueueMonitor.stats()`.
 
 Several monitors of one schema have the same values, so the greatest value per name is shown.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...telemetry.measures import Catalogue, Family, Measure, one
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Values = Mapping[tuple[str, ...], float]
+from ...telemetry.metric import Alert, Catalogue, Metric, Values
 
 
-def _of_each(
-    name: str, text: str, unit: str, label: str, values: Callable[[Any], Mapping[str, float | None]]
-) -> Measure:
-    """Return a measure with one value for each queue or table."""
-
-    def read(stats: Any) -> Values:
-        if stats.figures is None:
-            return {}
-        return {(key,): each for key, each in values(stats.figures).items() if each is not None}
-
-    return Measure(Family(name, text, unit, (label,)), read, is_greatest=True)
+def _is_up(stats: Any) -> Values:
+    return {(): stats.figures is not None}
 
 
-def _of_queue(name: str, text: str, unit: str, value: Callable[[Any], float | None]) -> Measure:
-    return _of_each(
-        name,
-        text,
-        unit,
-        "queue",
-        lambda figures: {
-            key: None if each is None else value(each) for key, each in figures.queues.items()
-        },
-    )
-
-
-_STATES = (
-    one(
-        "queue_up",
-        "1 if the last query of the queues succeeded and is recent.",
-        "1",
-        lambda stats: stats.figures is not None,
-        is_greatest=True,
-    ),
-    _of_each("queue_paused", "1 for a paused queue.", "1", "queue", lambda each: each.paused),
-    _of_queue(
-        "queue_jobs",
-        "Jobs that are not done, counted up to a limit.",
-        "{job}",
-        lambda queue: queue.jobs,
-    ),
-    _of_queue(
-        "queue_ready_keys",
-        "Keys and keyless jobs that a claim may lease.",
-        "{key}",
-        lambda queue: queue.ready,
-    ),
-    _of_queue(
-        "queue_unmerged_bells",
-        "New keys that no claim has merged into lanes yet.",
-        "{key}",
-        lambda queue: queue.bells,
-    ),
-    _of_queue(
-        "queue_oldest_ready_seconds",
-        "Seconds for which the longest-waiting key has been ready.",
-        "s",
-        lambda queue: queue.oldest_seconds,
-    ),
-    _of_queue("queue_delayed_jobs", "Jobs that are due later.", "{job}", lambda each: each.delayed),
-    _of_queue("queue_leases", "Leases of consumers.", "{lease}", lambda queue: queue.leased),
-    _of_queue(
-        "queue_blocked_keys",
-        "Blocked keys and keyless jobs.",
-        "{key}",
-        lambda queue: queue.blocked,
-    ),
-    _of_queue(
-        "queue_parked_keys",
-        "Parked keys and keyless jobs.",
-        "{key}",
-        lambda queue: queue.parked,
-    ),
-    _of_queue("queue_dead_letters", "Dead letters.", "{letter}", lambda queue: queue.dead),
-    _of_queue(
-        "queue_members",
-        "Live consumers of the queue.",
-        "{consumer}",
-        lambda queue: queue.members,
-    ),
-    _of_queue(
-        "queue_unowned_slots",
-        "Slots without a live owner; missing unless the queue is sticky.",
-        "{slot}",
-        lambda queue: queue.unowned_slots,
-    ),
-    _of_queue(
-        "queue_keys_without_lane",
-        "Keys with jobs that no claim finds, since they were inserted without the trigger.",
-        "{key}",
-        lambda queue: queue.without_lane,
-    ),
-    _of_each(
-        "queue_table_size_bytes",
-        "Size of the table including its indexes.",
-        "By",
-        "table",
-        lambda figures: figures.sizes,
-    ),
-    _of_each(
-        "queue_table_dead_rows",
-        "Dead rows, as estimated.",
-        "{row}",
-        "table",
-        lambda figures: figures.dead_rows,
-    ),
+# fmt: off
+_METRICS = (
+    Metric("queue_up", "max", "1", _is_up, (),
+           "1 if the last query of the queues succeeded and is recent."),
+    Metric("queue_paused", "max", "1", "figures.paused.*", ("queue",),
+           "1 for a paused queue."),
+    Metric("queue_jobs", "max", "{job}", "figures.queues.*.jobs", ("queue",),
+           "Jobs that are not done, counted up to a limit."),
+    Metric("queue_ready_keys", "max", "{key}", "figures.queues.*.ready", ("queue",),
+           "Keys and keyless jobs that a claim may lease."),
+    Metric("queue_unmerged_bells", "max", "{key}", "figures.queues.*.bells", ("queue",),
+           "New keys that no claim has merged into lanes yet."),
+    Metric("queue_oldest_ready_seconds", "max", "s", "figures.queues.*.oldest_seconds", ("queue",),
+           "Seconds for which the longest-waiting key has been ready."),
+    Metric("queue_delayed_jobs", "max", "{job}", "figures.queues.*.delayed", ("queue",),
+           "Jobs that are due later."),
+    Metric("queue_leases", "max", "{lease}", "figures.queues.*.leased", ("queue",),
+           "Leases of consumers."),
+    Metric("queue_blocked_keys", "max", "{key}", "figures.queues.*.blocked", ("queue",),
+           "Blocked keys and keyless jobs."),
+    Metric("queue_parked_keys", "max", "{key}", "figures.queues.*.parked", ("queue",),
+           "Parked keys and keyless jobs."),
+    Metric("queue_dead_letters", "max", "{letter}", "figures.queues.*.dead", ("queue",),
+           "Dead letters."),
+    Metric("queue_members", "max", "{consumer}", "figures.queues.*.members", ("queue",),
+           "Live consumers of the queue."),
+    Metric("queue_unowned_slots", "max", "{slot}", "figures.queues.*.unowned_slots", ("queue",),
+           "Slots without a live owner; missing unless the queue is sticky."),
+    Metric("queue_keys_without_lane", "max", "{key}", "figures.queues.*.without_lane", ("queue",),
+           "Keys with jobs that no claim finds, since they were inserted without the trigger."),
+    Metric("queue_table_size_bytes", "max", "By", "figures.sizes.*", ("table",),
+           "Size of the table including its indexes."),
+    Metric("queue_table_dead_rows", "max", "{row}", "figures.dead_rows.*", ("table",),
+           "Dead rows, as estimated."),
+    # totals
+    Metric("queue_monitor_polls", "counter", "{poll}", "polls", (),
+           "Successful queries of the queues."),
+    Metric("queue_monitor_failures", "counter", "{poll}", "failed", (),
+           "Failed queries of the queues, or of one of them."),
 )
-_TOTALS = (
-    one(
-        "queue_monitor_polls",
-        "Successful queries of the queues.",
-        "{poll}",
-        lambda stats: stats.polls,
-    ),
-    one(
-        "queue_monitor_failures",
-        "Failed queries of the queues, or of one of them.",
-        "{poll}",
-        lambda stats: stats.failed,
-    ),
+_ALERTS = (
+    Alert("QueueStandsStill", "warning", "5m",
+          "max by (name, queue) (queue_oldest_ready_seconds) > 300"
+          " unless on (name, queue) max by (name, queue) (queue_paused) > 0",
+          "a key of {{ $labels.queue }} has been ready for {{ $value }} s and is not handled;"
+          " `sluicegate queue explain` says why"),
+    Alert("QueueWithoutConsumers", "critical", "5m",
+          "(max by (name, queue) (queue_ready_keys) + max by (name, queue)"
+          " (queue_unmerged_bells)) > 0"
+          " and on (name, queue) max by (name, queue) (queue_members) == 0"
+          " and on (name, queue) max by (name, queue) (queue_leases) == 0"
+          " unless on (name, queue) max by (name, queue) (queue_paused) > 0",
+          "no consumer serves {{ $labels.queue }}, which has jobs to handle"),
+    Alert("QueueKeysStopped", "warning", "10m",
+          "max by (name, queue) (queue_blocked_keys) + max by (name, queue) (queue_parked_keys) >"
+          " 0",
+          "{{ $value }} keys of {{ $labels.queue }} are blocked or parked; repair, then unblock"
+          " or unpark them"),
+    Alert("QueueDeadLettersRising", "warning", "",
+          "max by (name, queue) (delta(queue_dead_letters[15m])) > 0",
+          "jobs of {{ $labels.queue }} became dead letters; repair, then redrive or purge them"),
+    Alert("QueueSlotsUnowned", "critical", "5m",
+          "max by (name, queue) (queue_unowned_slots) > 0"
+          " and on (name, queue) max by (name, queue) (queue_members) > 0"
+          " unless on (name, queue) max by (name, queue) (queue_paused) > 0",
+          "{{ $value }} slots of {{ $labels.queue }} have no consumer that was seen, and their"
+          " keys wait; move them"),
+    Alert("QueueTableBloated", "warning", "10m",
+          'max by (name, table) (queue_table_dead_rows{table="job"}) > 200000 or max by (name,'
+          ' table) (queue_table_dead_rows{table=~"lane|bell"}) > 50000',
+          "{{ $labels.table }} has {{ $value }} dead rows that vacuum does not remove; look for"
+          " an old open transaction or replication slot"),
+    Alert("QueueUnknown", "warning", "10m",
+          "max by (name, queue) (queue_paused)"
+          " unless on (name, queue) max by (name, queue) (queue_jobs)",
+          "{{ $labels.queue }} cannot be read in time, so its other alerts are silent; the"
+          " monitor's log says why"),
+    Alert("QueueWatchFails", "warning", "5m",
+          "max by (name) (queue_up) == 0",
+          "the queues cannot be polled, so their alerts are silent; the monitor's log says why"),
 )
+# fmt: on
 
-QUEUES = Catalogue("queue", (), (), (), _STATES, _TOTALS)
-"""All metrics of queues."""
+QUEUES = Catalogue(
+    "queue",
+    _METRICS,
+    "The health rules of queues. Adjust the thresholds to your queues.",
+    _ALERTS,
+)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...telemetry.families import Families
-from ...telemetry.prometheus import require_prometheus
-from ..monitoring.queue_observer import QueueObserver
+from ...telemetry.prometheus import PrometheusInstruments, require_prometheus
+from ..records.monitor import QueueObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .queue_definitions import QUEUES
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PrometheusQueueObserver(MonitorMetricsObserver, QueueObserver):
-    """Metrics of the queues of a schema, from a `QueueMonitor`; the how-to page lists their names.
+    """Metrics of the queues of a schema, from a `QueueMonitor`; the reference page lists their names.
 
     Args:
         registry: a registry of `prometheus_client`; default: its global one.
@@ -29,4 +28,4 @@ class PrometheusQueueObserver(MonitorMetricsObserver, QueueObserver):
         self, registry: CollectorRegistry | None = None, *, name: str | None = None
     ) -> None:
         require_prometheus("PrometheusQueueObserver")
-        super().__init__(lambda: Families.of(registry, QUEUES), name=name)
+        super().__init__(lambda: PrometheusInstruments.of(registry, QUEUES), name=name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._core.public import publish
-from ...telemetry.otel_metrics import OtelInstruments, otel_metrics_api
-from ..monitoring.queue_observer import QueueObserver
+from ...telemetry.otel import OtelInstruments, otel_metrics_api
+from ..records.monitor import QueueObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .queue_definitions import QUEUES
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OpenTelemetryQueueObserver(MonitorMetricsObserver, QueueObserver):
-    """Metrics of the queues of a schema, from a `QueueMonitor`; the how-to page lists their names.
+    """Metrics of the queues of a schema, from a `QueueMonitor`; the reference page lists their names.
 
     Args:
         meter_provider: default: OpenTelemetry's global one.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...telemetry.families import Families
-from ...telemetry.prometheus import require_prometheus
-from ..monitoring.stream_observer import StreamObserver
+from ...telemetry.prometheus import PrometheusInstruments, require_prometheus
+from ..records.monitor import StreamObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .stream_definitions import STREAM
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PrometheusStreamObserver(MonitorMetricsObserver, StreamObserver):
-    """Metrics of a log of streams, from a `StreamMonitor`; the how-to page lists their names.
+    """Metrics of a log of streams, from a `StreamMonitor`; the reference page lists their names.
 
     Args:
         registry: a registry of `prometheus_client`; default: its global one.
@@ -29,4 +28,4 @@ class PrometheusStreamObserver(MonitorMetricsObserver, StreamObserver):
         self, registry: CollectorRegistry | None = None, *, name: str | None = None
     ) -> None:
         require_prometheus("PrometheusStreamObserver")
-        super().__init__(lambda: Families.of(registry, STREAM), name=name)
+        super().__init__(lambda: PrometheusInstruments.of(registry, STREAM), name=name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._core.public import publish
-from ...telemetry.otel_metrics import OtelInstruments, otel_metrics_api
-from ..monitoring.stream_observer import StreamObserver
+from ...telemetry.otel import OtelInstruments, otel_metrics_api
+from ..records.monitor import StreamObserver
 from .monitor_metrics import MonitorMetricsObserver
 from .stream_definitions import STREAM
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OpenTelemetryStreamObserver(MonitorMetricsObserver, StreamObserver):
-    """Metrics of a log of streams, from a `StreamMonitor`; the how-to page lists their names.
+    """Metrics of a log of streams, from a `StreamMonitor`; the reference page lists their names.
 
     Args:
         meter_provider: default: OpenTelemetry's global one.

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ..._core import checks
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import ConfigError, SluicegateError, UnavailableError
 from ..client.access import access_of, connect, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive

@@ -1,7 +1,7 @@
 """Destinations in PostgreSQL: tables, and the effects of handlers."""
 
 from ..._core.public import publish_all
-from ..._core.values.row_maker import RowFunction
+from ..._core.values.rows import RowFunction
 from ..client.access import PoolFactory
 from ..client.errors import classify_postgres
 from .effects import PostgresEffects

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import ConfigError, RefusedError, UnavailableError
-from ..._core.told import for_log
+from ..._core.logs import for_log
 from ..client.errors import NO_PRIVILEGE, NOT_NULL, is_stale, message_of, sqlstate
 from ..client.names import literal, quoted
 from ..client.refusals import privilege, refusal, repair_of

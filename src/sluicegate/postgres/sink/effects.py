@@ -17,21 +17,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..._core import checks
-from ..._core.causes import caused, causes
 from ..._core.checks import bad
+from ..._core.classify import caused, causes
 from ..._core.clock import LOOP_CLOCK
-from ..._core.effects import (
+from ..._core.errors import ClosedError, ErrorClass, KeyStopped, TransientError
+from ..._core.keywords import known_arguments
+from ..._core.positions import (
     CauseUnclear,
+    PositionUnit,
     aborted_by_handler,
     ended_by_handler,
     not_in_transaction,
     not_its_to_end,
 )
-from ..._core.errors import ClosedError, ErrorClass, KeyStopped, TransientError
-from ..._core.keywords import known_arguments
-from ..._core.positions import PositionUnit
-from ..._core.result import WriteResult
-from ..._core.sink import Capabilities
+from ..._core.sink import Capabilities, WriteResult
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.effects import Effect
+    from ..._core.positions import Effect
     from ..._core.transaction import Unit
     from ..client.access import PoolFactory, PostgresAccess
     from ..client.statements import Statements

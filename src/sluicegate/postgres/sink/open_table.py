@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
+from ..._core.logs import for_log
 from ..._core.positions import PositionUnit
 from ..._core.sink import Capabilities
-from ..._core.told import for_log
 from ..._core.transaction import Unit
 from ..client.refusals import for_opening
 from .diagnosis import role_and_missing
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.result import WriteResult
-    from ..._core.values.row_maker import RowFunction
+    from ..._core.sink import WriteResult
+    from ..._core.values.rows import RowFunction
     from ..client.access import Access
     from ..client.connections import Connections
     from .ledger import UnitLedger

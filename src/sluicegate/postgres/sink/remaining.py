@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import PermanentError, UnknownOutcomeError
-from ..._core.order.stopped import stopped_behind
+from ..._core.order.left_out import stopped_behind
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
+from ..._core.sink import WriteResult
 from ..client.errors import for_item
 from .rows.values import LazyRows, changed, documents, shortest, unversioned
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Record
 
-    from ..._core.values.row_maker import GivenRows
+    from ..._core.values.rows import GivenRows
     from .plan import TablePlan
     from .rows.values import Row
 

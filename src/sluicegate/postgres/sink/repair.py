@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._core.errors import PermanentError, RefusedError, UnknownOutcomeError, UnverifiableError
-from ..._core.values.key_conflicts import NULL_KEY
+from ..._core.values.rows import NULL_KEY
 from ..client.errors import (
     NO_PRIVILEGE,
     blames_row,

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._core.causes import caused
+from ..._core.classify import caused
 from ..._core.errors import SinkError
-from ..._core.values.key_conflicts import KeyConflicts
+from ..._core.values.rows import KeyConflicts
 from ..client.errors import (
     NO_PRIVILEGE,
     NOT_NULL,

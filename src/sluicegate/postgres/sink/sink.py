@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..._core import checks
 from ..._core.errors import ClosedError, ErrorClass
 from ..._core.keywords import known_arguments
-from ..._core.values.column_names import column_names, optional_names
+from ..._core.values.rows import column_names, optional_names
 from ..client.access import Access, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
-    from ..._core.result import WriteResult
-    from ..._core.sink import Capabilities
+    from ..._core.sink import Capabilities, WriteResult
     from ..._core.transaction import Transaction, Unit
-    from ..._core.values.row_maker import RowFunction
+    from ..._core.values.rows import RowFunction
     from ..client.access import PoolFactory, PostgresAccess
     from .positions import PositionOwner
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.values.row_target import RowTarget
+from ..._core.values.rows import RowTarget
 from .plan import TablePlan
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..._core.causes import caused, causes
+from ..._core.classify import caused, causes
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
     ErrorClass,
@@ -30,8 +30,9 @@ from ..._core.errors import (
     TransactionLost,
     UnknownOutcomeError,
 )
+from ..._core.logs import for_log
 from ..._core.sink import Capabilities
-from ..._core.told import for_log, text_of
+from ..._core.text import text_of
 from ..._core.transaction import Attempt, Unit, all_duplicate, has_ended
 from ..client.errors import (
     NO_PRIVILEGE,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
-    from ..._core.result import WriteResult
+    from ..._core.sink import WriteResult
     from ..client.connections import Connections
     from ..client.statements import Statements
     from .ledger import UnitLedger

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core.arrow import ArrowBatch
 from ..._core.batch import RowBatch
 from ..._core.errors import TransientError
-from ..._core.values.row_maker import RowMaker
+from ..._core.values.rows import RowMaker
 from ..client.errors import LOCK_NOT_AVAILABLE, for_write, is_lost, is_refusal, sqlstate
 from ..client.refusals import for_connecting
 from .diagnosis import Diagnosis
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.result import WriteResult
-    from ..._core.values.row_maker import GivenRows, RowFunction
+    from ..._core.sink import WriteResult
+    from ..._core.values.rows import GivenRows, RowFunction
     from ..client.access import Access
     from .plan import TablePlan
     from .scope import Scope

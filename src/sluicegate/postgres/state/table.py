@@ -13,8 +13,6 @@
    on), so that it is no entry.
 """
 
-# ruff: noqa: S608  # only the quoted name of the table is inserted into statements
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,9 +22,9 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, PositionLost, RefusedError
 from ..._core.source import TopicPartition
-from ...flow.state.mark import StateMark
+from ...flow.state.changes import StateMark, mismatch
 from ...flow.state.store import check_size
-from ..client.names import qualified
+from ..client.names import literal, qualified
 from ..client.types import identity
 from ..sink.ledger import make_table
 
@@ -36,7 +34,11 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ...flow.state.changes import Stored
-    from ..sink.positions import PositionTable
+    from ..sink.positions import OwnedPosition, PositionTable
+
+
+# ruff: noqa: S608  # only the quoted name of the table is inserted into statements
+
 
 PAGE = 5000
 """Rows in a page of a restore, and the most rows in a statement."""
@@ -148,7 +150,7 @@ class StateTable:
             f"SELECT value{self._as_read} FROM {self.qualified} WHERE consumer_group = $1 "
             "AND topic = $2 AND partition = $3 AND key = $4",
             group,
-            *marked(partition),
+            *mark_place(partition),
             MARK_KEY,
         )
         if stored is None:
@@ -167,7 +169,7 @@ class StateTable:
         Raises `PositionLost` if the previous mark is missing: the rows were deleted.
         """
         value = mark.encoded().encode() if self.column == "bytea" else mark.encoded()
-        place = marked(partition)
+        place = mark_place(partition)
         if mark.number == 1:
             await self.apply(con, mark.group, place, {MARK_KEY: value})
             return
@@ -239,7 +241,7 @@ class StateTable:
         return RefusedError(f"the table {self.qualified} {told} of the state", repair=repair)
 
 
-def marked(partition: TopicPartition) -> TopicPartition:
+def mark_place(partition: TopicPartition) -> TopicPartition:
     """Return the partition of the row with a partition's mark."""
     return TopicPartition(partition.topic, -1 - partition.partition)
 
@@ -261,3 +263,39 @@ def _parts(changes: Mapping[str, Stored]) -> list[dict[str, Stored]]:
             size = len(value)
         parts[-1][key] = value
     return parts
+
+
+# ruff: noqa: S608  # statements for the operator, with quoted names and literals; none is executed
+
+
+def check_mark(
+    mark: StateMark | None, owned: OwnedPosition, table: StateTable, positions: PositionTable
+) -> None:
+    """Raise `ConfigError` unless the state with this mark is that of the owned position."""
+    found = mismatch(mark, owned.position)
+    if found is None:
+        return
+    partition, position = owned.partition, owned.position
+    at = "no position" if position is None else f"the position {position.offset}"
+    source = f"consumer_group = {literal(owned.group)} AND topic = {literal(partition.topic)}"
+    row = f"{source} AND partition = {partition.partition}"
+    both = f"partition IN ({partition.partition}, {mark_place(partition).partition})"
+    accept = f"UPDATE {positions.qualified} SET metadata = '' WHERE {row};"
+    if mark is None:
+        why = (
+            f"has no state of {partition}, but the group {owned.group!r} has {at}, which was stored with "
+            f"one: rows were deleted. Restore them; or to continue with the remaining rows: {accept}"
+        )
+    else:
+        why = (
+            f"has the state of {partition} at {mark.position}, but the group {owned.group!r} has {at}"
+            f"{': it was moved without the state' if found == 'moved' else ' of a later transaction'}. "
+            "To continue with this state: "
+            f"UPDATE {positions.qualified} SET position = {mark.position}, metadata = '' WHERE {row}; "
+            "or to continue from the group's position with this state nevertheless: "
+            f"DELETE FROM {table.qualified} WHERE {source} AND partition = {mark_place(partition).partition} "
+            f"AND key = {literal(MARK_KEY)}; {accept} "
+            "or to continue from there with an empty state: "
+            f"DELETE FROM {table.qualified} WHERE {source} AND {both}; {accept}"
+        )
+    raise bad("table", table.qualified, why)

@@ -21,8 +21,7 @@ from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.opening import Openable
-from ..._core.runtime.closing import close_within
-from ..._core.threads import uncut
+from ..._core.runtime.threads import close_within, uncut
 from ..client.access import Access, PostgresAccess, need_asyncpg
 from ..client.answers import ANSWER_TIMEOUT
 from ..client.connections import Connections
@@ -105,7 +104,7 @@ class PostgresAdvisoryLocks(Openable):
         self._session = _Session(connections, self._access.place, self._close_timeout)
         stack.push_async_callback(self._session.end)
 
-    def _opened(self) -> _Session:
+    def _current(self) -> _Session:
         if self._session is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         return self._session
@@ -118,20 +117,20 @@ class PostgresAdvisoryLocks(Openable):
     async def lock(self, names: Collection[str]) -> Collection[str]:
         """Take each of these locks that is free; return the taken ones. Reconnects if necessary."""
         keys = {_key_of(self._schema, name): name for name in names}
-        session = self._opened()
+        session = self._current()
         taken = await uncut(session.lock([*keys]), within=self._close_timeout)
         session.report(taken)
         return [keys[key] for key in taken]
 
     async def keep(self, names: Collection[str]) -> Collection[str]:
         """Check the session; return the locks still held: none if the session has ended."""
-        held = await self._opened().look()
+        held = await self._current().look()
         return [name for name in names if _key_of(self._schema, name) in held]
 
     async def unlock(self, names: Collection[str]) -> None:
         """Release these locks; locks that are not held are ignored."""
         keys = [_key_of(self._schema, name) for name in names]
-        await uncut(self._opened().unlock(keys), within=self._close_timeout)
+        await uncut(self._current().unlock(keys), within=self._close_timeout)
 
     def __repr__(self) -> str:
         return f"PostgresAdvisoryLocks({self._access.place}, schema={self._schema!r})"
@@ -150,7 +149,7 @@ class _Session:
         """Locks of a cancelled call. They may be taken again, and released."""
         self._turn = asyncio.Lock()
 
-    async def connected(self) -> PoolConnectionProxy[Any]:
+    async def connect(self) -> PoolConnectionProxy[Any]:
         """Return the connection; a new one without locks if the last one has broken."""
         if self._con is not None and not is_gone(self._con):
             return self._con
@@ -169,7 +168,7 @@ class _Session:
     async def lock(self, keys: Collection[int]) -> Collection[int]:
         """Take each of these locks that is free."""
         async with self._turn:
-            con = await self.connected()
+            con = await self.connect()
             wanted = [key for key in keys if key not in self._held]
             rows = await self._ask(con, _LOCK, wanted)
             taken = {row["key"] for row in rows}

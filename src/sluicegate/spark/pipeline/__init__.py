@@ -4,10 +4,20 @@ A declaration and its check need neither PySpark nor Java; only `run` does.
 """
 
 from ..._core.public import publish_all
-from .declaration import Destination, Layer, Source, SparkSettings, Step, Stream, Watermark, Write
-from .mistakes import Mistake, PipelineError
+from ..report import PipelineReport
+from .declaration import (
+    Destination,
+    Layer,
+    Mistake,
+    PipelineError,
+    Source,
+    SparkSettings,
+    Step,
+    Stream,
+    Watermark,
+    Write,
+)
 from .pipeline import Pipeline
-from .report import PipelineReport
 
 __all__ = [
     "Destination",

@@ -1,30 +1,34 @@
-"""All checks of a pipeline that are possible before Spark starts."""
+"""All checks of a pipeline that are possible before Spark starts.
+
+The SQL of a step is parsed by sqlglot, if it is installed.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.extras import missing
-from ..._core.order.scattered import scattered_by
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
-from .check_write import WriteCheck
-from .declaration import Source, names
-from .environment import Environment
-from .mistakes import Mistake, meant
+from ..destination import scattered_by
+from .declaration import Mistake, Source, names, suggest
+from .reading import Environment
 from .sinks import SinkMaker
-from .sql import Reading, can_read, read_select
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from .declaration import Declared, Step
-    from .mistakes import Path
+    from .declaration import Declared, Path, Step
 
+_SECTIONS = ("name", "spark", "stream", "sources", "steps", "write", "sinks")
+"""The tables in the order of a file."""
 FILES = frozenset({"csv", "json", "orc", "parquet", "text"})
 _UNTYPED = frozenset({"csv", "json"})
 _TYPED_IN_STREAMS = FILES - {"text"}
@@ -60,7 +64,13 @@ def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mist
         if each.path not in silent
     ]
     doubts = tuple(Mistake(each.path, environment.hide(each.text)) for each in found.doubts)
-    return Checked(pipeline, environment, tuple(dict.fromkeys([*known, *unset, *more])), doubts)
+    mistakes = dict.fromkeys(sorted([*known, *unset, *more], key=_section))
+    return Checked(pipeline, environment, tuple(mistakes), doubts)
+
+
+def _section(mistake: Mistake) -> int:
+    table = mistake.path[0] if mistake.path else "name"
+    return _SECTIONS.index(table) if table in _SECTIONS else 0
 
 
 class _Check:
@@ -71,63 +81,63 @@ class _Check:
         self._readings: dict[str, Reading] = {}
 
     def run(self) -> None:
-        self._views()
+        self._check_views()
         for name, source in self._pipeline.sources.items():
-            self._source(source, ("sources", name))
-        self._steps()
-        WriteCheck(self._pipeline, self._out(), self._say).run()
-        self._sinks()
-        self._stream()
-        self._unused()
+            self._check_source(source, ("sources", name))
+        self._check_steps()
+        _WriteCheck(self._pipeline, self._out(), self._report).run()
+        self._check_sinks()
+        self._check_stream()
+        self._check_unused()
 
-    def _say(self, path: Path, text: str) -> None:
+    def _report(self, path: Path, text: str) -> None:
         self.mistakes.append(Mistake(path, text))
 
-    def _views(self) -> None:
+    def _check_views(self) -> None:
         pipeline = self._pipeline
         if not pipeline.name.strip():
-            self._say(("name",), "must not be empty")
+            self._report(("name",), "must not be empty")
         for table in ("sources", "sinks"):
             if not getattr(pipeline, table):
-                self._say((table,), "must have at least one")
+                self._report((table,), "must have at least one")
         for path in [
             (table, name) for table in ("sources", "steps") for name in getattr(pipeline, table)
         ]:
             if not _NAME.fullmatch(path[1]):
-                self._say(
+                self._report(
                     path,
                     "is not a valid view name: letters, digits and underscores, not starting with a digit",
                 )
         spelled = Counter(name.lower() for name in (*pipeline.sources, *pipeline.steps))
         for name in pipeline.steps:
             if spelled[name.lower()] > 1:
-                self._say(
+                self._report(
                     ("steps", name),
                     "there is another view of this name; names are compared without case",
                 )
 
-    def _source(self, source: Source, path: Path) -> None:
+    def _check_source(self, source: Source, path: Path) -> None:
         needs_path = source.format in FILES or source.format == "table"
         if not source.format:
-            self._say((*path, "format"), "must not be empty")
+            self._report((*path, "format"), "must not be empty")
         if needs_path and not any(names(source.path)):
-            self._say((*path, "path"), f"is missing, and {source.format} needs it")
+            self._report((*path, "path"), f"is missing, and {source.format} needs it")
         if source.format == "kafka":
-            self._kafka(source, path)
+            self._check_kafka(source, path)
         streams = self._pipeline.stream is not None and not source.static
         if len(names(source.path)) > 1 and (streams or source.format == "table"):
-            self._say((*path, "path"), "must be a single path here")
+            self._report((*path, "path"), "must be a single path here")
         if source.schema is None and source.format in (_TYPED_IN_STREAMS if streams else _UNTYPED):
-            self._say(
+            self._report(
                 (*path, "schema"),
                 f"is missing: {source.format} {'in a stream ' if streams else ''}does not "
                 "define its columns",
             )
         if source.static and self._pipeline.stream is None:
-            self._say((*path, "static"), "has no meaning without [stream]")
+            self._report((*path, "static"), "has no meaning without [stream]")
         self._late_and_double(source, path)
 
-    def _kafka(self, source: Source, path: Path) -> None:
+    def _check_kafka(self, source: Source, path: Path) -> None:
         spark = self._pipeline.spark
         given = [
             *spark.connectors,
@@ -144,13 +154,13 @@ class _Check:
                 )
             )
         if "kafka.bootstrap.servers" not in source.options:
-            self._say(
+            self._report(
                 (*path, "options", "kafka.bootstrap.servers"), "is missing, and kafka needs it"
             )
         if sum(name in source.options for name in _KAFKA_TOPICS) != 1:
-            self._say((*path, "options"), f"must have one of {', '.join(_KAFKA_TOPICS)}")
+            self._report((*path, "options"), f"must have one of {', '.join(_KAFKA_TOPICS)}")
         if source.schema is not None:
-            self._say(
+            self._report(
                 (*path, "schema"),
                 "kafka has fixed columns; parse its value in a step: "
                 "from_json(cast(value AS STRING), ...)",
@@ -159,9 +169,9 @@ class _Check:
     def _late_and_double(self, view: Source | Step, path: Path) -> None:
         if view.watermark is not None:
             if self._pipeline.stream is None:
-                self._say((*path, "watermark"), "has no meaning without [stream]")
+                self._report((*path, "watermark"), "has no meaning without [stream]")
             if not _INTERVAL.fullmatch(view.watermark.delay.strip()):
-                self._say(
+                self._report(
                     (*path, "watermark", "delay"),
                     f"{view.watermark.delay!r} is not a duration such as '10 minutes'",
                 )
@@ -170,12 +180,12 @@ class _Check:
             and self._pipeline.stream is not None
             and not (isinstance(view, Source) and view.static)
         ):
-            self._say(
+            self._report(
                 (*path, "dedupe"),
                 "needs a watermark in a stream, which otherwise must remember every row forever",
             )
 
-    def _steps(self) -> None:
+    def _check_steps(self) -> None:
         seen: dict[str, str] = {name.lower(): name for name in self._pipeline.sources}
         reads = can_read()
         if not reads and self._pipeline.steps:
@@ -189,7 +199,7 @@ class _Check:
         for name, step in self._pipeline.steps.items():
             path = ("steps", name)
             if not step.sql.strip():
-                self._say((*path, "sql"), "must not be empty")
+                self._report((*path, "sql"), "must not be empty")
             elif reads and not step.unchecked:
                 self._readings[name] = reading = read_select(step.sql)
                 self._reading(name, reading, seen)
@@ -199,22 +209,22 @@ class _Check:
     def _reading(self, name: str, reading: Reading, seen: Mapping[str, str]) -> None:
         path = ("steps", name, "sql")
         if reading.fault:
-            self._say(path, reading.fault)
+            self._report(path, reading.fault)
         later = {step.lower() for step in self._pipeline.steps} - set(seen)
         for view in reading.views:
             if view.lower() in seen:
                 continue
             if view.lower() == name.lower():
-                self._say(path, f"a cycle: {name} reads itself")
+                self._report(path, f"a cycle: {name} reads itself")
             elif view.lower() in later:
-                self._say(
+                self._report(
                     path,
                     f"reads {view}, which comes later; a step reads only views before "
                     f"it{self._circle(name, view)}",
                 )
             else:
-                self._say(
-                    path, f"reads {view}, but there is no such view; {meant(view, seen.values())}"
+                self._report(
+                    path, f"reads {view}, but there is no such view; {suggest(view, seen.values())}"
                 )
 
     def _circle(self, name: str, view: str) -> str:
@@ -229,40 +239,40 @@ class _Check:
         reading = self._readings.get(self._pipeline.write.view)
         return None if reading is None or reading.fault else reading.columns
 
-    def _sinks(self) -> None:
+    def _check_sinks(self) -> None:
         declared = self._pipeline.sinks
         maker = SinkMaker(declared, self._out(), self.mistakes)
         made = {name: maker.make(name) for name in declared}
         sink = made.get(self._pipeline.write.sink)
         if names(self._pipeline.write.key) and (reason := scattered_by(sink)) is not None:
-            self._say(("write", "key"), f"cannot be kept in order: {reason}")
+            self._report(("write", "key"), f"cannot be kept in order: {reason}")
         if sink is not None and self._pipeline.write.delivery != "at_least_once":
             try:
                 check_staging(
                     sink
                 ) if self._pipeline.write.delivery == "atomic" else check_transactional(sink)
             except ConfigError as error:
-                self._say(
+                self._report(
                     ("write", "delivery"),
                     f"{self._pipeline.write.delivery!r} cannot be kept: {error}",
                 )
 
-    def _stream(self) -> None:
+    def _check_stream(self) -> None:
         stream, pipeline = self._pipeline.stream, self._pipeline
         if stream is None:
             return
         if not stream.checkpoint.strip():
-            self._say(("stream", "checkpoint"), "must not be empty")
+            self._report(("stream", "checkpoint"), "must not be empty")
         if stream.trigger != AVAILABLE_NOW and not _INTERVAL.fullmatch(stream.trigger.strip()):
-            self._say(
+            self._report(
                 ("stream", "trigger"),
                 f"{stream.trigger!r} is neither a duration such as '10 seconds' nor "
                 f"'{AVAILABLE_NOW}'",
             )
         if pipeline.sources and all(source.static for source in pipeline.sources.values()):
-            self._say(("sources",), "all are static: there is nothing to stream")
+            self._report(("sources",), "all are static: there is nothing to stream")
 
-    def _unused(self) -> None:
+    def _check_unused(self) -> None:
         """Report unused views, which are known only if every step could be read."""
         pipeline = self._pipeline
         if len(self._readings) < len(pipeline.steps):
@@ -275,3 +285,186 @@ class _Check:
         ]:
             if path[1].lower() not in used:
                 self.doubts.append(Mistake(path, "it is never read"))
+
+
+def whole_number(version: int | str) -> int | None:
+    """Return the version as a number; `None` if it is not a whole number of at least 0."""
+    number = (
+        int(version)
+        if isinstance(version, int) or (version.isascii() and version.isdecimal())
+        else -1
+    )
+    return number if number >= 0 else None
+
+
+class _WriteCheck:
+    """Checks of the write; `columns` are the written columns, if the SQL names them."""
+
+    def __init__(
+        self,
+        pipeline: Declared,
+        columns: tuple[str, ...] | None,
+        say: Callable[[tuple[str, ...], str], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._write = pipeline.write
+        self._columns = columns
+        self._report_at = say
+
+    def run(self) -> None:
+        """Report all mistakes."""
+        self._check_ends()
+        if not names(self._write.key):
+            self._check_without_key()
+        elif self._write.latest_only and not names(self._write.order_by):
+            self._report("latest_only", "needs order_by, which defines the last row of a key")
+        self._check_level()
+        self._check_version()
+        self._check_columns()
+        self._check_numbers()
+
+    def _report(self, name: str, text: str) -> None:
+        self._report_at(("write", name), text)
+
+    def _check_ends(self) -> None:
+        pipeline, write = self._pipeline, self._write
+        views = [*pipeline.sources, *pipeline.steps]
+        if write.view.lower() not in {view.lower() for view in views}:
+            self._report("view", f"there is no view {write.view!r}; {suggest(write.view, views)}")
+        if write.sink not in pipeline.sinks:
+            text = f"there is no sink {write.sink!r}; {suggest(write.sink, pipeline.sinks)}"
+            self._report("sink", text)
+
+    def _check_without_key(self) -> None:
+        write = self._write
+        for name in ("order_by", "buckets"):
+            if getattr(write, name):
+                self._report(name, "has no meaning without key")
+        if write.latest_only:
+            self._report("latest_only", "has no meaning without key and order_by")
+        if write.on_key_failure != "skip":
+            self._report("on_key_failure", "has no meaning without key")
+        for name in ("app_id", "version") if write.delivery != "atomic" else ():
+            if getattr(write, name) is not None:
+                self._report(name, "has no meaning without key: only buckets of keys have names")
+        if write.delivery == "bucket":
+            self._report("delivery", "'bucket' needs key: its ledger counts buckets of keys")
+
+    def _check_level(self) -> None:
+        write = self._write
+        if write.mode == "overwrite" and write.delivery != "atomic":
+            self._report(
+                "mode",
+                "'overwrite' needs delivery = 'atomic': readers would see a partly filled table",
+            )
+        is_plain = write.delivery == "at_least_once"
+        if write.content is not None and is_plain and not self._has_names():
+            self._report(
+                "content",
+                "has no meaning here: repeated rows are recognized only with a key, and a version or "
+                "a stream",
+            )
+
+    def _has_names(self) -> bool:
+        """Whether repeated batches have the same names."""
+        return bool(names(self._write.key or ())) and (
+            self._pipeline.stream is not None or self._write.version is not None
+        )
+
+    def _check_version(self) -> None:
+        write, is_stream = self._write, self._pipeline.stream is not None
+        is_plain = write.delivery == "at_least_once"
+        if is_stream and write.version is not None:
+            self._report(
+                "version", "cannot be set in a stream: it is the number of the micro-batch"
+            )
+        elif write.version is None and not is_stream and (not is_plain or write.app_id is not None):
+            needs = "app_id" if is_plain else f"delivery = {write.delivery!r}"
+            self._report(
+                "version",
+                f"is missing, and {needs} needs it: it distinguishes a repeated write from the next",
+            )
+        elif write.version is not None and whole_number(write.version) is None:
+            self._report("version", f"{write.version!r} is not a whole number of at least 0")
+
+    def _check_columns(self) -> None:
+        if self._columns is None:
+            return
+        known = {column.lower() for column in self._columns}
+        for name in ("key", "order_by", "content"):
+            for column in names(getattr(self._write, name) or ()):
+                if column.lower() not in known:
+                    text = f"{self._write.view} has no column {column!r}; "
+                    self._report(name, text + suggest(column, self._columns))
+
+    def _check_numbers(self) -> None:
+        counted: Iterable[tuple[str, Callable[[str, object], object]]] = [
+            *(
+                (name, checks.optional_count)
+                for name in ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks")
+            ),
+            *(
+                (name, lambda name, value: checks.optional_count(name, value, least=0))
+                for name in ("max_dead_letters", "unit_buffer_bytes")
+            ),
+            ("patience", partial(checks.optional_seconds, usual=checks.LONG_PERIOD)),
+        ]
+        for name, rule in counted:
+            try:
+                rule(name, getattr(self._write, name))
+            except ConfigError as error:
+                self._report(name, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The properties of one step's SELECT."""
+
+    views: tuple[str, ...] = ()
+    """The unqualified names of the views that it reads."""
+    columns: tuple[str, ...] | None = None
+    """The columns of the result; `None` if it has a star."""
+    fault: str = ""
+    """The reason why the SQL is not one SELECT."""
+
+
+def can_read() -> bool:
+    """Return whether sqlglot is installed."""
+    return find_spec("sqlglot") is not None
+
+
+def read_select(sql: str) -> Reading:
+    """Read one SELECT; needs sqlglot."""
+    from sqlglot import exp, parse
+    from sqlglot.errors import SqlglotError
+    from sqlglot.optimizer.scope import traverse_scope
+
+    try:
+        statements = [
+            statement for statement in parse(sql, dialect="spark") if statement is not None
+        ]
+        if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+            return Reading(
+                fault="must be one SELECT, but is "
+                f"{_describe_statements([type(each).__name__ for each in statements])}"
+            )
+        query = statements[0]
+        tables = [
+            table
+            for scope in traverse_scope(query)
+            for table in scope.sources.values()
+            if isinstance(table, exp.Table)
+        ]
+    except SqlglotError as error:
+        return Reading(
+            fault=f"cannot be read as SQL: {str(error).splitlines()[0]} (if Spark accepts "
+            "it anyway, set unchecked = true)"
+        )
+    names = dict.fromkeys(table.name for table in tables if table.name and not table.db)
+    return Reading(tuple(names), None if query.is_star else tuple(query.named_selects))
+
+
+def _describe_statements(kinds: list[str]) -> str:
+    return {0: "empty", 1: f"another kind of statement ({''.join(kinds).upper()})"}.get(
+        len(kinds), f"{len(kinds)} statements"
+    )

@@ -3,21 +3,21 @@
 A text may refer to an environment variable by `${NAME}` anywhere in it, or as a whole by
 `env:NAME`; `$$` is one dollar sign. SQL is not changed. References are resolved when the pipeline
 is checked or run; the declaration, and its output, keep the reference.
+
+A mistake has the path to its value, and the file if the pipeline was read from one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 
-from .mistakes import Mistake, Path
+from ..._core.errors import ConfigError
 
 Scalar = bool | int | float | str
 Names = str | Sequence[str]
-
-
-def names(given: Names) -> tuple[str, ...]:
-    """Return one name or several as a tuple."""
-    return (given,) if isinstance(given, str) else tuple(given)
+Path = tuple[str | int, ...]
+"""The path to a value: the names of tables and keys, and indices of arrays from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,8 @@ class Destination:
     """A sink and the decorators around it."""
 
     kind: str
-    """`postgres`, `http`, `elasticsearch`, `file`, `fan_out` (to several others), or `python` (a
-    sink made by your own function).
+    """`postgres`, `kafka`, `http` or another sink of Sluicegate, `fan_out` (to several others), or
+    `python` (a sink made by your own function).
     """
     stack: Sequence[Layer] = ()
     """The decorators, innermost first."""
@@ -182,6 +182,19 @@ class Stream:
     """The rows of an aggregation in a micro-batch: final rows, changed rows, or all."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake or doubt, with the path to its value."""
+
+    path: Path
+    text: str
+    place: str = ""
+    """The file, if the pipeline was read from one."""
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.place, format_path(self.path), self.text) if part)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """A whole pipeline."""
@@ -200,22 +213,42 @@ class Declared:
     """The Spark session of a run without a given session."""
     stream: Stream | None = None
     """Makes the pipeline a stream; default: available rows are read once."""
-    _lines: Mapping[Path, int] = field(default_factory=dict[Path, int], repr=False, compare=False)
     _file: str = field(default="", repr=False, compare=False)
 
-    def placed(self, mistakes: "Sequence[Mistake]") -> "tuple[Mistake, ...]":
-        """Add file and line to each mistake, in the order of the file."""
-        if not self._file:
-            return tuple(mistakes)
-        return tuple(
-            Mistake(each.path, each.text, f"{self._file}:{line}" if line else self._file)
-            for line, each in sorted(
-                ((self._line(each.path), each) for each in mistakes), key=lambda pair: pair[0]
-            )
-        )
+    def with_file(self, mistakes: Sequence[Mistake]) -> tuple[Mistake, ...]:
+        """Add the file to each mistake."""
+        return tuple(Mistake(each.path, each.text, self._file) for each in mistakes)
 
-    def _line(self, path: Path) -> int:
-        """The line of a path, or of the nearest table around it."""
-        while path and path not in self._lines:
-            path = path[:-1]
-        return self._lines.get(path, 0)
+
+class PipelineError(ConfigError):
+    """A pipeline cannot run as declared: `mistakes` has all findings. Nothing was started."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+def names(given: Names) -> tuple[str, ...]:
+    """Return one name or several as a tuple."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def format_path(path: Path) -> str:
+    """Format the path: `sinks.orders.stack[0].attempts`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def one_of(names: Iterable[str]) -> str:
+    """Join the names for a sentence."""
+    known = sorted(names)
+    return ", ".join(known) if known else "none"
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Suggest the known name closest to `name`, or list all."""
+    known = list(names)
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {one_of(known)}"

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import os
+import re
+import textwrap
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as File
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from ..._core.extras import need
 from .check import Checked, check
-from .declaration import Declared
-from .explain import explained
-from .mistakes import Mistake, PipelineError
-from .places import locate
+from .declaration import Declared, Destination, Layer, Mistake, PipelineError, Source, Step, names
 from .reading import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
     from threading import Event
 
     from pyspark.sql import SparkSession
 
-    from ..report import SparkWriteReport
-    from .report import PipelineReport
+    from ..report import PipelineReport, SparkWriteReport
+
+
+_SECRET = re.compile(
+    r"auth|config|connect_options|client_options|credential|dsn|engine_options|headers|jaas|key$|nkeys|params|password|secret|servers|token|url",
+    re.IGNORECASE,
+)
+_NOT_SECRET = {("kafka", "key"), ("kafka", "headers"), ("nats", "headers")}
+"""The arguments, by kind, that name columns."""
+_REFERENCE = re.compile(r"\$\{[^}]*\}|env:\w+")
+_DELIVERY = {
+    "at_least_once": "at least once: a repeated attempt writes again",
+    "bucket": "exactly once per bucket of keys: each commits with its row in a ledger",
+    "atomic": "all rows at once, or none",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +51,21 @@ class Pipeline(Declared):
     def read(cls, file: str | os.PathLike[str]) -> Pipeline:
         """Read the pipeline that a TOML file declares. Reads the environment only after a mistake.
 
-        Raises `PipelineError` with all mistakes and their lines for a file that is not TOML or does
-        not have the form of a pipeline, and `OSError` for a file that cannot be read.
+        Raises `PipelineError` with all mistakes for a file that does not have the form of a
+        pipeline, with the line for one that is not TOML, `OSError` for a file that cannot be read,
+        and `MissingExtra` without msgspec.
         """
         text = File(file).read_text(encoding="utf-8")
         try:
             tables = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise PipelineError([Mistake((), f"is not valid TOML: {error}", str(file))]) from error
+        need("msgspec", "pipeline", "Pipeline.read")
         mistakes: list[Mistake] = []
         made = read(cls, tables, mistakes)
-        placed = replace(made, _lines=locate(text), _file=str(file))
+        placed = replace(made, _file=str(file))
         if mistakes:
-            raise PipelineError(placed.placed(check(placed, os.environ, mistakes).mistakes))
+            raise PipelineError(placed.with_file(check(placed, os.environ, mistakes).mistakes))
         return placed
 
     def mistakes(self, environment: Mapping[str, str] | None = None) -> tuple[Mistake, ...]:
@@ -58,11 +74,11 @@ class Pipeline(Declared):
         Args:
             environment: the variables for `${NAME}`; default: those of the process.
         """
-        return self.placed(self._checked(environment).mistakes)
+        return self.with_file(self._check(environment).mistakes)
 
     def doubts(self, environment: Mapping[str, str] | None = None) -> tuple[Mistake, ...]:
         """Possible mistakes, and parts that could not be checked."""
-        return self.placed(self._checked(environment).doubts)
+        return self.with_file(self._check(environment).doubts)
 
     def validate(self, environment: Mapping[str, str] | None = None) -> None:
         """Raise `PipelineError` if there are mistakes."""
@@ -72,7 +88,7 @@ class Pipeline(Declared):
 
     def explain(self) -> str:
         """Describe a run step by step. References are not resolved, and secrets are not shown."""
-        return explained(self)
+        return "\n".join(_lines(self))
 
     def plan(
         self, spark: SparkSession | None = None, *, environment: Mapping[str, str] | None = None
@@ -93,7 +109,7 @@ class Pipeline(Declared):
 
     def without_secrets(self, text: str, environment: Mapping[str, str] | None = None) -> str:
         """Replace the values of the pipeline's variables in `text` by their references."""
-        return self._checked(environment).environment.hide(text)
+        return self._check(environment).environment.hide(text)
 
     def run(
         self,
@@ -128,12 +144,97 @@ class Pipeline(Declared):
         )
 
     def _sound(self, environment: Mapping[str, str] | None) -> Checked:
-        checked = self._checked(environment)
+        checked = self._check(environment)
         if checked.mistakes:
-            raise PipelineError(self.placed(checked.mistakes))
+            raise PipelineError(self.with_file(checked.mistakes))
         return checked
 
-    def _checked(self, environment: Mapping[str, str] | None) -> Checked:
+    def _check(self, environment: Mapping[str, str] | None) -> Checked:
+        need("msgspec", "pipeline", "the check of a pipeline")
         mistakes: list[Mistake] = []
-        made = replace(read(type(self), self, mistakes), _lines=self._lines, _file=self._file)
+        made = replace(read(type(self), self, mistakes), _file=self._file)
         return check(made, os.environ if environment is None else environment, mistakes)
+
+
+def _lines(pipeline: Declared) -> Iterator[str]:
+    stream = pipeline.stream
+    if stream is None:
+        yield f"{pipeline.name}: reads the available rows once"
+    else:
+        when = (
+            "reads the available rows, then ends"
+            if stream.trigger == "available_now"
+            else f"every {stream.trigger}"
+        )
+        yield f"{pipeline.name}: a stream, {when}; stores its position in {stream.checkpoint}"
+    for name, source in pipeline.sources.items():
+        yield f"  read    {name}: {_source(source)}"
+        yield from _late_and_double(source)
+    for name, step in pipeline.steps.items():
+        yield f"  select  {name}:"
+        yield textwrap.indent(textwrap.dedent(step.sql).strip(), " " * 12)
+        yield from _late_and_double(step)
+    yield from _write(pipeline)
+
+
+def _source(source: Source) -> str:
+    where = f" from {', '.join(names(source.path))}" if names(source.path) else ""
+    options = f" ({_arguments(source.options)})" if source.options else ""
+    schema = f", as {' '.join(source.schema.split())}" if source.schema else ""
+    return f"{source.format}{where}{options}{schema}{', once' if source.static else ''}"
+
+
+def _late_and_double(view: Source | Step) -> Iterator[str]:
+    if view.watermark is not None:
+        yield f"          rows may be {view.watermark.delay} late by {view.watermark.column}"
+    if names(view.dedupe):
+        yield f"          one row for each {', '.join(names(view.dedupe))}"
+
+
+def _write(pipeline: Declared) -> Iterator[str]:
+    write = pipeline.write
+    yield (
+        f"  write   {write.view} to "
+        f"{write.sink}{', in place of the existing rows' if write.mode == 'overwrite' else ''}, "
+        f"{_DELIVERY[write.delivery]}"
+    )
+    if names(write.key):
+        order = (
+            f", in the order of {', '.join(names(write.order_by))}" if names(write.order_by) else ""
+        )
+        yield f"          rows of one {', '.join(names(write.key))} by one task{order}"
+        if write.latest_only:
+            yield f"          only the last row of each {', '.join(names(write.key))}"
+    for name, sink in pipeline.sinks.items():
+        yield f"  sink    {name}: {_sink(sink)}"
+        yield from _at_most_once(sink)
+        for layer in sink.stack if isinstance(sink, Destination) else ():
+            yield f"          in {_sink(layer)}"
+
+
+def _at_most_once(sink: object) -> Iterator[str]:
+    if not isinstance(sink, Destination):
+        return
+    if sink.kind == "udp":
+        yield "          at most once: the arrival of a datagram is unknown"
+    elif sink.kind == "nats" and sink.arguments.get("delivery") == "core":
+        yield "          at most once: messages are not stored for absent subscribers"
+
+
+def _sink(declared: object) -> str:
+    if not isinstance(declared, (Destination, Layer)):
+        return repr(declared)
+    return f"{declared.kind}({_arguments(declared.arguments, declared.kind)})"
+
+
+def _arguments(given: Mapping[str, object], kind: str = "") -> str:
+    return ", ".join(f"{name}={_value(name, value, kind)}" for name, value in given.items())
+
+
+def _value(name: str, value: object, kind: str) -> str:
+    """Format the value; for an argument that may be secret, only a reference."""
+    if _SECRET.search(name) and (kind, name) not in _NOT_SECRET:
+        return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else "..."
+    if isinstance(value, Mapping):
+        return f"{{{_arguments(cast('Mapping[str, object]', value))}}}"
+    return repr(value)

@@ -21,15 +21,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from ..driver.trial import WriteStopped, stoppable
-from ..jars import connector_jars
-from ..streaming import foreach_batch
-from ..write import write_dataframe
-from .check import AVAILABLE_NOW
-from .check_write import whole
-from .declaration import names
-from .mistakes import Mistake, PipelineError
-from .report import PipelineReport
+from ..description import WriteStopped, stoppable
+from ..java import connector_jars
+from ..report import PipelineReport
+from ..write import foreach_batch, write_dataframe
+from .check import AVAILABLE_NOW, whole_number
+from .declaration import Mistake, PipelineError, names
 from .sinks import SinkMaker
 
 if TYPE_CHECKING:
@@ -164,7 +161,7 @@ def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
             if missing is None or missing[1] not in described:
                 mistakes.append(Mistake(path, text.splitlines()[0]))
     if mistakes:
-        raise PipelineError(pipeline.placed(mistakes))
+        raise PipelineError(pipeline.with_file(mistakes))
     return made
 
 
@@ -213,7 +210,7 @@ def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
         ]
     if mistakes or made is None:
         raise PipelineError(
-            pipeline.placed(
+            pipeline.with_file(
                 [Mistake(each.path, checked.environment.hide(each.text)) for each in mistakes]
             )
         )
@@ -230,7 +227,7 @@ def _options(pipeline: Declared) -> dict[str, Any]:
     if write.content is not None:
         options["content"] = names(write.content)
     if write.version is not None:
-        options |= {"app_id": write.app_id or pipeline.name, "version": whole(write.version)}
+        options |= {"app_id": write.app_id or pipeline.name, "version": whole_number(write.version)}
     elif write.app_id is not None:
         options["app_id"] = write.app_id
     return options

@@ -5,6 +5,7 @@
 2. A sink that another one names, for dead letters or as a branch, is built separately for it. Sinks
    that name each other are a mistake.
 3. Some defaults differ for executors: a file per process, and the columns of the written rows.
+4. A pipeline and the options of `format("sluicegate")` both declare their sinks for this maker.
 """
 
 from __future__ import annotations
@@ -17,49 +18,42 @@ from typing import TYPE_CHECKING, Any
 
 from ... import sinks as destinations
 from ..._core.errors import ConfigError, MissingExtra
-from ..._core.function_sink import as_sink
-from ..._core.values.tls import TlsFiles
+from ..._core.stacking import as_sink
 from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
 from ...sinks import (
-    ClickHouseSink,
     DeadLetter,
     DeadLetterRecord,
-    ElasticsearchSink,
     FanOut,
-    FileSink,
-    HttpSink,
     Isolate,
-    ObjectSink,
-    ParquetSink,
-    PostgresSink,
     RateLimit,
     Split,
-    SqlSink,
     Timeout,
-    UdpSink,
 )
 from ...telemetry import Metrics
-from .declaration import Destination
-from .mistakes import Mistake, meant
+from ..tls import TlsFiles
+from .declaration import Destination, Mistake, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..._core.sink import Sink
-    from .declaration import Layer
-    from .mistakes import Path
+    from .declaration import Layer, Path
 
-TERMINALS: Mapping[str, Callable[..., Any]] = {
-    "clickhouse": ClickHouseSink,
-    "elasticsearch": ElasticsearchSink,
-    "file": FileSink,
-    "http": HttpSink,
-    "object": ObjectSink,
-    "parquet": ParquetSink,
-    "postgres": PostgresSink,
-    "sql": SqlSink,
-    "udp": UdpSink,
+TERMINALS: Mapping[str, str] = {
+    "clickhouse": "ClickHouseSink",
+    "elasticsearch": "ElasticsearchSink",
+    "file": "FileSink",
+    "http": "HttpSink",
+    "kafka": "KafkaSink",
+    "nats": "NatsSink",
+    "object": "ObjectSink",
+    "parquet": "ParquetSink",
+    "postgres": "PostgresSink",
+    "redis": "RedisSink",
+    "sql": "SqlSink",
+    "udp": "UdpSink",
 }
+"""The classes in `sluicegate.sinks`; a technology is loaded when its sink is built."""
 LAYERS: Mapping[str, Callable[..., Any]] = {
     "circuit_breaker": CircuitBreaker,
     "dead_letter": DeadLetter,
@@ -70,7 +64,7 @@ LAYERS: Mapping[str, Callable[..., Any]] = {
     "split": Split,
     "timeout": Timeout,
 }
-KINDS = frozenset({*TERMINALS, "fan_out", "kafka", "nats", "python", "redis"})
+KINDS = frozenset({*TERMINALS, "fan_out", "python"})
 _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("retry", "backoff"): Backoff,
     ("retry", "budget"): RetryBudget,
@@ -79,8 +73,9 @@ _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
 }
 """Arguments that are objects, declared as tables."""
 _NEEDED = {"postgres": ("dsn", "table"), "sql": ("url", "table")}
-"""Arguments with a default in code that are required in a pipeline."""
+"""Arguments with a default in code that are required here."""
 _FIELDS: Mapping[str, Sequence[str]] = {
+    "elasticsearch": ("id", "routing", "version"),
     "kafka": ("topic_field", "key", "value", "headers", "timestamp", "partition"),
     "nats": (
         "subject_field",
@@ -91,9 +86,7 @@ _FIELDS: Mapping[str, Sequence[str]] = {
     ),
     "redis": ("stream_field", "list_field", "id"),
 }
-"""Arguments of the broker sinks that may name columns."""
-_CLASSES = {"kafka": "KafkaSink", "nats": "NatsSink", "redis": "RedisSink"}
-"""Sinks whose modules need a client library."""
+"""Arguments that may name columns."""
 _ANY: Mapping[str, object] = {"dsn": "postgresql://", "table": "?", "columns": ("?",)}
 """Valid values in place of refused arguments that are needed."""
 _ARGUMENT = re.compile(r"\w+")
@@ -116,56 +109,65 @@ class SinkMaker:
         """Build the sink of this name with its stack; `None` if that is impossible."""
         declared, path = self._declared[name], ("sinks", name)
         if not isinstance(declared, Destination):
-            return self._given(declared, path)
+            return self._as_sink(declared, path)
         self._making.append(name)
         try:
             sink = self._base(declared, path, is_for_letters=is_for_letters)
             for place, layer in enumerate(declared.stack):
                 decorator = self._decorator(layer, (*path, "stack", place))
                 if decorator is not None and sink is not None:
-                    sink = self._wrapped(decorator, sink, (*path, "stack", place))
+                    sink = self._wrap(decorator, sink, (*path, "stack", place))
             return sink
         finally:
             self._making.pop()
 
-    def _given(self, value: Any, path: Path) -> Sink[Any] | None:
+    def _as_sink(self, value: Any, path: Path) -> Sink[Any] | None:
         try:
             return as_sink(value)
         except ConfigError:
-            self._say(path, "must be a table, or in Python a sink")
+            self._report(path, "must be a table, or in Python a sink")
             return None
 
     def _base(self, declared: Destination, path: Path, *, is_for_letters: bool) -> Sink[Any] | None:
-        arguments = dict(declared.arguments)
-        match declared.kind:
-            case "fan_out":
-                return self._fan_out(arguments, path)
-            case "python":
-                return self._made_by_factory(arguments, path)
-            case "file":
-                arguments.setdefault("per_process", True)
-            case "parquet":
-                arguments.setdefault("schema", None)  # the rows arrive as columns
-            case "postgres" | "sql":
-                arguments = {
-                    **(
-                        _for_letters(arguments) if is_for_letters else self._with_columns(arguments)
-                    ),
-                    **arguments,
-                }
-            case "clickhouse" if is_for_letters:
-                arguments = {**_letter_rows(arguments), **arguments}
-            case "kafka" | "nats" | "redis" as broker:
-                return self._for_broker(broker, arguments, path, is_for_letters=is_for_letters)
-            case kind if kind not in KINDS:
-                self._say((*path, "kind"), f"{kind!r} is not a sink; {meant(kind, KINDS)}")
-                return None
-            case _:
-                pass
-        made: Sink[Any] | None = self._construct(
-            TERMINALS[declared.kind], declared.kind, arguments, path
+        kind, arguments = declared.kind, dict(declared.arguments)
+        if kind not in KINDS:
+            self._report((*path, "kind"), f"{kind!r} is not a sink; {suggest(kind, KINDS)}")
+            return None
+        if kind == "fan_out":
+            return self._fan_out(arguments, path)
+        if kind == "python":
+            return self._from_factory(arguments, path)
+        if not is_for_letters:
+            self._check_fields(kind, arguments, path)
+        sink: Sink[Any] | None = self._construct(
+            class_of(kind),
+            kind,
+            {**self._defaults(kind, arguments, is_for_letters=is_for_letters), **arguments},
+            path,
         )
-        return made
+        return sink
+
+    def _defaults(
+        self, kind: str, arguments: Mapping[str, Any], *, is_for_letters: bool
+    ) -> dict[str, Any]:
+        if kind == "file":
+            return {"per_process": True}
+        if kind == "parquet":
+            return {"schema": None}  # the rows arrive as columns
+        if kind == "kafka" and str(arguments.get("security_protocol")).endswith("SSL"):
+            return {"ssl_context": {}}
+        if is_for_letters and kind in {"clickhouse", "postgres", "sql"}:
+            rows = {"columns": DeadLetterRecord.COLUMNS, "row": DeadLetterRecord.as_row}
+            ignores = {} if kind == "clickhouse" else {"on_conflict": "ignore"}
+            return {**ignores, **({} if "columns" in arguments else rows)}
+        return self._with_columns(arguments) if kind in {"postgres", "sql"} else {}
+
+    def _check_fields(self, kind: str, arguments: Mapping[str, Any], path: Path) -> None:
+        for name in _FIELDS.get(kind, ()) if self._columns is not None else ():
+            field = arguments.get(name)
+            if isinstance(field, str) and field not in (self._columns or ()):
+                known = suggest(field, self._columns or ())
+                self._report((*path, name), f"there is no column {field!r}; {known}")
 
     def _with_columns(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if self._columns is not None:
@@ -179,40 +181,25 @@ class SinkMaker:
         ] + ([version] if version else [])
         return {"columns": tuple(dict.fromkeys(found)) or ("?",)}
 
-    def _for_broker(
-        self, kind: str, arguments: dict[str, Any], path: Path, *, is_for_letters: bool
-    ) -> Sink[Any] | None:
-        if str(arguments.get("security_protocol")).endswith("SSL"):
-            arguments.setdefault("ssl_context", {})
-        made_by: Callable[..., Any] = getattr(destinations, _CLASSES[kind])
-        if self._columns is not None and not is_for_letters:
-            for name in _FIELDS[kind]:
-                field = arguments.get(name)
-                if isinstance(field, str) and field not in self._columns:
-                    there = meant(field, self._columns)
-                    self._say((*path, name), f"there is no column {field!r}; {there}")
-        made: Sink[Any] | None = self._construct(made_by, kind, arguments, path)
-        return made
-
     def _decorator(self, layer: Layer, path: Path) -> Any:
         if layer.kind not in LAYERS:
-            self._say(
-                (*path, "kind"), f"{layer.kind!r} is not a decorator; {meant(layer.kind, LAYERS)}"
+            self._report(
+                (*path, "kind"), f"{layer.kind!r} is not a decorator; {suggest(layer.kind, LAYERS)}"
             )
             return None
         arguments = dict(layer.arguments)
         if layer.kind == "dead_letter" and "target" in arguments:
-            target = self._named(arguments["target"], (*path, "target"), is_for_letters=True)
+            target = self._make_named(arguments["target"], (*path, "target"), is_for_letters=True)
             if target is None:
                 return None
             arguments["target"] = target
         return self._construct(LAYERS[layer.kind], layer.kind, arguments, path)
 
-    def _wrapped(self, decorator: Any, sink: Sink[Any], path: Path) -> Sink[Any]:
+    def _wrap(self, decorator: Any, sink: Sink[Any], path: Path) -> Sink[Any]:
         try:
             made: Sink[Any] = decorator(sink)
         except ConfigError as error:
-            self._say(path, str(error))
+            self._report(path, str(error))
             return sink
         return made
 
@@ -223,7 +210,7 @@ class SinkMaker:
         }
         made = [branch for branch in branches["sinks"] if branch is not None]
         if not branches["sinks"]:
-            self._say((*path, "sinks"), "must name at least one sink")
+            self._report((*path, "sinks"), "must name at least one sink")
         if not made or None in branches["best_effort"]:
             return None
 
@@ -235,34 +222,36 @@ class SinkMaker:
 
     def _branches(self, names: Any, path: Path) -> list[Any]:
         if not isinstance(names, (list, tuple)):
-            self._say(path, "must be a list of names of sinks")
+            self._report(path, "must be a list of names of sinks")
             return [None]
-        return [self._named(name, (*path, place)) for place, name in enumerate(names)]
+        return [self._make_named(name, (*path, place)) for place, name in enumerate(names)]
 
-    def _named(self, name: Any, path: Path, *, is_for_letters: bool = False) -> Sink[Any] | None:
+    def _make_named(
+        self, name: Any, path: Path, *, is_for_letters: bool = False
+    ) -> Sink[Any] | None:
         if not isinstance(name, str) or name not in self._declared:
-            self._say(path, f"there is no sink {name!r}; {meant(str(name), self._declared)}")
+            self._report(path, f"there is no sink {name!r}; {suggest(str(name), self._declared)}")
             return None
         if name in self._making:
             circle = [*self._making[self._making.index(name) :], name]
-            self._say(path, f"a cycle of sinks: {' -> '.join(circle)}")
+            self._report(path, f"a cycle of sinks: {' -> '.join(circle)}")
             return None
         return self.make(name, is_for_letters=is_for_letters)
 
-    def _made_by_factory(self, arguments: dict[str, Any], path: Path) -> Sink[Any] | None:
+    def _from_factory(self, arguments: dict[str, Any], path: Path) -> Sink[Any] | None:
         text = arguments.pop("factory", None)
         path_of_it = (*path, "factory")
         if not isinstance(text, str) or not re.fullmatch(r"[\w.]+:\w+", text):
-            self._say(path_of_it, 'must be "module:function"')
+            self._report(path_of_it, 'must be "module:function"')
             return None
         module, _, name = text.partition(":")
         try:
             factory = getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
-            self._say(path_of_it, f"cannot be imported: {error}")
+            self._report(path_of_it, f"cannot be imported: {error}")
             return None
         made = self._construct(factory, "python", arguments, path)
-        return None if made is None else self._given(made, path_of_it)
+        return None if made is None else self._as_sink(made, path_of_it)
 
     def _construct(
         self, make: Callable[..., Any], kind: str, arguments: Mapping[str, Any], path: Path
@@ -282,12 +271,12 @@ class SinkMaker:
             name for name in dict.fromkeys([*needed, *_NEEDED.get(kind, ())]) if name not in given
         ]
         for name in missing:
-            self._say((*path, name), "is missing")
+            self._report((*path, name), "is missing")
         for name, value in given.items():
             inner = _TABLES.get((kind, name))
             if inner is not None and isinstance(value, Mapping):
                 given[name] = self._construct(inner, name, value, (*path, name))
-        return None if missing else self._called(make, given, path)
+        return None if missing else self._call(make, given, path)
 
     def _is_known(
         self, name: str, kind: str, parameters: Mapping[str, Parameter], path: Path
@@ -296,23 +285,23 @@ class SinkMaker:
             each.kind is Parameter.VAR_KEYWORD for each in parameters.values()
         ):
             return True
-        self._say((*path, name), f"is unknown to {kind}; {meant(name, parameters)}")
+        self._report((*path, name), f"is unknown to {kind}; {suggest(name, parameters)}")
         return False
 
-    def _called(self, make: Callable[..., Any], given: dict[str, Any], path: Path) -> Any:
+    def _call(self, make: Callable[..., Any], given: dict[str, Any], path: Path) -> Any:
         """Call `make`, again without each argument that it refuses; `None` if it cannot succeed."""
         while True:
             try:
                 return make(**given)
             except MissingExtra as error:
-                self._say(path, str(error))
+                self._report(path, str(error))
                 return None
             except ConfigError as error:
                 match = _ARGUMENT.match(str(error))
                 name = match[0] if match else ""
-                self._say((*path, name) if name in given else path, str(error))
+                self._report((*path, name) if name in given else path, str(error))
             except Exception as error:
-                self._say(path, f"{type(error).__name__}: {error}")
+                self._report(path, f"{type(error).__name__}: {error}")
                 return None
             if name not in given or given[name] is _ANY.get(name):
                 return None
@@ -324,17 +313,13 @@ class SinkMaker:
             else:
                 return None
 
-    def _say(self, path: Path, text: str) -> None:
+    def _report(self, path: Path, text: str) -> None:
         mistake = Mistake(path, text)
         if mistake not in self._mistakes:
             self._mistakes.append(mistake)
 
 
-def _for_letters(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"on_conflict": "ignore", **_letter_rows(arguments)}
-
-
-def _letter_rows(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    if "columns" in arguments:
-        return {}
-    return {"columns": DeadLetterRecord.COLUMNS, "row": DeadLetterRecord.as_row}
+def class_of(kind: str) -> Callable[..., Any]:
+    """Return the class of a kind of sink."""
+    made_by: Callable[..., Any] = getattr(destinations, TERMINALS[kind])
+    return made_by

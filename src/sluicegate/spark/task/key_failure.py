@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import pyarrow as pa
 
-from ..._core.arrow_rows import values_of
-from ..._core.causes import caused
+from ..._core.arrow import values_of
+from ..._core.classify import caused
 from ..._core.errors import KeyStopped, ParkedBehind
-from ..._core.order.stopped import behind
+from ..._core.order.left_out import stopped_behind_error
 from ..._core.outcome import Outcome
-from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import capabilities_of, dead_letters_in
-from ..values.chunks import key_changes
+from ..._core.sink import WriteResult, capabilities_of, dead_letters_in
+from .chunks import key_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from ..._core.arrow import ArrowBatch
     from ..._core.batch import Batch
     from ..._core.sink import Sink
-    from ..values.chunks import Chunk
+    from .chunks import Chunk
 
 OnKeyFailure = Literal["skip", "park", "stop"]
 POLICIES = ("skip", "park", "stop")
@@ -164,7 +163,7 @@ class KeyFailurePolicy:
     ) -> dict[int, BaseException]:
         """Pass these rows to the dead letters, in order; return the errors of those not accepted."""
         indices = sorted(stopped)
-        parked = [_parked(stopped[index]) for index in indices]
+        parked = [_park_error(stopped[index]) for index in indices]
         letters = dead_letters_in(sink)
         if letters is None:
             return dict(zip(indices, parked, strict=True))
@@ -182,7 +181,7 @@ class _Refuses:
         return WriteResult.from_outcomes(batch, self._errors)
 
 
-def _parked(stopped: KeyStopped) -> ParkedBehind:
+def _park_error(stopped: KeyStopped) -> ParkedBehind:
     return caused(ParkedBehind(f"parked behind {stopped}"), stopped.__cause__)
 
 
@@ -191,7 +190,7 @@ def _stop(batch: ArrowBatch, errors: Mapping[int, BaseException], index: int) ->
     error = errors.get(index)
     if error is None and batch.delivery.verdict(index) is Outcome.DEAD_LETTERED:
         error = batch.delivery.error(index)
-    return None if error is None else behind(error)
+    return None if error is None else stopped_behind_error(error)
 
 
 def _starts(rows: pa.RecordBatch, key: tuple[str, ...]) -> np.ndarray[Any, Any]:

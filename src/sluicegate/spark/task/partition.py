@@ -11,26 +11,26 @@ from pyspark import TaskContext
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass
-from ..._core.operation import run_with_retries
+from ..._core.retry_policy import run_with_retries
 from ..._core.sink import classifier_of
 from ..._core.staging import Epoch, staged
-from ..levels.units import Summed, Units, by_bucket
+from ..content import HashedBatches
+from ..description import Traveller
+from ..keys import by_bucket
+from ..latest import SupersededRows
+from ..levels import Units
 from ..report import DeadLettersError, UnitReport
-from ..values.travel import Traveller
-from ..values.zone import in_zone
-from .dead_rows import DeadRowBuffer, TooManyDead
-from .lines import to_json
-from .retries import transaction_retries
-from .superseded import SupersededRows
+from ..values import in_zone
+from .results import DeadRowBuffer, TooManyDead, to_json
 from .task import Task
-from .unit_task import UnitTask, check_refused
+from .transaction import UnitTask, check_refused, transaction_retries
 from .worker import worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ..._core.sink import Sink
-    from .lines import Line
+    from .results import Line
     from .task import Cuts
     from .worker import Worker
 
@@ -102,7 +102,7 @@ class Partition(Traveller):
 
     def _lines(self, unit: _UnitInput, attempt: int) -> Iterator[Line]:
         try:
-            report, further = self._written(unit)
+            report, further = self._write(unit)
             if self._done is not None:
                 self._done.add((report.rows, report.dead_lettered + report.failed))
             counted = replace(report, attempt=attempt, superseded=unit.rows.total)
@@ -114,10 +114,10 @@ class Partition(Traveller):
             yield "refused", to_json(unit.number)
         yield from (("dead", row) for row in unit.dead_rows.kept)
 
-    def _written(self, unit: _UnitInput) -> tuple[UnitReport, tuple[Line, ...]]:
+    def _write(self, unit: _UnitInput) -> tuple[UnitReport, tuple[Line, ...]]:
         units = self._units
         if isinstance(units, Epoch):
-            return self._staged(unit, units)
+            return self._stage(unit, units)
         if isinstance(units, Units) and units.in_transactions:
             task = UnitTask(
                 unit.here,
@@ -137,13 +137,13 @@ class Partition(Traveller):
         plain = Task(unit.here, unit.sink, self._cuts, unit=name, partition=unit.number)
         return plain.run(unit.rows, unit.add), ()
 
-    def _staged(self, unit: _UnitInput, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
+    def _stage(self, unit: _UnitInput, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
         """Write into a stage of this attempt, made at the first row, and take its inventory."""
-        rows = Summed(unit.rows)
+        rows = HashedBatches(unit.rows)
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
             return UnitReport(partition=unit.number), ()
-        with unit.here.entered(staged(unit.sink, epoch)) as stage:
+        with unit.here.enter(staged(unit.sink, epoch)) as stage:
             name = f"{self._job}-{unit.number}"
             task = Task(unit.here, stage.sink, self._cuts, unit=name, partition=unit.number)
             report = task.run(chain((first,), rows), unit.add_refused)

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
+from ..._core.batch import Lineage, Reason
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
-from ..._core.delivery.activity import Pacing
 from ..._core.delivery.delivery import Delivery
 from ..._core.delivery.host import PassesReports, Reports
-from ..._core.lineage import Lineage, Reason
+from ..._core.delivery.pacing import Pacing
 from ..._core.outcome import Outcome
-from ..levels.units import marked
+from ..content import mark_chunks
 from ..report import UnitReport
-from ..values.chunks import cut
+from .chunks import cut
 from .key_failure import KeyFailurePolicy
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..._core.clock import Clock
     from ..._core.errors import ErrorClass
     from ..._core.sink import Sink
-    from ..values.chunks import Chunk
+    from .chunks import Chunk
     from .key_failure import OnKeyFailure
     from .worker import Worker
 
@@ -162,7 +162,7 @@ class Task:
         before: Future[ChunkResult] | None = None
         cuts = self._cuts
         try:
-            for chunk in marked(cuts.chunks(batches)):
+            for chunk in mark_chunks(cuts.chunks(batches)):
                 if chunk.continues and before is not None:
                     before.result()
                 self._free.acquire()

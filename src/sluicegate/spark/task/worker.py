@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core.opening import opened
 from ..._core.runtime.loop_thread import LoopThread
-from ..values.travel import load
+from ..description import load
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -89,14 +89,14 @@ class Worker:
 
         Blocks while the sink opens.
         """
-        used = self.start(self._acquired(description)).result()
+        used = self.start(self._acquire(description)).result()
         try:
             yield used.sink
         finally:
             used.release()
 
     @contextmanager
-    def entered(self, context: AbstractAsyncContextManager[R]) -> Generator[R]:
+    def enter(self, context: AbstractAsyncContextManager[R]) -> Generator[R]:
         """Enter an async context on the loop, for a thread that blocks meanwhile."""
         value = self.start(_enter(context)).result()
         try:
@@ -107,7 +107,7 @@ class Worker:
         else:
             self.start(_leave(context, None)).result()
 
-    async def _acquired(self, description: bytes) -> _OpenSink:
+    async def _acquire(self, description: bytes) -> _OpenSink:
         async with self._lock:
             used = self._sinks.get(description)
             if used is None:

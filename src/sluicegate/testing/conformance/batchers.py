@@ -23,7 +23,7 @@ from ..scripted import BlockingSink, ScriptedSink, fail, ignore_cancel, partial,
 
 if TYPE_CHECKING:
     from ...batcher import Batcher, Receipt
-    from ..clock.clock import FakeClock
+    from ..clock import FakeClock
 
 
 class BatcherConformance(ABC):

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pytest
 
 from ..._core.opening import opened
-from ..._core.order.keys import text_of
+from ..._core.order.keys import key_text
 from ..._core.park_store import ParkedRecord
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class ParkStoreConformance(ABC):
         """The texts of all kinds of order keys are accepted."""
         group = _group()
         keys = [
-            text_of(key) for key in (b"\x00\xff", "", None, 1, "1", "a'b\"", "\u00fc", "x" * 500)
+            key_text(key) for key in (b"\x00\xff", "", None, 1, "1", "a'b\"", "\u00fc", "x" * 500)
         ]
         keys += [f":{'x' * 3_000}", "%", "*", "a/b"]
         async with self.open_store() as store:

@@ -29,12 +29,9 @@ from __future__ import annotations
 from .source.batches import BatchTests
 from .source.bounds import BoundTests
 from .source.claims import ClaimTests
-from .source.commits import CommitTests
-from .source.declaration import DeclarationTests
-from .source.delivery import DeliveryTests
+from .source.delivery import CommitTests, DeclarationTests, DeliveryTests
 from .source.failures import FailureTests
-from .source.order import OrderTests
-from .source.rebalances import RebalanceTests
+from .source.order import OrderTests, RebalanceTests
 
 
 class SourceConformance(

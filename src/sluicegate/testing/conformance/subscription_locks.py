@@ -61,7 +61,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_a_lock_has_one_holder(self, real_clock: LoopClock) -> None:
         """A lock is exclusive, and not reentrant."""
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             names = await self._names(one, 3)
             assert {*await one.lock(names)} == {*names}
             for locks in (one, other):
@@ -73,7 +73,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_locks_that_are_not_free_are_left_out(self, real_clock: LoopClock) -> None:
         """The call does not wait for them."""
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             names = await self._names(one, 6)
             assert {*await one.lock(names[::2])} == {*names[::2]}
             assert {*await other.lock([*names, *names])} == {*names[1::2]}
@@ -82,7 +82,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_only_the_holder_frees_a_lock(self, real_clock: LoopClock) -> None:
         """Unlocking a lock that is not held has no effect."""
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             names = await self._names(one, 2)
             await other.unlock(names)
             assert {*await one.lock(names)} == {*names}
@@ -96,7 +96,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_locks_that_are_kept_are_those_that_are_held(self, real_clock: LoopClock) -> None:
         """`keep` takes no other lock."""
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             names = await self._names(one, 4)
             await one.lock(names[:2])
             await other.lock(names[2:3])
@@ -109,7 +109,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_the_end_of_an_object_frees_its_locks(self, real_clock: LoopClock) -> None:
         """This includes an end by an exception."""
         async with AsyncExitStack() as stack:
-            (other,) = await self._opened(stack, 1)
+            (other,) = await self._open_several(stack, 1)
             names = await self._names(other, 3)
             for _ in range(2):
                 one = self.locks()
@@ -126,7 +126,7 @@ class SubscriptionLocksConformance(ABC):
     ) -> None:
         """This holds for any order of the names, without a deadlock."""
         async with AsyncExitStack() as stack:
-            several = await self._opened(stack, 4)
+            several = await self._open_several(stack, 4)
             names = await self._names(several[0], 32)
             for turn in range(6):
                 wanted = [names, names[::-1], names[turn:] + names[:turn], names[::2] + names[1::2]]
@@ -143,7 +143,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_a_lost_lock_is_free_and_its_holder_is_told(self, real_clock: LoopClock) -> None:
         """The next `keep` reports the loss. The lock stays with its new holder."""
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             names = await self._names(one, 3)
             assert {*await one.lock(names)} == {*names}
             await self.lose(one, names)
@@ -159,7 +159,7 @@ class SubscriptionLocksConformance(ABC):
     ) -> None:
         """The earlier holder has not noticed the loss."""
         async with AsyncExitStack() as stack:
-            one, other, third = await self._opened(stack, 3)
+            one, other, third = await self._open_several(stack, 3)
             names = await self._names(one, 2)
             assert {*await one.lock(names)} == {*names}
             await self.lose(one, names)
@@ -171,7 +171,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_a_cancelled_lock_is_not_held_for_ever(self, real_clock: LoopClock) -> None:
         """Wherever the call was cancelled, the same object can take the lock and free it."""
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             names = await self._names(one, 2)
             for turns in range(8):
                 call = asyncio.ensure_future(one.lock(names))
@@ -188,7 +188,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_members_are_those_that_ask(self, real_clock: LoopClock) -> None:
         """They are counted for each subscription separately, without ended ones."""
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             if not (isinstance(one, CountsMembers) and isinstance(other, CountsMembers)):
                 pytest.skip("it does not count members")
             name, another = await self.subscription(one), await self.subscription(one)
@@ -205,7 +205,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_a_lost_lock_protects_the_position(self, real_clock: LoopClock) -> None:
         """An object with locks and positions moves a slot only if no other object has locked it."""
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             if not (isinstance(one, SubscriptionState) and isinstance(other, SubscriptionState)):
                 pytest.skip("the positions are kept elsewhere")
             name = await self.subscription(one)
@@ -228,7 +228,7 @@ class SubscriptionLocksConformance(ABC):
         name = await self.subscription(locks)
         return [slot_lock(name, slot) for slot in range(count)]
 
-    async def _opened(self, stack: AsyncExitStack, count: int) -> list[SubscriptionLocks]:
+    async def _open_several(self, stack: AsyncExitStack, count: int) -> list[SubscriptionLocks]:
         several = [self.locks() for _ in range(count)]
         for locks in several:
             await stack.enter_async_context(opened(locks))

@@ -39,7 +39,7 @@ class SubscriptionStateConformance(ABC):
         """A position that is stored too early does not create a subscription."""
         name = _name()
         async with AsyncExitStack() as stack:
-            (state,) = await self._opened(stack, 1)
+            (state,) = await self._open_several(stack, 1)
             assert await state.read(name) is None
             assert [*await state.store(name, {0: Move(Position(0), Position(1))})] == []
             assert await state.read(name) is None
@@ -60,7 +60,7 @@ class SubscriptionStateConformance(ABC):
         for _ in range(5):
             name = _name()
             async with AsyncExitStack() as stack:
-                states = await self._opened(stack, 4)
+                states = await self._open_several(stack, 4)
                 starts = [_start(100 * number) for number in range(4)]
                 begun = await asyncio.gather(
                     *[begin(state, start) for state, start in zip(states, starts, strict=True)]
@@ -77,7 +77,7 @@ class SubscriptionStateConformance(ABC):
         """Neither the first object nor another one sees a change."""
         name = _name()
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             assert await one.initialize(name, _start(7))
             await one.store(name, {3: Move(Position(7), Position(9))})
             before = await one.read(name)
@@ -95,7 +95,7 @@ class SubscriptionStateConformance(ABC):
             point="a test",
         )
         async with AsyncExitStack() as stack:
-            (state,) = await self._opened(stack, 1)
+            (state,) = await self._open_several(stack, 1)
             assert await state.initialize(name, start)
             found = _read(await state.read(name))
             _same(found, start)
@@ -106,7 +106,7 @@ class SubscriptionStateConformance(ABC):
         """Their maps are stored too. Other slots stay, and another object sees the change."""
         name = _name()
         async with AsyncExitStack() as stack:
-            one, other = await self._opened(stack, 2)
+            one, other = await self._open_several(stack, 2)
             await one.initialize(name, _start(0))
             far = Position(_FAR, "a map, \u00fc'\\\n")
             moves = {0: Move(Position(0), far), 255: Move(Position(0), Position(4))}
@@ -122,7 +122,7 @@ class SubscriptionStateConformance(ABC):
         """A store with an outdated position or map has no effect on that slot; other slots move."""
         name = _name()
         async with AsyncExitStack() as stack:
-            one, stale = await self._opened(stack, 2)
+            one, stale = await self._open_several(stack, 2)
             await one.initialize(name, _start(10))
             moved = Position(20, "map")
             await one.store(name, {1: Move(Position(10), moved)})
@@ -137,7 +137,7 @@ class SubscriptionStateConformance(ABC):
         """This holds even if the store names the current one. The same offset may get another map."""
         name = _name()
         async with AsyncExitStack() as stack:
-            (state,) = await self._opened(stack, 1)
+            (state,) = await self._open_several(stack, 1)
             await state.initialize(name, _start(10))
             for after in (Position(9), Position(0), Position(-1)):
                 assert [*await state.store(name, {5: Move(Position(10), after)})] == []
@@ -150,7 +150,7 @@ class SubscriptionStateConformance(ABC):
         """Several stores move the same slots from the same position; only one has an effect."""
         name = _name()
         async with AsyncExitStack() as stack:
-            states = await self._opened(stack, 4)
+            states = await self._open_several(stack, 4)
             await states[0].initialize(name, _start(0))
             at = {slot: Position(0) for slot in range(8)}
             for turn in range(10):
@@ -176,7 +176,7 @@ class SubscriptionStateConformance(ABC):
         """They are named in any order."""
         name = _name()
         async with AsyncExitStack() as stack:
-            (state,) = await self._opened(stack, 1)
+            (state,) = await self._open_several(stack, 1)
             await state.initialize(name, _start(0))
             moves = {slot: Move(Position(0), Position(slot)) for slot in reversed(range(SLOTS))}
             assert {*await state.store(name, moves)} == {*range(SLOTS)}
@@ -187,7 +187,7 @@ class SubscriptionStateConformance(ABC):
         """The returned state is a copy, and so is the stored start."""
         name = _name()
         async with AsyncExitStack() as stack:
-            (state,) = await self._opened(stack, 1)
+            (state,) = await self._open_several(stack, 1)
             offsets = dict.fromkeys(range(SLOTS), 1)
             await state.initialize(name, SubscriptionStart(offsets))
             offsets[0] = 99
@@ -201,7 +201,7 @@ class SubscriptionStateConformance(ABC):
         suffixes = ["", "/1", "'", '"', "\\", "%", "*", " ", "\u00fc\U0001f600", "x" * 500]
         names = [f"{_name()}{suffix}" for suffix in suffixes]
         async with AsyncExitStack() as stack:
-            (state,) = await self._opened(stack, 1)
+            (state,) = await self._open_several(stack, 1)
             for number, name in enumerate(names):
                 assert await state.initialize(name, _start(number))
                 await state.store(name, {1: Move(Position(number), Position(100 + number))})
@@ -215,7 +215,7 @@ class SubscriptionStateConformance(ABC):
         """This holds wherever the call was cancelled, and the object stays usable."""
         name = _name()
         async with AsyncExitStack() as stack:
-            (state,) = await self._opened(stack, 1)
+            (state,) = await self._open_several(stack, 1)
             await state.initialize(name, _start(0))
             at = Position(0)
             for turns in range(6):
@@ -230,7 +230,7 @@ class SubscriptionStateConformance(ABC):
                 assert [*await state.store(name, {9: Move(found, after)})] == [9]
                 at = after
 
-    async def _opened(self, stack: AsyncExitStack, count: int) -> list[SubscriptionState]:
+    async def _open_several(self, stack: AsyncExitStack, count: int) -> list[SubscriptionState]:
         states = [self.state() for _ in range(count)]
         for state in states:
             await stack.enter_async_context(opened(state))

@@ -14,12 +14,11 @@ from uuid import uuid4
 import pytest
 
 from ..._core.batch import RowBatch
-from ..._core.enlisted import transaction
 from ..._core.errors import NonDeterministicReplay, TransactionLost, UnitRefused
 from ..._core.outcome import Outcome
 from ..._core.send import send
 from ..._core.sink import capabilities_of
-from ..._core.transaction import Counts, Unit, check_transactional
+from ..._core.transaction import Counts, Unit, check_transactional, transaction
 from .sinks import SinkConformance
 
 if TYPE_CHECKING:

@@ -3,22 +3,31 @@
 1. A server is recognised by the current folder of its process, which is its home. So a reused
    process id is never mistaken for it.
 2. It shuts down cleanly on SIGTERM.
+3. Its folder, like the server inside it, does not outlive the process that made it: see `guard`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import os
+import shutil
 import signal
+import socket
 import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from . import processes
-from .guarded import GuardedFolder
+from . import guard
 from .require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
+    from asyncio.subprocess import Process
     from collections.abc import Callable, Sequence
+
 
 START_SECONDS = 60
 STOP_SECONDS = 30
@@ -84,7 +93,7 @@ class ServerProgram:
         if self.pid is not None and self._process is not None:
             self.resume()
             self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)
         self.kill()
 
@@ -99,14 +108,14 @@ class ServerProgram:
 
     def pause(self) -> None:
         """Freeze the server (SIGSTOP); return when it has stopped, since a signal takes time."""
-        processes.send(processes.find_in(self.home), signal.SIGSTOP)
+        guard.send(guard.find_in(self.home), signal.SIGSTOP)
         if (pid := self.pid) is not None:
-            with contextlib.suppress(ChildProcessError):  # in a fork, the parent waits for it
+            with suppress(ChildProcessError):  # in a fork, the parent waits for it
                 os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Continue it (SIGCONT)."""
-        processes.send(processes.find_in(self.home), signal.SIGCONT)
+        guard.send(guard.find_in(self.home), signal.SIGCONT)
 
     def close(self) -> None:
         """Kill it and remove its folder. Idempotent; does nothing in a forked child."""
@@ -117,10 +126,83 @@ class ServerProgram:
 
     def _end(self) -> None:
         """Kill the processes that work in the home, and close their output."""
-        if not processes.kill_all_in(self.home, STOP_SECONDS):
+        if not guard.kill_all_in(self.home, STOP_SECONDS):
             raise EmbeddedUnavailable(f"the server still runs {STOP_SECONDS} s after SIGKILL")
         process, self._process = self._process, None
         if process is not None:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+
+
+PACKAGES = Path(__file__).parents[3]
+
+
+class GuardedFolder:
+    """A new folder and its guard.
+
+    If this process ends without `remove`, even by a signal, the guard kills every process that
+    works in the folder, and removes the folder.
+
+    Args:
+        prefix: prefix of the folder's name.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+        owner = self._owner = os.getpid()
+        self.guard = subprocess.Popen(
+            [sys.executable, "-SP", guard.__file__, str(owner), str(self.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # an inherited pipe would stay open until it ends
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGES), *sys.path])},
+        )
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process created it; a forked child must not touch it or its server."""
+        return os.getpid() == self._owner
+
+    def remove(self) -> None:
+        """Remove the folder, then end the guard. No process may work there. Idempotent."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.guard.kill()
+        self.guard.wait()
+
+
+PORTS = range(15_000, 32_000)
+"""Below the ephemeral range, so no outgoing connection takes the port of a stopped server."""
+
+
+def free_port() -> int:
+    """Find a loopback port without a listener."""
+    for port in SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise EmbeddedUnavailable(f"no free port among {PORTS}")
+
+
+async def reap(*processes: Process) -> None:
+    """Kill the children that still run; suspend until all are reaped and their pipes are closed.
+
+    A cancellation is raised only then. No other task may read their output meanwhile. A descendant
+    that holds a pipe open delays the return.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    for each in processes:
+        if each.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)  # each.kill() polls, and consumes the exit code
+    for each in processes:
+        is_reaped = False
+        while not is_reaped:
+            try:
+                await each.communicate()  # wait() alone never returns if a pipe is full
+                is_reaped = True
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled

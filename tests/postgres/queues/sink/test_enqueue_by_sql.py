@@ -14,7 +14,7 @@ from tests.postgres.streams.log_help import Log, role
 from sluicegate.postgres import install_streams
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def enqueue(con: Any, log: Log, numbers: list[int], **more: Any) -> list[str]:

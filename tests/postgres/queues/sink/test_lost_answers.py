@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sluicegate import Batch, Receipt
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 
@@ -101,7 +101,7 @@ async def test_a_lost_commit_of_several_statements_is_found_too(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Q-T14"""
-    monkeypatch.setattr("sluicegate.postgres.queues.sink.write.PART", 100)
+    monkeypatch.setattr("sluicegate.postgres.queues.sink.PART", 100)
     await create_queue(log)
     async with proxied(log.dsn) as (proxy, through), sink(log, dsn=through) as it:
         batch = batch_of([item(None, "x" * 60) for _ in range(5)])

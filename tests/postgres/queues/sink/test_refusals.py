@@ -12,7 +12,6 @@ from tests.postgres.streams.log_help import Log, role
 from sluicegate import (
     ConfigError,
     ErrorClass,
-    MissingExtra,
     Outcome,
     RefusedError,
     RowBatch,
@@ -20,10 +19,11 @@ from sluicegate import (
     UnavailableError,
     send,
 )
+from sluicegate.errors import MissingExtra
 from sluicegate.postgres import PostgresQueueSink, install_streams
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 def one_error(errors: dict[int, BaseException], size: int) -> BaseException:

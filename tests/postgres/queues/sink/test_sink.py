@@ -18,22 +18,21 @@ from sluicegate import (
     Batcher,
     ConfigError,
     ErrorClass,
-    KeyStopped,
     Limits,
-    NotPicklableError,
     Outcome,
     PermanentError,
     RowBatch,
     send,
 )
+from sluicegate.errors import KeyStopped, NotPicklableError
 from sluicegate.postgres import Enqueued, PostgresAccess, PostgresQueueSink
-from sluicegate.postgres.queues.jobs.channel import queue_channel
-from sluicegate.postgres.queues.jobs.slots import ring_slot
+from sluicegate.postgres.queues.enqueue import queue_channel
+from sluicegate.postgres.queues.ring import ring_slot
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_the_jobs_of_a_key_are_in_the_order_of_their_items(
@@ -303,7 +302,7 @@ async def test_slots_of_a_blake3_queue_are_sent_and_others_are_the_servers(
 async def test_a_long_batch_is_enqueued_in_several_statements_of_one_transaction(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluicegate.postgres.queues.sink.write.PART", 2000)
+    monkeypatch.setattr("sluicegate.postgres.queues.sink.PART", 2000)
     await create_queue(log)
     items = [item("a", "x" * 900) for _ in range(7)]
     for prepared in (True, False):
@@ -343,7 +342,7 @@ async def test_statements_need_not_be_prepared(
 
 
 async def test_consumers_are_notified_of_new_jobs(log: Log, real_clock: LoopClock) -> None:
-    """Not of known ones, and not without `notify`."""
+    """Not of known ones."""
     await create_queue(log)
     told: asyncio.Queue[str] = asyncio.Queue()
     async with log.connected() as con:
@@ -352,8 +351,6 @@ async def test_consumers_are_notified_of_new_jobs(log: Log, real_clock: LoopCloc
             assert await send(it, RowBatch([item(None, 1, id=UUID(int=1))])) == {}
             assert await told.get() == queue_channel(log.schema)
             assert await send(it, RowBatch([item(None, 1, id=UUID(int=1))])) == {}
-        async with sink(log, notify=False) as it:
-            assert await send(it, RowBatch([item(None, 2)])) == {}
         await con.execute("SELECT 1")
         assert told.empty()
         assert queue_channel("x" * 60).startswith("sluicegate-queue:")
@@ -373,7 +370,6 @@ async def test_consumers_are_notified_of_new_jobs(log: Log, real_clock: LoopCloc
         ({"priority": 3}, "priority=3"),
         ({"id": 1}, "id=1"),
         ({"queueing_lock": 1}, "queueing_lock=1"),
-        ({"notify": 1}, "notify=1"),
         ({"schema": "a b"}, "schema="),
         ({"dsn": "mysql://u:secret@x"}, "dsn="),
     ],
@@ -411,7 +407,7 @@ def test_an_option_that_cannot_travel_is_named() -> None:
 async def test_a_payload_longer_than_the_server_takes_fails_alone(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluicegate.postgres.queues.sink.jobs.LONGEST_PAYLOAD", 50)
+    monkeypatch.setattr("sluicegate.postgres.queues.sink.LONGEST_PAYLOAD", 50)
     await create_queue(log)
     async with sink(log) as it:
         errors = await send(it, RowBatch([item(None, 1), item(None, "x" * 50), item(None, 3)]))

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import ConfigError, MissingExtra
-from sluicegate.postgres.queues.jobs.slots import SLOT_FUNCTIONS, SLOTS, need_slots, ring_slot
+from sluicegate import ConfigError
+from sluicegate.consumer import SLOTS
+from sluicegate.errors import MissingExtra
+from sluicegate.postgres.queues.ring import SLOT_FUNCTIONS, need_slots, ring_slot
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate._core.clock import LoopClock
-    from sluicegate.postgres.queues.jobs.slots import SlotFunction
+    from sluicegate.batcher import LoopClock
+    from sluicegate.postgres.queues.ring import SlotFunction
 
 VECTORS: list[tuple[str | bytes | int, int, int]] = [
     ("", 45283, 5039),  # the published hashes of the empty input: e3b0c442..., af1349b9...
@@ -52,7 +54,7 @@ def test_text_is_hashed_in_utf_8_and_numbers_as_16_bytes_little_endian() -> None
 def test_another_process_has_the_same_slots() -> None:
     """Q-T6: nothing depends on the seed of `hash()`."""
     code = (
-        "from sluicegate.postgres.queues.jobs.slots import ring_slot\n"
+        "from sluicegate.postgres.queues.ring import ring_slot\n"
         "print([ring_slot(f'k{n}', f) for n in range(20) for f in ('sha256', 'blake3')])"
     )
     here = [ring_slot(f"k{n}", f) for n in range(20) for f in SLOT_FUNCTIONS]

@@ -21,7 +21,7 @@ from tests.children import child
 from tests.kafka.source.child_help import Child
 from tests.postgres.queues.jobs_help import create
 
-from sluicegate.postgres.queues.jobs.channel import queue_channel
+from sluicegate.postgres.queues.enqueue import queue_channel
 
 if TYPE_CHECKING:
     import random

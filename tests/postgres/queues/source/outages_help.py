@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
     from sluicegate import Message
-    from sluicegate._core.source import ClaimHost, Position, SourceClaim, TopicPartition
-    from sluicegate.consumer.results import Result
+    from sluicegate.consumer import ClaimHost, Position, Result, SourceClaim, TopicPartition
 
 
 class Telling:

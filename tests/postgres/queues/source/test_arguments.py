@@ -83,7 +83,7 @@ async def refused(log: Log, dsn: str = "", **options: Any) -> str:
     settings = given({"queue": "jobs", "schema": log.schema, **options})
     source = PostgresQueueSource(dsn or log.dsn, **settings)
     with pytest.raises(ConfigError) as raised:
-        await Consumer(source, name="test").receive(handle)
+        await Consumer(source, name="test").run(handle)
     return str(raised.value)
 
 

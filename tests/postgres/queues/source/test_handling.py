@@ -85,7 +85,7 @@ async def handle_all(
         return await handler(message)
 
     consumer = Consumer(source(log, **options), name="test", retry=QUICK)
-    report = await consumer.receive(handle)
+    report = await consumer.run(handle)
     assert report.complete
     return tries
 
@@ -207,7 +207,7 @@ async def test_the_last_error_is_told_when_the_queue_allows_fewer_tries(log: Log
     patient = RetryPolicy(attempts=9, backoff=long)
     consumers = (Consumer(source(log), name="test", retry=patient) for _ in range(3))
     for consumer in consumers:
-        await consumer.receive(failing(1, answer=lambda: Nak(error=TransientError("too busy"))))
+        await consumer.run(failing(1, answer=lambda: Nak(error=TransientError("too busy"))))
         async with log.connected() as con:
             await con.execute(f"UPDATE {log.sql}.lane SET due = now() WHERE state = 0")
     async with log.connected() as con:
@@ -269,7 +269,7 @@ async def test_exit_ends_the_run_and_leaves_the_job(log: Log) -> None:
     await enqueue(log, ("a", 1), ("a", 2))
     consumer = Consumer(source(log), name="test", retry=QUICK, poison="exit")
     with pytest.raises(PoisonError):
-        await consumer.receive(failing(1, answer=raising))
+        await consumer.run(failing(1, answer=raising))
     assert await left(log) == [("a", 1), ("a", 2)]
     assert [each[1] for each in await handle_all(log, acknowledge)] == [1, 2]
 
@@ -309,7 +309,7 @@ async def test_a_batch_handler_settles_jobs_of_many_keys(log: Log) -> None:
         ]
 
     consumer = Consumer(source(log), name="test", retry=QUICK)
-    await consumer.receive_batch(handle, size=20, max_wait=0.05)
+    await consumer.run_batch(handle, size=20, max_wait=0.05)
     assert max(sizes) > 1
     assert await left(log) == [("k2", 7), ("k2", 12), ("k2", 17)]
 
@@ -336,7 +336,7 @@ async def test_jobs_that_are_settled_together_are_stored_in_one_statement(log: L
             together.append(len(messages))
 
         consumer = Consumer(source(log), name="test", retry=QUICK)
-        await consumer.receive_batch(handle, size=20, max_wait=0.2)
+        await consumer.run_batch(handle, size=20, max_wait=0.2)
         stored = [row["jobs"] for row in await con.fetch(f"TABLE {log.sql}.counted")]
     assert sum(stored) == 20
     assert [jobs for jobs in stored if jobs] == together
@@ -367,6 +367,6 @@ async def running(
 
 async def told(consumer: Consumer, text: str) -> None:
     """Suspend until the explanation contains this text."""
-    signals = consumer._open().commons.signals  # there is no public event for it
+    run = consumer._open()  # there is no public event for it
     while text not in str(consumer.explain()):
-        await wait_until(LOOP_CLOCK, math.inf, signals.state, signals.settled)
+        await wait_until(LOOP_CLOCK, math.inf, run.readiness, run.settled)

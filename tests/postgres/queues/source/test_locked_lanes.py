@@ -10,12 +10,12 @@ from tests.postgres.queues.source.kills_help import WITHIN, queue
 from tests.postgres.queues.source.outages_help import running
 
 from sluicegate.consumer import Ack, Nak, Terminate
-from sluicegate.postgres.queues.jobs.leasing import QueueLeases
+from sluicegate.postgres.queues.leasing import QueueLeases
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate.consumer.results import Result
+    from sluicegate.consumer import Result
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

@@ -15,7 +15,7 @@ from sluicegate.consumer import Ack, Nak, Terminate
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate.consumer.results import Result
+    from sluicegate.consumer import Result
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

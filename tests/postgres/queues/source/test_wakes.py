@@ -11,8 +11,8 @@ from tests.postgres.queues.source.kills_help import WITHIN, queue
 
 from sluicegate._core.clock import LOOP_CLOCK, wait_until
 from sluicegate.postgres import PostgresQueueSource
-from sluicegate.postgres.queues.jobs.leasing import QueueLeases
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.postgres.queues.leasing import QueueLeases
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
@@ -71,8 +71,8 @@ async def test_a_job_that_comes_while_the_queue_is_looked_at_after_an_empty_clai
         log.dsn, queue="q", schema=log.schema, poll=LONG, lease=LONG, close_timeout=2.0
     )
     async with asyncio.timeout(WITHIN), queue(log) as made, source.open(host):
-        assert source._open_queue is not None
-        news = source._open_queue.news
+        assert source._serving is not None
+        news = source._serving.news
         await counted(news, 1)  # it listens
         monkeypatch.setattr(QueueLeases, "is_paused", slow)
         fetching = asyncio.create_task(source.fetch([], 10))

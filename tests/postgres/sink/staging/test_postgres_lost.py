@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from sluicegate import ConfigError, Counts, RowBatch, StagesLost, Unit, send
+from sluicegate import ConfigError, RowBatch, send
 from sluicegate._core.staging import Begun, Epoch, Stage, staged, stages_of
+from sluicegate.errors import StagesLost
 from sluicegate.postgres import PostgresAccess, PostgresSink
+from sluicegate.sinks import Counts, Unit
 from sluicegate.testing import embedded_postgres as server_of_its_own
 from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 NO_TIMELINE = (

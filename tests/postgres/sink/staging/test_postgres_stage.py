@@ -15,25 +15,23 @@ from tests.postgres.sink.postgres_help import Database, role
 from sluicegate import (
     Batch,
     ConfigError,
-    Counts,
     DeadLetter,
-    Observed,
     Observer,
+    RowBatch,
     Timeout,
-    Unit,
     send,
     stack,
 )
-from sluicegate._core.batch import RowBatch
 from sluicegate._core.opening import opened
 from sluicegate._core.staging import Begun, Epoch, Stage, check_staging, staged, stages_of
 from sluicegate.postgres import PostgresSink
-from sluicegate.sinks import FanOut, MemorySink
+from sluicegate.sinks import Counts, FanOut, MemorySink, Unit
+from sluicegate.telemetry import Observed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 STAGES = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.postgres.sink.postgres_help import Database, database
 
-from sluicegate import Unit
+from sluicegate.sinks import Unit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -14,27 +14,15 @@ from tests.postgres.sink.transactions.postgres_transaction_help import UNIT
 
 from sluicegate import (
     CircuitBreaker,
-    CircuitState,
-    Combine,
     DeadLetter,
-    DeadLetterRecord,
-    Isolate,
-    Metrics,
-    Observed,
     Observer,
     Outcome,
     PermanentError,
-    RateLimit,
     Retry,
     RowBatch,
-    Split,
     Timeout,
-    Tracing,
-    TransactionLost,
     TransientError,
-    Unit,
     WriteResult,
-    check_transactional,
     send,
     stack,
     transaction,
@@ -42,11 +30,24 @@ from sluicegate import (
 from sluicegate._core.decorator import WrappingSink
 from sluicegate._core.opening import opened
 from sluicegate._core.sink import capabilities_of
-from sluicegate.sinks import MemorySink
+from sluicegate.errors import TransactionLost
+from sluicegate.retry import CircuitState
+from sluicegate.sinks import (
+    Combine,
+    DeadLetterRecord,
+    Isolate,
+    MemorySink,
+    RateLimit,
+    Split,
+    Unit,
+    check_transactional,
+)
+from sluicegate.telemetry import Metrics, Observed, Tracing
 from sluicegate.testing import ScriptedSink, fail, hang, ok
 
 if TYPE_CHECKING:
-    from sluicegate import Batch, Decorator, Sink
+    from sluicegate import Batch, Sink
+    from sluicegate.sinks import Decorator
     from sluicegate.testing import FakeClock
 
 FIXED = tenacity.wait_fixed(1.0)

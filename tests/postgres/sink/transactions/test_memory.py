@@ -8,24 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import (
-    Batch,
-    ConfigError,
-    Counts,
-    NonDeterministicReplay,
-    Outcome,
-    RowBatch,
-    Timeout,
-    TransactionLost,
-    Unit,
-    UnitRefused,
-    check_transactional,
-    send,
-    stack,
-    transaction,
-)
+from sluicegate import Batch, ConfigError, Outcome, RowBatch, Timeout, send, stack, transaction
 from sluicegate._core.sink import capabilities_of
-from sluicegate.sinks import FanOut, FunctionSink, MemorySink, Router
+from sluicegate.errors import NonDeterministicReplay, TransactionLost, UnitRefused
+from sluicegate.sinks import (
+    Counts,
+    FanOut,
+    FunctionSink,
+    MemorySink,
+    Router,
+    Unit,
+    check_transactional,
+)
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -12,26 +12,24 @@ from sluicegate import (
     Batch,
     Batcher,
     DeadLetter,
-    Isolate,
     ItemFailed,
     Limits,
     Outcome,
     PermanentError,
     RowBatch,
-    TransactionLost,
-    Unit,
     UnknownOutcomeError,
     WriteResult,
     send,
     stack,
     transaction,
 )
-from sluicegate.sinks import MemorySink
+from sluicegate.errors import TransactionLost
+from sluicegate.sinks import Isolate, MemorySink, Unit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate import Transaction
+    from sluicegate.sinks import Transaction
     from sluicegate.testing import FakeClock
 
 UNIT = Unit(application="orders", version=1)

@@ -11,24 +11,16 @@ from asyncpg import LockNotAvailableError
 from tests.postgres.sink.postgres_help import batch_of, proxied
 from tests.postgres.sink.transactions.postgres_transaction_help import UNIT, place, words
 
-from sluicegate import (
-    ConfigError,
-    Counts,
-    NonDeterministicReplay,
-    Outcome,
-    PermanentError,
-    TransactionLost,
-    UnitRefused,
-    send,
-    transaction,
-)
+from sluicegate import ConfigError, Outcome, PermanentError, send, transaction
+from sluicegate.errors import NonDeterministicReplay, TransactionLost, UnitRefused
 from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate import Unit
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
+    from sluicegate.sinks import Unit
     from sluicegate.testing import EmbeddedPostgres
 
 

@@ -14,7 +14,7 @@ from sluicegate import ArrowBatch, send, transaction
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 pa = pytest.importorskip("pyarrow")

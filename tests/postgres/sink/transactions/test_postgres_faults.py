@@ -13,11 +13,9 @@ from tests.postgres.sink.transactions.postgres_transaction_help import UNIT, Pla
 
 from sluicegate import (
     DeadLetter,
-    Observed,
     Observer,
     PermanentError,
     Retry,
-    TransactionLost,
     UnavailableError,
     UnknownOutcomeError,
     send,
@@ -25,13 +23,16 @@ from sluicegate import (
     transaction,
 )
 from sluicegate._core.opening import opened
+from sluicegate.errors import TransactionLost
 from sluicegate.sinks import MemorySink
+from sluicegate.telemetry import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sluicegate import Batch, Sink, Unit
-    from sluicegate._core.clock import LoopClock
+    from sluicegate import Batch, Sink
+    from sluicegate.batcher import LoopClock
+    from sluicegate.sinks import Unit
     from sluicegate.testing import EmbeddedPostgres
 
 

@@ -10,20 +10,13 @@ import pytest
 from tests.postgres.sink.postgres_help import batch_of
 from tests.postgres.sink.transactions.postgres_transaction_help import UNIT, place, words
 
-from sluicegate import (
-    ConfigError,
-    Counts,
-    NonDeterministicReplay,
-    Outcome,
-    Unit,
-    UnitRefused,
-    send,
-    transaction,
-)
+from sluicegate import ConfigError, Outcome, send, transaction
+from sluicegate.errors import NonDeterministicReplay, UnitRefused
 from sluicegate.postgres import PostgresSink
+from sluicegate.sinks import Counts, Unit
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 

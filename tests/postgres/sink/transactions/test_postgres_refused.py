@@ -17,17 +17,17 @@ from sluicegate import (
     RefusedError,
     Retry,
     Timeout,
-    TransactionLost,
     send,
     stack,
     transaction,
 )
+from sluicegate._core.logs import for_log
 from sluicegate._core.opening import opened
-from sluicegate._core.told import for_log
+from sluicegate.errors import TransactionLost
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
 REFUSALS: dict[str, tuple[str, str, str]] = {

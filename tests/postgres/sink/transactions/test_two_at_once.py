@@ -16,8 +16,8 @@ from sluicegate.sinks import MemorySink
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate import Transaction, Unit
-    from sluicegate._core.clock import LoopClock
+    from sluicegate.batcher import LoopClock
+    from sluicegate.sinks import Transaction, Unit
     from sluicegate.testing import EmbeddedPostgres, FakeClock
 
 OPEN = "sent in another transaction that has not ended"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluicegate.consumer import MemorySubscriptions, Position, TopicPartition, slot_lock
 from sluicegate.postgres import PostgresStreamSource, PostgresSubscriptions
-from sluicegate.postgres.streams.source.selection import slot_of
+from sluicegate.postgres.streams.selection import slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
     from sluicegate.consumer import SourceClaim, SubscriptionLocks
-    from sluicegate.testing.conformance.source.host import RecordingHost
+    from sluicegate.testing.conformance.source.subject import RecordingHost
 
 Subscriptions = MemorySubscriptions | PostgresSubscriptions
 NAME = "s"

@@ -22,7 +22,7 @@ from sluicegate.consumer import (
     UndecodableRecord,
 )
 from sluicegate.postgres import PostgresStreamSource
-from sluicegate.postgres.streams.source.selection import slot_of
+from sluicegate.postgres.streams.selection import slot_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresStreamSource
-from sluicegate.postgres.streams.source.selection import slot_of
+from sluicegate.postgres.streams.selection import slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
     from sluicegate.consumer import Fetched, Source
-    from sluicegate.testing.conformance.source.host import HeldClaim, RecordingHost
+    from sluicegate.testing.conformance.source.subject import HeldClaim, RecordingHost
 
 LONG = 60.0
 """Seconds that no test waits for."""

@@ -12,7 +12,7 @@ from tests.postgres.streams.source.test_failures import WITHIN, fetched, source
 from sluicegate import ConfigError
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresAdvisoryLocks, PostgresSubscriptions
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

@@ -12,7 +12,7 @@ from sluicegate.consumer import Consumer, ConsumerObserver
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import Message
 
 
@@ -44,7 +44,7 @@ async def test_a_budget_is_over_and_the_next_run_handles_the_rest(
 
         source = served(log, ends=True)
         consumer = Consumer(source, budget=budget, observers=[draining], clock=real_clock)
-        report = await consumer.receive(handle)
+        report = await consumer.run(handle)
         assert report.complete
         return report.work_remaining
 

@@ -21,10 +21,9 @@ from tests.postgres.streams.source.test_failures import WITHIN, fetched, source
 
 from sluicegate.consumer import MemorySubscriptions, Position, slot_lock
 from sluicegate.postgres import PostgresSubscriptions
-from sluicegate.postgres.streams.source import options
-from sluicegate.postgres.streams.source.selection import slot_of
-from sluicegate.testing.conformance.source.host import RecordingHost
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.postgres.streams import options
+from sluicegate.postgres.streams.selection import slot_of
+from sluicegate.testing.conformance.source.subject import News, RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
@@ -38,7 +37,7 @@ STREAMS = ["a", "b", "c", "d"]
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make processes that share evenly look for changes at short intervals."""
-    monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(options, "CHECK_EVERY", 0.02)
 
 
 async def test_a_position_that_moved_before_the_lock_is_read_again(log: Log) -> None:

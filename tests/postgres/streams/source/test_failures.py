@@ -14,15 +14,15 @@ from sluicegate import ConfigError
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresStreamSource, install_streams
 from sluicegate.postgres.client.notifications import Waker
-from sluicegate.postgres.streams.messages.channel import channel_of
-from sluicegate.postgres.streams.source import standing
-from sluicegate.postgres.streams.source.log_reader import LogReader
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.postgres.streams import balancing
+from sluicegate.postgres.streams.log import channel_of
+from sluicegate.postgres.streams.log_reader import LogReader
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 LONG = 60.0
 """Seconds that no test waits for."""
@@ -207,7 +207,7 @@ async def test_the_transaction_that_holds_the_horizon_is_named(
     """S18: with its process, application, user and age, until it ends; a transaction that has not
     appended does not hold it.
     """
-    monkeypatch.setattr(standing, "STANDS_AFTER", 0.1)
+    monkeypatch.setattr(balancing, "STANDS_AFTER", 0.1)
     host, reader = StreamHost(), source(log)
     importer = log.connected(server_settings={"application_name": "importer"})
     async with asyncio.timeout(WITHIN), log.connected() as con, importer as other:

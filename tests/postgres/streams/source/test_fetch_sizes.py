@@ -11,7 +11,7 @@ import pytest
 
 from sluicegate import Consumer
 from sluicegate.postgres import PostgresQueueSource, PostgresStreamSource, QueueAdmin, StreamReader
-from sluicegate.postgres.streams.messages import reading
+from sluicegate.postgres.streams import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ async def handled(log: Log, place: str, **options: Any) -> list[tuple[str, int]]
             await asyncio.sleep(0)
 
     made: dict[str, Any] = {"max_in_flight_bytes": WINDOW, "concurrency": 2, **options}
-    report = await Consumer(source(log, place), name="test", **made).receive(handle)
+    report = await Consumer(source(log, place), name="test", **made).run(handle)
     assert report.complete
     return found
 

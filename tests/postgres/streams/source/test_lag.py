@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from tests.postgres.streams.source.stream_help import WITHIN, claim_on, source_of
 
 from sluicegate.consumer import Consumer, CountsLag, Lag, Unread
-from sluicegate.postgres.streams.source import subscription
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.postgres.streams import serving as subscription
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     import pytest
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import Message, SourceClaim
 
 

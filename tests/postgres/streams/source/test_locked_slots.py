@@ -10,7 +10,7 @@ from tests.postgres.streams.source.stream_help import claim_on, source_of
 from tests.postgres.streams.source.test_failures import StreamHost, locked
 
 from sluicegate.consumer import Position
-from sluicegate.postgres.streams.source.selection import slot_of
+from sluicegate.postgres.streams.selection import slot_of
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

@@ -12,8 +12,8 @@ from tests.postgres.streams.source.test_failures import WITHIN, source
 
 from sluicegate import Consumer
 from sluicegate.consumer import MemorySubscriptions
-from sluicegate.postgres.streams.source import options
-from sluicegate.testing.conformance.source.news import News
+from sluicegate.postgres.streams import options
+from sluicegate.testing.conformance.source.subject import News
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
@@ -84,7 +84,7 @@ async def test_the_number_of_consumers_changes_while_they_are_behind(
     """S4, S-T1, P5: each message is handled once and in the order of its stream, although slots
     move from one consumer to five and back to one. With turns, each of the five handles a part.
     """
-    monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(options, "CHECK_EVERY", 0.02)
     subscriptions = MemorySubscriptions()
 
     def made() -> PostgresStreamSource:

@@ -11,21 +11,21 @@ import pytest
 from tests.postgres.streams.source.stream_help import WITHIN, positions, source_of, until_the_end
 
 from sluicegate.consumer import Consumer
-from sluicegate.postgres.streams.source import options
-from sluicegate.postgres.streams.source.selection import slot_of
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.postgres.streams import options
+from sluicegate.postgres.streams.selection import slot_of
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
     from sluicegate.consumer import Message
 
 
 @pytest.fixture(autouse=True)
 def _looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the interval between looks."""
-    monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(options, "CHECK_EVERY", 0.02)
 
 
 async def pause(log: Log, con: Any, stream: str | None = None, *, paused: bool = True) -> None:
@@ -54,7 +54,7 @@ class PauseHost(RecordingHost):
         """Wait until this is part of the last trouble; `None`: until there is none."""
 
         def is_there() -> bool:
-            last = self.troubles[-1] if self.troubles else None
+            last = self.reports[-1] if self.reports else None
             return last is None if part is None else last is not None and part in last
 
         await self.news.wait_for(is_there)

@@ -13,10 +13,10 @@ from tests.postgres.streams.log_help import Log
 from tests.postgres.streams.source.test_failures import WITHIN, fetched, source
 
 from sluicegate.postgres import StreamRetention
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
-    from sluicegate import LoopClock
+    from sluicegate.batcher import LoopClock
 
 
 async def test_deleted_messages_are_told_with_their_count_while_running_and_at_the_start(

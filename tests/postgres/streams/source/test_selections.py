@@ -10,8 +10,8 @@ from tests.postgres.streams.source.test_failures import WITHIN, source
 
 from sluicegate import ConfigError
 from sluicegate.consumer import TopicPartition
-from sluicegate.postgres.streams.source.selection import slot_of
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.postgres.streams.selection import slot_of
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

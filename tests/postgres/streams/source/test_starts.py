@@ -17,15 +17,15 @@ from tests.postgres.streams.source.stream_help import (
 
 from sluicegate import ConfigError
 from sluicegate.postgres import PostgresStreamSource
-from sluicegate.postgres.streams.source import options
+from sluicegate.postgres.streams import options
 from sluicegate.postgres.subscriptions.subscriptions import PostgresSubscriptions
-from sluicegate.testing.conformance.source.host import RecordingHost
+from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import LoopClock
-    from sluicegate._core.subscriptions import SubscriptionStart
+    from sluicegate.batcher import LoopClock
+    from sluicegate.consumer import SubscriptionStart
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def _looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the interval between looks."""
-    monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(options, "CHECK_EVERY", 0.02)
 
 
 async def delivered(log: Log, **given: Any) -> list[int]:
@@ -189,7 +189,7 @@ async def test_what_is_left_out_in_addition_ends_no_claim(log: Log, real_clock: 
             await con.execute(
                 f"UPDATE {log.sql}.subscription SET earlier = $1, paused = true", [left_out]
             )
-            await host.news.wait_for(lambda: any(host.troubles))
+            await host.news.wait_for(lambda: any(host.reports))
             await con.execute(f"UPDATE {log.sql}.subscription SET paused = false")
             await transaction.commit()
             found = await positions(reader, host)

@@ -54,7 +54,7 @@ async def handled(log: Log, **options: Any) -> list[tuple[str, int]]:
         found.append((message.key, json.loads(message.value)["n"]))
 
     source = source_of(log, ends=True)
-    await Consumer(source, name="s", **options).receive(handle)
+    await Consumer(source, name="s", **options).run(handle)
     return found
 
 

@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from ...._core.arrow import TIME_ZONE
-from ...._core.arrow_rows import refusal
+from ...._core.arrow import TIME_ZONE, refusal
 from ...copying.columns import NoEncoder, binary_copy
 from .casts import fit
 from .faults import faults, objects, takes

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from ...._core.arrow_rows import values_of
+from ...._core.arrow import values_of
 from .casts import DAY, INTEGERS, YEAR_1, YEAR_10_000, local, micros
 
 if TYPE_CHECKING:

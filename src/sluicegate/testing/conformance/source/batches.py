@@ -11,15 +11,14 @@ from ...._core.retry_policy import RetryPolicy
 from ...._core.source import Position
 from ....consumer import Ack, Nak, Terminate, ToDeadLetter, decode
 from ...scripted import FakeSink
-from .consuming import ConsumingSource
+from .consumers import ConsumingSource, Journal
 from .failures import QUICK
-from .journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...._core.clock import Clock
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
 
 class BatchTests(ConsumingSource):

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from ...._core.errors import TransientError
 from ...._core.source import Position, TopicPartition
-from .consuming import ConsumingSource
-from .journal import Journal
+from .consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
 OFTEN = 5.0
 """Seconds. The test does not wait for a source with a longer keep-alive interval."""

@@ -7,14 +7,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...._core.source import Position
-from .host import RecordingHost
-from .reader import ClaimReader
-from .subject import SourceUnderTest
+from .subject import ClaimReader, RecordingHost, SourceUnderTest
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
     from ...._core.source import SourceClaim
-    from .host import HeldClaim
+    from .subject import HeldClaim
 
 TOLD_WITHIN = 1.0
 """Seconds within which a source ends lost claims while their host drains them, if it does so."""
@@ -35,7 +33,7 @@ class ClaimTests(SourceUnderTest):
                 giver.host.will_answer(
                     {claim.partition: Position(4, "m") for claim in giver.host.open}
                 )
-                taken = await self._taken(topic, giver)
+                taken = await self._take(topic, giver)
                 assert taken, "the rebalance moved nothing"
                 for claim in taken:
                     assert claim.start == self.kept(Position(4, "m"))
@@ -71,7 +69,7 @@ class ClaimTests(SourceUnderTest):
             async with self.reading(topic, 2) as giver:
                 before = giver.host.open
                 await giver.read(before, 4, most=2)
-                await self._taken(topic, giver)
+                await self._take(topic, giver)
                 kept = [claim for claim in before if not claim.is_closed]
                 assert kept, "every claim ended"
                 for claim in kept:
@@ -88,7 +86,7 @@ class ClaimTests(SourceUnderTest):
                 late = dict.fromkeys(before, Position(7))
                 for claim in before:
                     await giver.read_up_to(claim, 7)
-                await self._taken(topic, giver)
+                await self._take(topic, giver)
                 held = {claim for claim in before if not claim.is_closed}
                 stored: set[SourceClaim] = set()
                 for _ in range(50):  # a rebalance that has not ended refuses a commit
@@ -107,7 +105,7 @@ class ClaimTests(SourceUnderTest):
             async with self.reading(topic, 1) as reader:
                 (lost,) = reader.host.open
                 reader.host.will_answer({lost.partition: Position(4)})
-                await self._lost(reader)
+                await self._lose_all(reader)
                 assert lost.is_closed
                 assert reader.host.within == []
                 assert await self.stored(topic) == {}
@@ -120,7 +118,7 @@ class ClaimTests(SourceUnderTest):
             async with self.reading(topic, 1) as reader:
                 (lost,) = reader.host.open
                 assert list(await reader.commit({lost: Position(2)})) == [lost]
-                (new,) = await self._lost(reader)
+                (new,) = await self._lose_all(reader)
                 assert list(await reader.commit({lost: Position(9)})) == []
                 assert await self.position(topic) == Position(2)
                 assert list(await reader.commit({lost: Position(9), new: Position(3)})) == [new]
@@ -141,7 +139,7 @@ class ClaimTests(SourceUnderTest):
                     )
                     for _ in range(rounds):
                         await clock.sleep(0)
-                    (new,) = await self._lost(reader)
+                    (new,) = await self._lose_all(reader)
                     assert new.start in (lost.start, late)
                     (told,) = await asyncio.gather(commit, return_exceptions=True)
                     if told == [lost]:
@@ -196,7 +194,7 @@ class ClaimTests(SourceUnderTest):
                 (lost,) = reader.host.open
                 await reader.read([lost], 6, most=3)
                 assert list(await reader.commit({lost: Position(4)})) == [lost]
-                (new,) = await self._lost(reader)
+                (new,) = await self._lose_all(reader)
                 assert new is not lost
                 assert new.start == Position(4)
                 await reader.read([lost, new], 6 + 6)
@@ -204,7 +202,7 @@ class ClaimTests(SourceUnderTest):
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    async def _taken(self, topic: str, giver: ClaimReader) -> list[HeldClaim]:
+    async def _take(self, topic: str, giver: ClaimReader) -> list[HeldClaim]:
         """Let a second member read everything and close; return its records."""
         taker, source = RecordingHost(), self.source(topic)
         before = {claim.partition: claim for claim in giver.host.open}
@@ -220,7 +218,7 @@ class ClaimTests(SourceUnderTest):
                 assert reader.offsets(claim) == list(range(claim.start.offset, end))
         return taken
 
-    async def _lost(self, reader: ClaimReader) -> list[HeldClaim]:
+    async def _lose_all(self, reader: ClaimReader) -> list[HeldClaim]:
         """Lose all claims; return the new claims of the same partitions."""
         before = reader.host.open
         await self.lose(reader.source)

@@ -1,4 +1,10 @@
-"""Tests of fetching: order, completeness, and cancelled fetches."""
+"""Tests that drive a source directly: its declaration, its records, its stored positions.
+
+1. `lacks` must not contradict the declaration.
+2. The declaration repeats the facts that follow from protocols and traits, so that all are in one
+   place.
+3. The lag is as exact as declared: the ends of all partitions, or a count.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,90 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ...._core.source import ExtendsRecords, KeepsAlive, UndecodableRecord
-from .subject import SourceUnderTest
+import pytest
+
+from ...._core.positions import SettlesInTransaction
+from ...._core.source import (
+    CountsLag,
+    DeclaresCapabilities,
+    ExtendsRecords,
+    KeepsAlive,
+    Position,
+    TakesBack,
+    TransactionalSource,
+    UndecodableRecord,
+)
+from .subject import RecordingHost, SourceUnderTest
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ...._core.clock import Clock
+    from ...._core.source import Source, SourceCapabilities, SourceClaim
+
+
+def contradictions(declared: SourceCapabilities, source: Source) -> list[str]:
+    """Describe each difference between the declaration and the implementation of a source."""
+    transactions = (
+        "positions"
+        if isinstance(source, TransactionalSource)
+        else "records"
+        if isinstance(source, SettlesInTransaction)
+        else None
+    )
+    traits = source.traits
+    implemented = {
+        "lag == 'counts'": (declared.lag == "counts", isinstance(source, CountsLag)),
+        "shares == 'keys'": (declared.shares == "keys", traits.short_claims),
+        "settles_each": (declared.settles_each, traits.settles_each),
+        "extends": (declared.extends, isinstance(source, ExtendsRecords)),
+        "takes_back": (declared.takes_back, isinstance(source, TakesBack)),
+        f"transactions == {transactions!r}": (declared.transactions == transactions, True),
+    }
+    found = [
+        f"{name} is {said} in its capabilities and {is_so} in its implementation"
+        for name, (said, is_so) in implemented.items()
+        if said is not is_so
+    ]
+    if declared.cooperative and declared.shares != "partitions":
+        found.append("cooperative is True in its capabilities, but it shares no partitions")
+    return found
+
+
+class DeclarationTests(SourceUnderTest):
+    """Tests of the declared capabilities."""
+
+    async def test_the_declaration_is_what_the_source_implements(self, clock: Clock) -> None:
+        """O-T23: the suite relies on the declaration. A source need not declare anything."""
+        async with self.in_time(clock):
+            source = self.source(await self.new_topic(1))
+            declared = source.capabilities if isinstance(source, DeclaresCapabilities) else None
+            assert declared == self.capabilities, (
+                f"the source's capabilities differ from those of the suite: {declared}"
+            )
+            if declared is not None:
+                assert contradictions(declared, source) == []
+
+    async def test_the_lag_is_told_as_declared(self, clock: Clock) -> None:
+        """It is exact by the end of each partition, or as a count of deliverable records."""
+        lag = None if self.capabilities is None else self.capabilities.lag
+        async with self.in_time(clock):
+            topic = await self.filled([7, 3])
+            async with self.reading(topic, 2) as reader:
+                claims = {claim.partition.partition: claim for claim in reader.host.open}
+                await reader.read(reader.host.open, 10)
+                if lag == "ends":
+                    ends = await reader.source.ends(reader.host.open)
+                    assert ends == {claims[0]: 7, claims[1]: 3}
+                elif lag == "counts":
+                    await reader.commit({claims[1]: Position(2)})
+                    assert isinstance(reader.source, CountsLag)
+                    unread = await reader.source.lag({claims[0]: 0, claims[1]: 2})
+                    assert {claim: each.messages for claim, each in unread.items()} == {
+                        claims[0]: 7,
+                        claims[1]: 1,
+                    }
+
 
 ROUNDS = (0, 1, 2, 3, 5, 8, 21, 55)
 """Rounds of the loop before a fetch is cancelled."""
@@ -148,3 +233,106 @@ class DeliveryTests(SourceUnderTest):
                             assert record.key == b"k%d" % (record.offset % 5)
                         elif record.has_key:
                             assert record.key == b"k1"
+
+
+MAP = "a1~0AZ^}{|"
+"""A text with the characters of an offset map."""
+TOO_LARGE = "x" * 100_000
+"""Metadata that is too large for almost every broker."""
+
+
+class CommitTests(SourceUnderTest):
+    """Tests of the positions that a source stores."""
+
+    async def test_a_commit_is_stored_with_its_map(self, clock: Clock) -> None:
+        """The next assignment begins with the record at the position."""
+        async with self.in_time(clock):
+            topic = await self.filled([10, 10])
+            async with self.reading(topic, 2) as reader:
+                wanted = {
+                    claim: Position(3 + claim.partition.partition, MAP)
+                    for claim in reader.host.open
+                }
+                assert {*await reader.commit(wanted)} == {*wanted}
+                stored = await self.stored(topic)
+                assert stored == {
+                    claim.partition: self.kept(position) for claim, position in wanted.items()
+                }
+            async with self.reading(topic, 2) as reader:
+                for claim in reader.host.open:
+                    start = 3 + claim.partition.partition
+                    assert claim.start == self.kept(Position(start, MAP))
+                    await reader.read([claim], 10 - start)
+                    assert reader.offsets(claim) == list(range(start, 10))
+
+    async def test_a_position_without_a_map_clears_the_last_one(self, clock: Clock) -> None:
+        """The newest position replaces the stored one as a whole."""
+        async with self.in_time(clock):
+            topic = await self.filled([10])
+            async with self.reading(topic, 1) as reader:
+                (claim,) = reader.host.open
+                for position in (Position(2, MAP), Position(5)):
+                    assert list(await reader.commit({claim: position})) == [claim]
+                    assert await self.position(topic) == self.kept(position)
+
+    async def test_the_answer_of_a_commit_is_true(self, clock: Clock) -> None:
+        """consumer/C:C6: positions reported as stored are stored, also if the commit fails."""
+        self.needs("metadata")
+        async with self.in_time(clock):
+            topic = await self.filled([10, 10])
+            async with self.reading(topic, 2) as reader:
+                wanted = dict.fromkeys(reader.host.open, Position(4))
+                refused = reader.host.open[0]
+                wanted[refused] = Position(4, TOO_LARGE)
+                told: Collection[SourceClaim] = ()
+                with suppress(Exception):  # a failed commit may raise
+                    told = await reader.commit(wanted)
+                stored = await self.stored(topic)
+                for claim in wanted.keys() & {*told}:
+                    assert stored.get(claim.partition) == wanted[claim], (
+                        f"{claim!r} was reported as stored"
+                    )
+                newer = dict.fromkeys(wanted, Position(5))
+                assert {*await reader.commit(newer)} == {*newer}
+
+    async def test_a_cancelled_commit_leaves_the_source_usable(self, clock: Clock) -> None:
+        """The cancelled commit may be stored; a later one is stored, once the server has ended it."""
+        async with self.in_time(clock):
+            topic = await self.filled([100])
+            async with self.reading(topic, 1) as reader:
+                (claim,) = reader.host.open
+                for at, rounds in enumerate(ROUNDS):
+                    await reader.settle({claim: Position(2 * at + 1)})
+                    commit = asyncio.get_running_loop().create_task(
+                        reader.source.commit({claim: Position(2 * at + 1)})
+                    )
+                    for _ in range(rounds):
+                        await clock.sleep(0)
+                    commit.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await commit
+                    while not await reader.commit({claim: Position(2 * at + 2)}):
+                        await clock.sleep(0.01)  # the server still executes the cancelled one
+                    assert await self.position(topic) == Position(2 * at + 2)
+
+    async def test_closing_ends_the_claims_and_commits_nothing(self, clock: Clock) -> None:
+        """Records that the host has not committed are delivered again."""
+        async with self.in_time(clock):
+            topic = await self.filled([5])
+            async with self.reading(topic, 1) as reader:
+                await reader.read(reader.host.open, 5)
+            assert reader.host.open == []
+            assert await self.stored(topic) == {}
+            async with self.reading(topic, 1) as reader:
+                await reader.read(reader.host.open, 5)
+
+    async def test_an_error_within_closes_the_source(self, clock: Clock) -> None:
+        """The error propagates, and the claims have ended."""
+        async with self.in_time(clock):
+            topic = await self.filled([5])
+            host, source = RecordingHost(), self.source(topic)
+            with pytest.raises(ZeroDivisionError):
+                async with source.open(host):
+                    await self.claimed(source, host, 1)
+                    raise ZeroDivisionError
+            assert host.open == []

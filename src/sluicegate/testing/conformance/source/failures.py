@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ...._core.errors import DeadLetterLimit, PermanentError, TransientError
-from ...._core.retry_policy import DoublingBackoff, RetryPolicy
+from ...._core.retry_policy import Backoff, RetryPolicy
 from ...._core.source import Position
 from ....consumer import Terminate, ToDeadLetter, decode
 from ...scripted import BlockingSink, FakeSink, FlakySink
-from .consuming import ConsumingSource
-from .journal import Journal
+from .consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
-    from ....consumer.message import Message
+    from ....consumer.lanes.message import Message
 
-QUICK = DoublingBackoff(first=0.001, longest=0.01)
+QUICK = Backoff(base=0.001, longest=0.01, jitter="none")
 
 
 class FailureTests(ConsumingSource):

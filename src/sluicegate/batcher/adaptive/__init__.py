@@ -1,1 +1,0 @@
-"""Adaptive concurrency and batch size."""

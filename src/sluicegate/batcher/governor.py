@@ -1,0 +1,169 @@
+"""The attempts of one batcher: their starts and ends, and the load that their errors signal.
+
+An attempt is one stretch of a batch's write with a flush slot, from the slot to the backoff or the
+end. Two kinds do not count: attempts that end in a backoff without an error (for example a rate
+limit), and attempts that a shutdown cuts off. Other attempts of a stopping batcher count: draining
+may need more workers.
+
+With tenants, a throttle affects only its tenant, as in a `Retry`, and its attempt does not count. A
+tenant's batch counts for the batch size only if it was full: with many tenants most are not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .._core.batch import Reason
+from .._core.classify import classified
+from .._core.errors import (
+    CircuitOpenError,
+    ErrorClass,
+    RefusedError,
+    TimedOutError,
+    TooLargeError,
+    UnavailableError,
+)
+from .._core.sink import classifier_of, stretch_limits
+from .adaptive import AdaptiveControl, Load, Try
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .._core.classify import Classifier
+    from .adaptive import Adaptive, Setting
+    from .gathering.pack import Sealed
+    from .limits import Limits
+    from .setup import Setup
+
+
+@dataclass(slots=True)
+class Running:
+    """A running attempt."""
+
+    began: float
+    pause: float  # seconds before it without a running attempt
+    items: int
+    of_tenant: bool  # whether its items belong to one of several tenants
+    full: bool  # whether its batch was full
+    load: Load = Load.FINE
+    is_tenant_throttled: bool = False
+
+    def heard(self, errors: Iterable[BaseException], classify: Classifier | None) -> None:
+        """Evaluate errors, each object once."""
+        for error in {id(error): error for error in errors}.values():
+            if self.of_tenant and classified(error, classify) is ErrorClass.THROTTLE:
+                self.is_tenant_throttled = True
+            else:
+                self.load = max(self.load, load_of(error, classify))
+
+    def ended(self, now: float, in_flight: int) -> Try:
+        """Return the attempt as ended."""
+        lasted, sizes = now - self.began, self.full or not self.of_tenant
+        return Try(
+            ended=now, seconds=lasted, items=self.items, load=self.load, in_flight=in_flight,
+            idle=self.pause > lasted, sizes=sizes,
+        )  # fmt: skip
+
+
+class Governor:
+    """Measures the attempts of one batcher, and keeps the setting."""
+
+    def __init__(self, rules: Adaptive, limits: Limits, sink: object) -> None:
+        self._control = AdaptiveControl(rules, limits, patience=_patience(limits, sink))
+        self._classify = classifier_of(sink)
+        self._running = 0
+        self._quiet_since = -math.inf
+
+    @property
+    def setting(self) -> Setting:
+        """The setting in force."""
+        return self._control.setting
+
+    def begins(
+        self, items: int, now: float, *, of_tenant: bool = False, full: bool = True
+    ) -> Running:
+        """Begin an attempt of a batch that has a flush slot."""
+        pause = 0.0 if self._running else now - self._quiet_since
+        self._running += 1
+        return Running(now, pause, items, of_tenant, full)
+
+    def heard(self, one: Running, errors: Iterable[BaseException]) -> None:
+        """Evaluate errors of a running attempt."""
+        one.heard(errors, self._classify)
+
+    def ends(self, one: Running, now: float, *, rests: bool, told: bool) -> bool:
+        """End an attempt (`rests`: in a backoff; `told`: counted); return whether the setting
+        changed.
+        """
+        in_flight = self._running
+        self._running -= 1
+        if not self._running:
+            self._quiet_since = now
+        says_nothing = one.is_tenant_throttled and one.load < Load.TOO_LARGE
+        if not told or says_nothing or (rests and one.load is Load.FINE):
+            return False
+        before = self._control.setting
+        return self._control.heard(one.ended(now, in_flight)) != before
+
+
+def load_of(error: BaseException, classify: Classifier | None = None) -> Load:
+    """Return the load that one error signals."""
+    if classified(error, classify) is ErrorClass.THROTTLE:
+        return Load.TOO_MUCH
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        if isinstance(link, TooLargeError):
+            return Load.TOO_LARGE
+        if isinstance(link, (TimedOutError, TimeoutError)) or _sheds_load(link):
+            return Load.TOO_MUCH
+        seen.add(id(link))
+        link = link.__cause__
+    return Load.SILENT
+
+
+def _sheds_load(error: BaseException) -> bool:
+    # an unavailable server with a delay, such as HTTP 503 with `Retry-After`
+    is_other = isinstance(error, (CircuitOpenError, RefusedError))
+    return isinstance(error, UnavailableError) and not is_other and error.retry_after is not None
+
+
+def _patience(limits: Limits, sink: object) -> float:
+    """Return the seconds that an attempt may take: its shortest timeout."""
+    return min([limits.stretch, *stretch_limits(sink)])
+
+
+_FULL = frozenset({Reason.SIZE, Reason.BYTES})
+
+
+class TryWatch:
+    """The attempts of one batcher; without `adaptive` it does nothing."""
+
+    def __init__(self, setup: Setup[Any]) -> None:
+        adaptive = setup.adaptive
+        self._governor = None if adaptive is None else Governor(adaptive, setup.limits, setup.sink)
+
+    @property
+    def setting(self) -> Setting | None:
+        """The governor's setting; `None` without a governor."""
+        return None if self._governor is None else self._governor.setting
+
+    def begins(self, items: int, sealed: Sealed[Any], now: float) -> Running | None:
+        """Begin an attempt of this number of items of a batch."""
+        if self._governor is None:
+            return None
+        of_tenant, is_full = sealed.owner is not None, sealed.reason in _FULL
+        return self._governor.begins(items, now, of_tenant=of_tenant, full=is_full)
+
+    def heard(self, running: Running | None, errors: Iterable[BaseException]) -> None:
+        """Evaluate the errors of an attempt."""
+        if self._governor is not None and running is not None:
+            self._governor.heard(running, errors)
+
+    def ends(self, running: Running | None, now: float, *, rests: bool, told: bool) -> bool:
+        """End an attempt, in a backoff if it `rests`; return whether the setting has changed."""
+        if self._governor is None or running is None:
+            return False
+        return self._governor.ends(running, now, rests=rests, told=told)

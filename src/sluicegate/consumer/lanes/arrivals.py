@@ -1,0 +1,114 @@
+"""A schedule without lanes: messages become ready in the order of their arrival.
+
+For work that keeps the order per key itself. Only parked keys have lanes. Their records wait there
+to be written to the park store one after another, or wait behind the records that `unpark` replays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._core.order.keys import PLAIN
+from ..._core.runtime.loops import Exit
+from .keys import alone
+from .schedule import Broken, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from ..._core.source import SourceRecord
+    from ..progress.claim import Claim
+    from .held import ParkedKey
+    from .message import Message
+
+
+class ArrivalSchedule(Schedule):
+    """A schedule in which messages become ready on arrival; only those of parked keys wait for
+    others.
+    """
+
+    def _enter(
+        self,
+        claim: Claim,
+        records: Sequence[SourceRecord],
+        sizes: Sequence[int],
+        indices: Sequence[int],
+    ) -> list[Broken]:
+        ready, errors, make = self.ready, self.sizes.errors, self.message_type
+        name_of = self._keys.lane_of if self._keys.by_key else _name_of
+        broken: list[Broken] = []
+        for record, size, index in zip(records, sizes, indices, strict=True):
+            error = errors.get(record.offset) if errors else None
+            try:
+                name = name_of(record)
+            except BaseException as raised:  # it becomes the reason of a dead letter
+                if isinstance(raised, Exit):
+                    raise
+                name, error = alone(record), raised
+            message = make(name, size, record, claim, index)
+            if error is None:
+                ready.append(message)
+            else:
+                broken.append(Broken(message, error))
+        return broken
+
+    def acknowledge(self, message: Message) -> bool:
+        """Settle a message; return false if it is already settled or its claim has ended.
+
+        The hot path: once per message.
+        """
+        claim = message.claim
+        tracker = claim.tracker
+        at = message.index - tracker.base
+        if claim.is_closed or at < 0 or tracker.bits[at]:
+            return False
+        tracker.bits[at] = 1
+        if claim.attempts:
+            claim.attempts.pop(message.index, None)
+        self.window.release(message.size)
+        return True
+
+    # -- parked keys -------------------------------------------------------------------------------
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether records have keys that can be parked."""
+        return self._keys.by_key
+
+    def waits_parked(self, message: Message) -> bool:
+        """Queue a message in the lane of its parked key; return false if the key is not parked."""
+        if not self.parked or message.is_unparked or self.parked.of(message) is None:
+            return False
+        message.claim.lanes.wait(message)
+        self.parked.note(message)
+        return True
+
+    def begin_parking(self, message: Message) -> None:
+        """Begin to park the key of a message whose turn continues."""
+        message.claim.lanes.active.add(message.lane_key)
+
+    def release(self, parked: ParkedKey) -> None:
+        """Let a parked key continue: its waiting messages precede the messages that have arrived
+        since.
+        """
+        message = self.parked.forget(parked) if parked in self.parked else None
+        waiting: list[Message] = []
+        while message is not None:
+            waiting.append(message)
+            message = parked.lanes.leave(parked.key)
+        self.ready.extendleft(reversed(waiting))
+
+    def end_turn(self, message: Message) -> None:
+        """End a turn of a parked key, whose claim may have ended. No message waits for the end of
+        such a turn.
+        """
+        lanes, key = message.claim.lanes, message.lane_key
+        if key in lanes.active:
+            lane = lanes.lane(key)
+            if lane is None or lane.going:
+                lanes.leave(key)
+
+
+def _name_of(record: SourceRecord) -> Hashable:
+    key = record.key
+    return key if type(key) in PLAIN else alone(record)

@@ -1,0 +1,481 @@
+"""The messages that may be handled now. No clock, no task, no I/O.
+
+1. A message is *ready*, *running*, *backing off*, *blocked*, or *waiting* in its lane behind one of
+   these. All of them are in the window.
+2. `ready` contains the first message of each lane that may start, once and in the order in which
+   they became ready, so each ready key starts within one round. A worker that takes a message from
+   it runs it, and ends its turn by `finish`, `back_off`, `block` or `put_back`. After the last
+   three, the message runs again with its record's own value.
+3. A message that backs off or is blocked keeps its key: no later message of the key starts before
+   it. With `keeps_key=False` it releases its key, and enters its lane again when it is due.
+4. With `form_batches`, the batch former takes ready messages and the messages behind them. These
+   count as running, except that they leave with their claims.
+5. Messages removed with their claims free their places. Running messages keep their key until they
+   end, even beyond the end of their claim.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from itertools import count
+from math import inf, isnan
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from ..._core.order.keys import PLAIN, identity
+from ..._core.order.lanes import Lanes
+from ..._core.runtime.loops import Exit
+from ..._core.source import UndecodableRecord
+from .batches import BatchFormer
+from .held import CompletedJobs, CrowdedKeys, ParkedKeys
+from .keys import alone
+from .message import Message
+from .window import RecordSizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+
+    from ..._core.source import SourceRecord, TopicPartition
+    from ..progress.claim import Claim
+    from .batches import BatchLimits
+    from .held import ParkedKey
+    from .keys import KeyRules
+    from .window import Window
+
+E = TypeVar("E")
+
+
+class BackingOff(NamedTuple):
+    """A message in backoff."""
+
+    message: Message
+    keeps_key: bool
+
+
+class Schedule:
+    """The messages inside a consumer, and the order in which they are handled."""
+
+    message_type: type[Message] = Message
+
+    def __init__(
+        self,
+        keys: KeyRules,
+        window: Window,
+        size_of: Callable[[SourceRecord], int] | None = None,
+        *,
+        max_per_key: int | None = None,
+    ) -> None:
+        self.ready: deque[Message] = deque()
+        self.window = window
+        self.retries: RetryHeap[BackingOff] = RetryHeap()
+        self.blocked: dict[Message, BaseException] = {}
+        """Blocked messages, with their errors."""
+        self.parked = ParkedKeys()
+        self.crowded = None if max_per_key is None else CrowdedKeys(max_per_key)
+        """Keys with more waiting messages than `max_per_key`; `None` without that limit."""
+        self.former: BatchFormer | None = None
+        self.completed = CompletedJobs(self.ready)
+        self._followed: list[Message] | None = None
+        self._keys = keys
+        self.sizes = RecordSizes(size_of)
+        """Sizes of records, and the errors of records without a size."""
+        self._lanes: dict[Hashable, Lanes[Message]] = {}
+        self.has_undecodable = False
+        """Whether a message inside may have a record that could not be decoded (`refused`)."""
+
+    @property
+    def acknowledged(self) -> int:
+        """Number of messages settled by an acknowledgement."""
+        return self.window.released
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    def form_batches(self, limits: BatchLimits) -> BatchFormer:
+        """Let a batch former take ready messages from now on."""
+        self._followed = []
+        self.former = BatchFormer(limits, self.ready, self._followed)
+        return self.former
+
+    @property
+    def formed(self) -> list[Message]:
+        """Messages of batches that are being formed or wait for a worker."""
+        return [] if self.former is None else self.former.messages
+
+    def stall(self, *, is_stalled: bool) -> None:
+        """Record whether no message can be admitted before others leave."""
+        if self.former is not None:
+            self.former.stall(is_stalled=is_stalled)
+
+    def complete(self, now: float) -> None:
+        """Record that no further messages will be admitted."""
+        if self.former is not None:
+            self.former.hurry(now)
+
+    def next_due(self, now: float) -> float:
+        """Return when the next backoff ends or the next batch is due; infinite if never.
+
+        A batch that is already due waits for a worker, not for its time.
+        """
+        retry, batch = self.retries.next_due, None if self.former is None else self.former.next_due
+        times = [retry, batch if batch is not None and batch > now else None]
+        return min((due for due in times if due is not None), default=inf)
+
+    # -- claims ------------------------------------------------------------------------------------
+
+    def lanes_for(self, partition: TopicPartition) -> Lanes[Message]:
+        """Return the lanes of a partition's scope; an earlier claim's while they are active."""
+        return self._lanes.setdefault(self._keys.scope_of(partition), Lanes())
+
+    def forget_idle_lanes(self, claims: Iterable[Claim]) -> None:
+        """Drop the lanes without an active key, except those of these claims."""
+        if len(self._lanes) > 1:
+            used = {id(claim.lanes) for claim in claims}
+            kept = [(scope, it) for scope, it in self._lanes.items() if it.active or id(it) in used]
+            self._lanes = dict(kept)
+
+    @property
+    def active(self) -> int:
+        """Number of keys that have a running turn, are held, or have waiting messages."""
+        return sum(map(len, self._lanes.values()))
+
+    # -- in ----------------------------------------------------------------------------------------
+
+    def admit(self, claim: Claim, records: Sequence[SourceRecord]) -> Admitted:
+        """Admit the next records of an open claim, as many as the window has room for."""
+        fresh = claim.new_of(records)
+        if not fresh:
+            return Admitted(len(records), [])
+        known = len(records) - len(fresh)
+        if UndecodableRecord in map(type, fresh):
+            self.has_undecodable = True
+        sizes = self.sizes.of(fresh)
+        count = self.window.fitting(sizes)
+        if count == 0:
+            return Admitted(known, [])
+        if count < len(fresh):
+            fresh, sizes = fresh[:count], sizes[:count]
+        first, last = fresh[0].offset, fresh[-1].offset
+        index = claim.tracker.admit(first, last, count, lambda: [record.offset for record in fresh])
+        indices: Sequence[int] = range(index, index + count)
+        if claim.replay.end > first:
+            fresh, sizes, indices = claim.unsettled(fresh, sizes, indices)
+        broken = self._enter(claim, fresh, sizes, indices)
+        if self.crowded is not None:
+            self.crowded.look(claim, index)
+        self.window.take(len(fresh), sum(sizes))
+        is_news = self._keys.has_first_keyless(claim.lanes.active)
+        return Admitted(known + count, broken, is_news)
+
+    def _enter(
+        self,
+        claim: Claim,
+        records: Sequence[SourceRecord],
+        sizes: Sequence[int],
+        indices: Sequence[int],
+    ) -> list[Broken]:
+        """Queue each record in its lane: in `ready`, or behind others of its key."""
+        lanes = claim.lanes
+        active, ready = lanes.active, self.ready
+        is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
+        if self.has_undecodable and UndecodableRecord in map(type, records):
+            is_plain = False
+        if self.sizes.errors:
+            is_plain, lane_of = False, self._lane_of_sized
+        wait = _noting(lanes.wait, self._looks())
+        broken: list[Broken] = []
+        for record, size, index in zip(records, sizes, indices, strict=True):
+            try:
+                key: Hashable = record.key if is_plain else lane_of(record)
+                if is_plain and type(key) not in PLAIN:
+                    key = identity(key)
+            except BaseException as error:  # it becomes the reason of a dead letter
+                if isinstance(error, Exit):
+                    raise
+                message = Message(alone(record), size, record, claim, index)
+                active.add(message.lane_key)
+                broken.append(Broken(message, error))
+                continue
+            message = Message(key, size, record, claim, index)
+            if key in active:
+                wait(message)
+            else:
+                active.add(key)
+                ready.append(message)
+        return broken
+
+    def _looks(self) -> list[Callable[[Message], None]]:
+        """Return the functions to call for each waiting record; none on the fast path."""
+        looks: list[Callable[[Message], None]] = []
+        if self._followed is not None:
+            looks.append(self._followed.append)
+        if self.parked:
+            looks.append(self.parked.note)
+        return looks
+
+    def _lane_of_sized(self, record: SourceRecord) -> Hashable:
+        if (error := self.sizes.errors.get(record.offset)) is not None:
+            raise error
+        return self._keys.lane_of(record)
+
+    # -- the end of a turn -------------------------------------------------------------------------
+
+    def acknowledge(self, message: Message) -> bool:
+        """Settle a handled message and `finish` it; return whether that has an effect.
+
+        The hot path: once per message.
+        """
+        claim = message.claim
+        tracker, lanes, key = claim.tracker, claim.lanes, message.lane_key
+        at = message.index - tracker.base
+        if claim.is_closed or at < 0 or tracker.bits[at]:
+            return False
+        tracker.bits[at] = 1
+        if claim.attempts:
+            claim.attempts.pop(message.index, None)
+        if key in lanes.waiting_lanes:
+            following = lanes.leave(key)
+            if following is not None:
+                self.ready.append(following)
+            elif self.completed:
+                self.completed.go_on(lanes, key)
+        else:
+            lanes.active.remove(key)
+        self.window.release(message.size)
+        return True
+
+    def finish(self, message: Message) -> None:
+        """Free the key and the place of a message that is settled, or left to a later claim."""
+        completed = self.completed
+        if message in completed.out:
+            completed.out.remove(message)
+        else:
+            completed.inside.discard(message)  # if it was parked
+            self.end_turn(message)
+        completed.contexts.pop(message, None)
+        self.window.give(1, message.size)
+
+    def end_turn(self, message: Message) -> None:
+        """Free the key of a message for the next message of its lane."""
+        following = message.claim.lanes.leave(message.lane_key)
+        if following is not None:
+            self.ready.append(following)
+        elif self.completed:
+            self.completed.go_on(message.claim.lanes, message.lane_key)
+
+    def back_off(self, message: Message, due: float, *, keeps_key: bool = True) -> None:
+        """Run a message again at `due`."""
+        message.begin_again()
+        self.retries.push(due, BackingOff(message, keeps_key))
+        if not keeps_key:
+            self.end_turn(message)
+
+    def release_due(self, now: float) -> None:
+        """Make ready the messages whose backoff has ended."""
+        for message, keeps_key in self.retries.pop_due(now):
+            if keeps_key or message.claim.lanes.enter(message):
+                self._start(message)
+            else:
+                for look in self._looks():
+                    look(message)
+                if self.crowded is not None:
+                    self.crowded.note(message)
+
+    def block(self, message: Message, error: BaseException) -> None:
+        """Keep a message and its key until `unblock`."""
+        message.begin_again()
+        self.blocked[message] = error
+
+    def unblock(self, message: Message) -> None:
+        """Make a blocked message ready."""
+        del self.blocked[message]
+        self._start(message)
+
+    def _start(self, message: Message) -> None:
+        """Begin the next try of a message."""
+        self.ready.append(message)
+
+    def take_blocked(self, message: Message) -> None:
+        """Begin the turn of a blocked message outside the ready queue."""
+        del self.blocked[message]
+
+    def replay(self, message: Message) -> None:
+        """Begin the turn of a message from the park store, whose key is parked."""
+        lanes, key = message.claim.lanes, message.lane_key
+        lanes.put_back(key, [message])
+        lanes.take_held(key, 1)
+        self.window.take(1, message.size)
+        self.has_undecodable = True
+        self.ready.append(message)
+
+    def begin_parking(self, message: Message) -> None:
+        """Begin to park the key of a message whose turn continues."""
+
+    def release(self, parked: ParkedKey) -> None:
+        """Let a parked key continue."""
+        following = self.parked.forget(parked) if parked in self.parked else None
+        if following is not None:
+            self.ready.append(following)
+
+    def acknowledge_first(self, message: Message) -> bool:
+        """Like `acknowledge`, but the turn of the key continues with the messages behind."""
+        has_effect = message.claim.settle(message.index)
+        if has_effect:
+            self.window.release(message.size)
+        else:
+            self.window.give(1, message.size)
+        return has_effect
+
+    def leave_first(self, message: Message) -> None:
+        """Leave a message to a later claim; the turn of its key continues."""
+        self.window.give(1, message.size)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every message inside is blocked, or waits behind a blocked one."""
+        behind = [message.claim.lanes.length(message.lane_key) for message in self.blocked]
+        return self.window.messages == len(self.blocked) + sum(behind)
+
+    def put_back(self, key: Hashable, messages: Sequence[Message]) -> None:
+        """Put unsettled messages back at the front of their lane."""
+        for message in messages:
+            message.begin_again()
+        if messages:
+            messages[0].claim.lanes.put_back(key, messages)
+
+    # -- out ---------------------------------------------------------------------------------------
+
+    def drop(
+        self, claims: Collection[Claim], *, keep_batch: bool = False, keep_jobs: bool = False
+    ) -> list[Message]:
+        """Remove and return all messages of these claims except running ones.
+
+        With `keep_batch`, the batch being formed stays. With `keep_jobs`, events that wait to be
+        finalised stay, except failed ones.
+        """
+        dead = set(map(id, claims))
+
+        def is_dead(message: Message) -> bool:
+            return id(message.claim) in dead and not (keep_jobs and message.finalise)
+
+        waiting = [
+            message
+            for lanes in {id(claim.lanes): claim.lanes for claim in claims}.values()
+            for message in lanes.drop_where(is_dead)
+        ]
+        backing_off = self.retries.remove_where(lambda entry: id(entry.message.claim) in dead)
+        blocked = [message for message in self.blocked if id(message.claim) in dead]
+        for message in blocked:
+            del self.blocked[message]
+        heads = [message for message in self.ready if is_dead(message)]
+        heads += [entry.message for entry in backing_off if entry.keeps_key]
+        heads += blocked
+        gone = [entry.message for entry in backing_off if not entry.keeps_key]
+        if self.former is not None:
+            formed = self.former.drop(is_dead, keep_next=keep_batch)
+            heads += formed.heads
+            gone += formed.others
+        left = [message for message in self.ready if not is_dead(message)]
+        self.ready.clear()  # in place, since workers hold a reference
+        self.ready.extend(left)
+        for message in heads:
+            self.end_turn(message)
+        if self.crowded is not None:
+            self.crowded.end(claims)
+        self.ready.extend(self.parked.end(claims))
+        gone += [*waiting, *heads]
+        if not keep_jobs:
+            self.completed.forget(is_dead)
+        self.window.give(len(gone), sum([message.size for message in gone]))
+        return gone
+
+    @property
+    def waiting(self) -> int:
+        """Number of messages that wait in lanes."""
+        return sum([lanes.waiting for lanes in tuple(self._lanes.values())])
+
+    def waiting_behind(self) -> Iterable[Message]:
+        """Yield the messages in lanes, in order per lane."""
+        for lanes in self._lanes.values():
+            for _, lane in lanes.lanes():
+                yield from lane
+
+
+def _noting(
+    wait: Callable[[Message], None], looks: Sequence[Callable[[Message], None]]
+) -> Callable[[Message], None]:
+    """Return `wait`, or a function that also calls `looks`."""
+
+    def wait_and_note(message: Message) -> None:
+        wait(message)
+        for look in looks:
+            look(message)
+
+    return wait_and_note if looks else wait
+
+
+class Broken(NamedTuple):
+    """A message without a usable key or size; no worker runs it."""
+
+    message: Message
+    error: BaseException
+
+
+class Admitted(NamedTuple):
+    """The number of admitted records, and the broken messages among them."""
+
+    taken: int
+    broken: list[Broken]
+    has_first_keyless: bool = False
+    """Whether these are the first records without a key, which are handled one after another."""
+
+
+class RetryHeap(Generic[E]):
+    """Entries in the order of their due times; entries with the same due time keep their arrival
+    order.
+
+    Times are seconds of the caller's clock. Entries need neither an order nor a hash.
+    """
+
+    __slots__ = ("_arrivals", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, E]] = []
+        self._arrivals = count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[tuple[float, E]]:
+        """Iterate over all entries with their due times, in order."""
+        return ((due, entry) for due, _, entry in sorted(self._heap))
+
+    def push(self, due: float, entry: E) -> None:
+        """Add an entry. Raises `ValueError` for a time that is not a number."""
+        if isnan(due):  # NaN is neither before nor after any time
+            message = f"due={due}: must be a time"
+            raise ValueError(message)
+        heappush(self._heap, (due, next(self._arrivals), entry))
+
+    @property
+    def next_due(self) -> float | None:
+        """The due time of the first entry; `None` if there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: float) -> list[E]:
+        """Remove and return the entries that are due at `now`, in order."""
+        heap = self._heap
+        due: list[E] = []
+        while heap and heap[0][0] <= now:
+            due.append(heappop(heap)[2])
+        return due
+
+    def remove_where(self, predicate: Callable[[E], bool]) -> list[E]:
+        """Remove and return, in order, the entries for which `predicate` is true. Nothing changes
+        if it raises.
+        """
+        kept: list[tuple[float, int, E]] = []
+        removed: list[tuple[float, int, E]] = []
+        for each in sorted(self._heap):
+            (removed if predicate(each[2]) else kept).append(each)
+        self._heap[:] = kept
+        return [entry for _, _, entry in removed]

@@ -1,0 +1,6 @@
+"""What operators see of a consumer.
+
+`report` has the values of a report and the reasons for a wait. `stats`, `health` and `explain` are
+taken from `places`, which knows where each message is; they never change anything. `probes` answers
+over HTTP.
+"""

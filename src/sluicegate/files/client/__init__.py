@@ -1,1 +1,0 @@
-"""Append-only files of lines: locking, appending, repair, and what errors mean."""

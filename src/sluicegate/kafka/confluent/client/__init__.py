@@ -1,1 +1,0 @@
-"""The client of Apache Kafka on librdkafka: a group's member, and a reader of its partitions."""

@@ -1,0 +1,189 @@
+"""Connection options for Kafka group members on librdkafka, checked before opening.
+
+1. Times are seconds here, and milliseconds in librdkafka.
+2. Options of librdkafka pass through under its own names, with dots. Options that Sluicegate sets
+   itself are refused, with the argument to use instead. Unknown options are refused by librdkafka
+   when it is opened.
+3. Values of passed options are never shown: they may be secrets.
+4. A draining member does not poll, so librdkafka's maximum time between polls is also the time
+   limit of a rebalance.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ..._core import checks
+from ..._core.errors import ConfigError
+from ..._core.extras import need
+from ..._core.text import text_of
+from ..arguments import (
+    ANSWER_WITHIN,
+    LONGEST_HEARTBEAT,
+    bootstrap_of,
+    client_options,
+    milliseconds,
+    name_of,
+    seconds_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GroupProtocol = Literal["cooperative", "consumer"]
+
+_CALLS = "Sluicegate reports errors in explain() and its logs"
+_OWNED = {
+    "auto.commit.interval.ms": "use Consumer(commit_every=...)",
+    "auto.offset.reset": "use start=...",
+    "bootstrap.servers": "use bootstrap=...",
+    "default.topic.config": "pass its options with the others",
+    "enable.auto.commit": "positions are stored by the consumer, when their records are settled",
+    "enable.auto.offset.store": "positions are stored by the consumer",
+    "enable.partition.eof": "Sluicegate uses it to detect the end of a partition",
+    "error_cb": _CALLS,
+    "group.id": "use group=...",
+    "group.instance.id": "use instance=...",
+    "group.protocol": "use protocol=...",
+    "heartbeat.interval.ms": "it follows session_timeout",
+    "logger": 'librdkafka logs to logging.getLogger("librdkafka")',
+    "max.poll.interval.ms": "use rebalance_timeout=..., in seconds",
+    "metadata.broker.list": "use bootstrap=...",
+    "on_commit": "use observers of the consumer",
+    "partition.assignment.strategy": "use protocol=...",
+    "session.timeout.ms": "use session_timeout=..., in seconds",
+    "stats_cb": _CALLS,
+    "throttle_cb": _CALLS,
+}
+_NAMED = re.compile(r"configuration property:?\s+\"([^\"]+)\"")
+_READING = {"fetch.wait.max.ms": 100, "queued.min.messages": 2_000, "fetch.queue.backoff.ms": 10}
+"""The milliseconds for which a broker may delay a fetch, and with it all other partitions read from
+that broker; and the number of messages prefetched per partition, which delay those of other
+partitions.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class GroupOptions:
+    """Options of a consumer group member. Times are in seconds."""
+
+    bootstrap: str
+    group: str
+    protocol: GroupProtocol
+    instance: str | None
+    session_timeout: float
+    rebalance_timeout: float
+    commit_timeout: float
+    stop_timeout: float
+    client: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        bootstrap: object,
+        group: object,
+        protocol: object,
+        instance: object,
+        session_timeout: object,
+        rebalance_timeout: object,
+        commit_timeout: object,
+        stop_timeout: object,
+        client: Mapping[str, object] | None,
+    ) -> GroupOptions:
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without confluent-kafka."""
+        need("confluent_kafka", "kafka-confluent", "ConfluentKafkaSource")
+        if protocol == "consumer" and session_timeout is not None:
+            rule = 'is a setting of the broker with protocol="consumer"'
+            raise checks.bad("session_timeout", session_timeout, rule)
+        options = cls(
+            bootstrap=bootstrap_of(bootstrap),
+            group=name_of("group", group),
+            protocol=checks.choice("protocol", cast("GroupProtocol", protocol), _PROTOCOLS),
+            instance=None if instance is None else name_of("instance", instance),
+            session_timeout=seconds_of("session_timeout", session_timeout or _SESSION),
+            rebalance_timeout=seconds_of("rebalance_timeout", rebalance_timeout),
+            commit_timeout=seconds_of("commit_timeout", commit_timeout),
+            stop_timeout=seconds_of("stop_timeout", stop_timeout),
+            client=client_options(_mapping(client), None, _OWNED, ""),
+        )
+        if options.revoke_within <= 0:
+            raise checks.bad(
+                "commit_timeout", commit_timeout, "must be shorter than rebalance_timeout"
+            )
+        if options.rebalance_timeout < options.session_timeout and protocol == "cooperative":
+            rule = "must be at least session_timeout, for librdkafka"
+            raise checks.bad("rebalance_timeout", rebalance_timeout, rule)
+        return options
+
+    @property
+    def revoke_within(self) -> float:
+        """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
+        return self.rebalance_timeout - self.commit_timeout
+
+    def of_reader(self) -> dict[str, Any]:
+        """Return the options of a client that reads assigned partitions and is not a member."""
+        client = {**_READING, **self.client}
+        return {
+            "socket.timeout.ms": milliseconds(ANSWER_WITHIN) + _number(client["fetch.wait.max.ms"]),
+            **client,
+            "bootstrap.servers": self.bootstrap,
+            "group.id": self.group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+        }
+
+    def of_member(self) -> dict[str, Any]:
+        """Return the options of a client that is a member and does not read."""
+        options = {
+            **self.of_reader(),
+            "max.poll.interval.ms": milliseconds(self.rebalance_timeout),
+        }
+        if self.instance is not None:
+            options["group.instance.id"] = self.instance
+        if self.protocol == "consumer":
+            return options | {"group.protocol": "consumer"}
+        heartbeat = min(LONGEST_HEARTBEAT, self.session_timeout / 3)
+        return options | {
+            "group.protocol": "classic",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": milliseconds(self.session_timeout),
+            "heartbeat.interval.ms": milliseconds(heartbeat),
+        }
+
+    def refusal(self, error: Exception) -> ConfigError:
+        """Return the error for options that librdkafka refuses, without their values."""
+        told = text_of(error)
+        if (named := _NAMED.search(told)) is not None:
+            return ConfigError(f"client={{{named[1]!r}: ...}}: librdkafka refuses this option")
+        if any(len(value := str(each)) > 1 and value in told for each in self.client.values()):
+            told = type(error).__name__
+        return ConfigError(f"librdkafka refuses its options: {told}")
+
+    def __repr__(self) -> str:
+        return f"GroupOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
+
+
+_PROTOCOLS: tuple[GroupProtocol, ...] = ("cooperative", "consumer")
+_SESSION = 45.0
+"""Seconds; the default of librdkafka, and of a broker with the `consumer` protocol."""
+
+
+def _number(value: object) -> int:
+    """Return an option's number; 0 if it is none, for librdkafka to refuse."""
+    told = str(value).strip()
+    return int(told) if told.isdecimal() else 0
+
+
+def _mapping(client: object) -> Mapping[str, object]:
+    rule = "must be a mapping of librdkafka's options, by their names"
+    if client is None:
+        return {}
+    named = cast("dict[object, object]", client)
+    if not isinstance(client, dict) or not all(isinstance(name, str) for name in named):
+        raise ConfigError(f"client=...: {rule}")
+    return cast("Mapping[str, object]", named)

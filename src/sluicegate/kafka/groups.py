@@ -1,0 +1,320 @@
+"""What the members of a group have in common, whichever client reads: the source, where its claims
+begin, the history of their partitions, and the messages for operators. Loads no client.
+
+1. A claim begins at its stored position, or at the start point. A moving start point (the end) is
+   stored before its claim begins, so that records after it are delivered even after a crash before
+   the first commit.
+2. A partition that was created while the source was open begins at its beginning instead.
+3. The disappearance of a stored position is reported as an error.
+4. If the next offset is no longer retained, reading continues at the start point, and the gap is
+   reported. If it is beyond the end of the log, the log was replaced, and so is the claim.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+from .._core.errors import ClosedError
+from .._core.source import Position
+from ..cli.console import say
+from .arguments import StartPoint, Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+    from .._core.source import Fetched, SourceClaim, TopicPartition
+    from .arguments import Offsets
+
+logger = logging.getLogger("sluicegate.kafka")
+
+RETRY_FROM, RETRY_TO = 0.1, 5.0
+"""The shortest and the longest delay in seconds between attempts to read stored positions."""
+LOOK_EVERY = 0.5
+"""Seconds between health checks of a session."""
+RECONNECT = 1.0
+"""Seconds between attempts to connect."""
+LEAST_SHARE = 50
+"""The smallest share of a claim in a fetch, in records; smaller reads cost more than they save."""
+LONG_SPAN = 10_000
+"""Length in offsets from which a settled span is skipped. Prefetched records are discarded then."""
+
+NO_POSITION = "no position is stored for %s, and start='committed' requires one"
+LAST_FAILED = "%s: the commit of a revoke failed (%s); its uncommitted messages run again elsewhere"
+SESSION_FAILED = "%s: a session has failed (%s); a new one follows"
+
+
+class OpenGroup(Protocol):
+    """An open source."""
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        """Deliver records of these claims."""
+        ...
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """Return the ends of the claims' logs."""
+        ...
+
+
+S = TypeVar("S", bound=OpenGroup)
+
+
+class GroupSource(Generic[S]):
+    """Topics of Kafka, read as a member of a consumer group."""
+
+    def __init__(
+        self, topics: Sequence[object], pattern: object, start: object, bootstrap: str, group: str
+    ) -> None:
+        self._topics = Topics.of(topics, pattern)
+        self._start = StartPoint.of(start)
+        self._bootstrap = bootstrap
+        self._group = group
+        self._sessions: S | None = None
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._group
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Deliver records of these claims. Never ends, and raises no error of Kafka."""
+        return await self._open().fetch(claims, most)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """Return the offsets after the last records: current ones, or the last known ones."""
+        return await self._open().ends(claims)
+
+    def _open(self) -> S:
+        if self._sessions is None:
+            raise self._closed_error()
+        return self._sessions
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"{self!r} is not open")
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self._topics}, bootstrap={self._bootstrap!r}, "
+            f"group={self._group!r})"
+        )
+
+
+_FORGOTTEN = (
+    "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
+    "topic: records after it may be lost; it begins at %d (start=%s)"
+)
+
+
+class Beginnings:
+    """Determines where claims begin."""
+
+    def __init__(
+        self,
+        client: Offsets,
+        start: StartPoint,
+        history: History,
+        *,
+        group: str,
+    ) -> None:
+        self._client = client
+        self._start = start
+        self._history = history
+        self._group = group
+
+    async def of(
+        self,
+        partitions: Collection[TopicPartition],
+        stored: Mapping[TopicPartition, Position],
+        store: Callable[[Mapping[TopicPartition, Position]], Awaitable[Collection[TopicPartition]]],
+    ) -> dict[TopicPartition, Position]:
+        """Return the start positions of partitions that have one.
+
+        Raises errors of the client and of `store`, which stores positions and returns the
+        partitions that are known to be stored.
+        """
+        found = await self._start_positions([each for each in partitions if each not in stored])
+        forgotten = self._history.forgotten(found)
+        known = dict(stored)
+        if self._start.moves:
+            known |= {each: found[each] for each in await store(found)}
+        for each, was in forgotten.items():
+            told = (each, was, found[each].offset, self._start)
+            say(logger, logging.ERROR, _FORGOTTEN, self._group, *told)
+        starts = {**stored, **found}
+        self._history.store(known)
+        return {each: starts[each] for each in partitions if each in starts}
+
+    async def _start_positions(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
+        """Return the start of partitions without a stored position."""
+        appeared = self._start.moves and [
+            each for each in partitions if self._history.has_appeared(each)
+        ]
+        offsets = await self._client.beginnings(appeared) if appeared else {}
+        rest = [each for each in partitions if each not in offsets]
+        offsets |= await self._start.offsets(self._client, rest)
+        return {each: Position(offset) for each, offset in offsets.items()}
+
+
+_GONE = (
+    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
+    "to %d were never delivered; reading continues at %d (start=%s)"
+)
+_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
+
+
+class Retained(NamedTuple):
+    """The offsets that a partition retains, and its start point."""
+
+    first: int
+    end: int
+    start: int | None
+    """`None` if only stored positions are start points."""
+
+    @classmethod
+    async def of(cls, client: Offsets, start: StartPoint, partition: TopicPartition) -> Retained:
+        """Request them. Raises errors of the client, and `LookupError` without an answer."""
+        return cls(
+            (await client.beginnings([partition]))[partition],
+            (await client.ends([partition]))[partition],
+            (await start.offsets(client, [partition])).get(partition),
+        )
+
+    def has(self, offset: int) -> bool:
+        """Return whether reading can continue at an offset."""
+        return self.first <= offset <= self.end
+
+    def why_not(self, partition: TopicPartition, offset: int) -> str:
+        """Say that the partition is not read, as there is no start point."""
+        return (
+            f"the next offset of {partition}, {offset}, is not retained ({self.first} to {self.end} "
+            "are), and start='committed'"
+        )
+
+    def relocate(
+        self, group: str, partition: TopicPartition, offset: int, start: StartPoint
+    ) -> int:
+        """Report that an offset is out of range; return the one at which reading continues."""
+        assert self.start is not None
+        to = max(self.first, self.start)
+        if self.is_other_log(offset):
+            named = (group, partition, self.end, offset, to, start)
+            say(logger, logging.ERROR, _OTHER_LOG, *named)
+        else:
+            lost = (group, partition, offset, self.first, to - 1, to, start)
+            say(logger, logging.ERROR, _GONE, *lost)
+        return to
+
+    def is_other_log(self, offset: int) -> bool:
+        """Return whether the log was replaced since this offset was the next one."""
+        return offset > self.end
+
+
+MEMORY = 60.0
+"""Seconds for which a loss is counted."""
+MANY = 3
+"""Number of losses that are not a coincidence."""
+
+
+class History:
+    """The partitions of the first assignment, the last stored positions, and recent losses."""
+
+    def __init__(self) -> None:
+        self._first: frozenset[TopicPartition] | None = None
+        self._stored: dict[TopicPartition, int] = {}
+        self._losses: deque[float] = deque(maxlen=MANY)
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """Record the partitions of the topics at the first assignment; later calls do nothing."""
+        if self._first is None:
+            self._first = frozenset(partitions)
+
+    def has_appeared(self, partition: TopicPartition) -> bool:
+        """Return whether a partition is newer than the first assignment."""
+        return self._first is not None and partition not in self._first
+
+    def store(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Record stored positions."""
+        self._stored |= {partition: at.offset for partition, at in positions.items()}
+
+    def forgotten(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return, of partitions without a stored position, the last known ones."""
+        return {each: self._stored[each] for each in partitions if each in self._stored}
+
+    def lose(self, now: float) -> None:
+        """Record that all partitions were lost, without a revoke."""
+        self._losses.append(now)
+
+    def loses_often(self, now: float) -> bool:
+        """Return whether there have been many recent losses."""
+        return len(self._losses) == MANY and now - self._losses[0] < MEMORY
+
+
+def unreachable(bootstrap: str) -> str:
+    """Say that no broker answers."""
+    return f"no broker can be reached at {bootstrap}"
+
+
+def refused_login(bootstrap: str, how: str) -> str:
+    """Say that a broker does not accept the user, password or certificate."""
+    return f"{bootstrap} has refused the login ({how})"
+
+
+def no_right_to_topics(topics: Iterable[str]) -> str:
+    """Say that the user may not read topics."""
+    named = ", ".join(map(repr, sorted(topics)))
+    told = f"the topic {named}" if named else "a topic"
+    return f"not authorized to read {told}; it needs READ and DESCRIBE"
+
+
+def no_right_to_group(group: str) -> str:
+    """Say that the user may not use the group."""
+    return f"not authorized to use the group {group!r}; it needs READ"
+
+
+def other_protocol(group: str) -> str:
+    """Say that the group's members use different protocols."""
+    return (
+        f"the group {group!r} has members with another protocol or assignor; "
+        "use another group, or stop them first"
+    )
+
+
+def bad_session_timeout(seconds: float) -> str:
+    """Say that the broker does not allow this session timeout."""
+    return (
+        f"the broker does not allow session_timeout={seconds:g}; see its "
+        "group.min.session.timeout.ms and group.max.session.timeout.ms"
+    )
+
+
+def bad_topic_name(told: str) -> str:
+    """Say that the broker does not accept a topic name."""
+    return f"the broker does not allow a topic's name: {told}"
+
+
+def no_partition(told: str) -> str:
+    """Say that a partition is missing or hidden."""
+    return f"a partition does not exist, or may not be described: {told}"
+
+
+def same_instance(instance: str) -> str:
+    """Return the probable cause of a fenced member, as a question."""
+    return f"does another process use instance={instance!r}?"
+
+
+def refused_instance(instance: str) -> str:
+    """Say that a static member is fenced."""
+    return f"the group has refused this member: {same_instance(instance)}"
+
+
+def lost_often(instance: str | None, seconds: float) -> str:
+    """Say that the broker removes this member repeatedly."""
+    why = (
+        f"is the event loop blocked for more than {seconds:g} s at a time?"
+        if instance is None
+        else same_instance(instance)
+    )
+    return f"the partitions have been lost repeatedly: {why}"

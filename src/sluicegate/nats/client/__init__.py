@@ -1,1 +1,0 @@
-"""The client of NATS: its options, its connection, and its errors."""

@@ -1,1 +1,0 @@
-"""Object stores with obstore: their place, their errors, and storing and listing objects."""

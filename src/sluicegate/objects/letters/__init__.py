@@ -1,1 +1,0 @@
-"""Dead letters as objects."""

@@ -1,0 +1,333 @@
+"""The output of `sluicegate queue` and `stream`: tables or JSON on standard output, messages and
+progress on standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from ..._core.errors import SluicegateError
+from ..._core.text import text_of
+from ...cli.console import BAD_USE, UseError, encodable, say
+from ...letters.text import as_json, printable, without_secrets
+from ..schema.contents import LOST_JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+
+    from ..queues.contents import StoppedJob
+    from ..queues.report import QueueReport
+    from ..queues.stats import LaneStats, QueueStats, RangeStats, StoredQueue
+    from ..streams.stats import SlotStats, SubscriptionReport, SubscriptionStats
+
+
+SAY_EVERY = 100_000
+"""Number of jobs or messages between two lines of progress."""
+LAG = ("subscription", "messages", "seconds", "slots", "processes", "state")
+LAG_OF_SLOTS = ("subscription", "slot", "messages", "seconds", "state")
+SLOTS = ("slot", "position", "messages", "oldest", "seconds", "why")
+_NUMBERS = frozenset({"messages", "seconds", "slots", "slot", "processes", "position", "oldest"})
+
+
+def answer(run: Callable[[], int]) -> int:
+    """Return the exit code of a command, which prints the error of a refusal or of bad use."""
+    try:
+        return run()
+    except (UseError, SluicegateError, OSError) as error:
+        text = text_of(error)
+        say(without_secrets(text) if isinstance(error, OSError) else text)
+        return BAD_USE
+
+
+class Progress:
+    """The progress of a long change, printed periodically."""
+
+    def __init__(self, what: str, done: str) -> None:
+        self.count = 0
+        self._examined = 0
+        self._what = what
+        self._done = done
+
+    def note(self, count: int, examined: int | None = None) -> None:
+        """Note the number that is done after a batch, of those that were examined."""
+        self.count = count
+        seen = count if examined is None else examined
+        if seen - self._examined >= SAY_EVERY:
+            self._examined = seen
+            say(f"{self} so far")
+
+    @contextmanager
+    def interruptions(self) -> Generator[None]:
+        """Print the progress of a change that is interrupted."""
+        try:
+            yield
+        except (asyncio.CancelledError, KeyboardInterrupt):  # depends on the handler of SIGINT
+            say(f"interrupted: at least {self}; run the same command again to continue")
+            raise
+
+    def __str__(self) -> str:
+        return f"{self.count} {self._what} were {self._done}"
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON."""
+    print(as_json(value, encoding=sys.stdout.encoding, indent=2))
+
+
+def print_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    numbers: Collection[str] = _NUMBERS,
+) -> None:
+    """Print aligned columns, with `numbers` aligned to the right."""
+    lines = [heads, *([printable(str(cell)) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if head in numbers else cell.ljust(width)
+            for head, cell, width in zip(heads, line, widths, strict=True)
+        ]
+        print(encodable("  ".join(cells).rstrip()))
+
+
+def print_lag(
+    found: Mapping[str, SubscriptionStats], count_to: int, *, in_json: bool = False
+) -> None:
+    """Print a line per subscription, or an object per subscription."""
+    if in_json:
+        print_json({name: asdict(stats) for name, stats in found.items()})
+        return
+    rows: list[Sequence[object]] = []
+    for name, stats in found.items():
+        if (lag := stats.backlog) is None:
+            continue
+        paused = f"{stats.paused_slots} slots paused" if stats.paused_slots else ""
+        state = "paused" if stats.is_paused else paused
+        counts = (_count(lag.messages, count_to), f"{lag.seconds:.1f}", lag.waiting_slots)
+        rows.append((name, *counts, "?" if stats.members is None else stats.members, state))
+    print_table(LAG, rows)
+
+
+def print_lag_of_slots(
+    found: Mapping[str, Sequence[SlotStats]], count_to: int, *, in_json: bool = False
+) -> None:
+    """Print a line per slot with unhandled messages, or all slots as JSON."""
+    if in_json:
+        print_json({name: [asdict(slot) for slot in slots] for name, slots in found.items()})
+        return
+    rows: list[Sequence[object]] = []
+    for name, slots in found.items():
+        for each in slots:
+            if each.messages:
+                count = _count(each.messages, count_to)
+                state = "paused" if each.is_paused else ""
+                rows.append((name, each.slot, count, f"{each.seconds:.1f}", state))
+    print_table(LAG_OF_SLOTS, rows)
+
+
+def print_report(report: SubscriptionReport, count_to: int, *, all_slots: bool) -> None:
+    """Print a subscription's facts, then its slots."""
+    skipped = ", ".join(map(str, report.skipped)) or "none"
+    horizon = report.horizon
+    facts = {
+        "subscription": report.name,
+        "reads": report.selection,
+        "start": report.start,
+        "paused": "yes" if report.is_paused else "no",
+        "processes": report.members,
+        "skipped": skipped,
+        "horizon": f"{horizon.position} of {horizon.last}",
+    }
+    for name, value in facts.items():
+        print(encodable(printable(f"{name + ':':14}{value}")))
+    if report.why_horizon_stands is not None:
+        print(encodable(printable(f"{'':14}{report.why_horizon_stands}")))
+    rows = [
+        _slot_row(each, report.reason(each) or "", count_to)
+        for each in report.slots
+        if all_slots or report.reason(each)
+    ]
+    if rows:
+        print()
+        print_table(SLOTS, rows)
+
+
+def report_as_dict(report: SubscriptionReport) -> dict[str, Any]:
+    """Convert the report for JSON, with the reasons."""
+    found = asdict(report)
+    found["why_horizon_stands"] = report.why_horizon_stands
+    for slot, each in zip(found["slots"], report.slots, strict=True):
+        slot["reason"] = report.reason(each)
+    return found
+
+
+def _slot_row(slot: SlotStats, why: str, count_to: int) -> tuple[object, ...]:
+    oldest = "" if slot.oldest is None else slot.oldest
+    seconds = f"{slot.seconds:.1f}" if slot.messages else ""
+    return (slot.slot, slot.position, _count(slot.messages, count_to), oldest, seconds, why)
+
+
+def _count(messages: int, count_to: int) -> str:
+    return f"{messages}+" if messages >= count_to else str(messages)
+
+
+QUEUE_LAG = ("queue", "jobs", "ready", "new", "delayed", "leased", "blocked", "parked", "dead", "oldest", "consumers", "state")  # fmt: skip
+LANES = ("key", "state", "jobs", "seconds", "attempts", "consumer", "reason")
+JOBS = ("place", "state", "seconds", "attempts", "reason")
+KEYS = ("key", "slot", "jobs", "seconds", "why")
+RANGES = ("group", "slots", "consumer", "state")
+_QUEUE_NUMBERS = frozenset({*QUEUE_LAG[1:-1], "seconds", "attempts", "place", "slot"})
+
+
+def print_queues(found: Mapping[str, StoredQueue], *, in_json: bool) -> None:
+    """Print a line per queue with the settings that are not the default, or JSON."""
+    if in_json:
+        print_json({name: _plain(asdict(each)) for name, each in found.items()})
+        return
+    rows = [
+        (name, "paused" if each.is_paused else "", _settings(each)) for name, each in found.items()
+    ]
+    print_table(("queue", "state", "settings"), rows)
+
+
+def _settings(queue: StoredQueue) -> str:
+    default = type(queue.settings)(ordering_required=queue.settings.ordering_required)
+    told = [f"poison={queue.settings.poison}"]
+    for field in fields(default):
+        value = getattr(queue.settings, field.name)
+        if field.name == "ordering_required":
+            told += ["ordering_required"] if value else []
+        elif field.name != "poison" and value != getattr(default, field.name):
+            shown = _span(value) if isinstance(value, timedelta) else value
+            told.append(field.name if value is True else f"{field.name}={shown}")
+    return ", ".join(told)
+
+
+def _span(span: timedelta) -> str:
+    """Format a time span as the command accepts it."""
+    seconds = span.total_seconds()
+    for unit, size in {"d": 86_400, "h": 3600, "m": 60}.items():
+        if seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
+def print_queue_lag(found: Mapping[str, QueueStats], count_to: int, *, in_json: bool) -> None:
+    """Print a line per queue, or an object per queue."""
+    if in_json:
+        print_json({name: asdict(stats) for name, stats in found.items()})
+        return
+
+    def count(number: int) -> str:
+        return f"{number}+" if number >= count_to else str(number)
+
+    rows: list[Sequence[object]] = []
+    for name, each in found.items():
+        numbers = (each.jobs, each.ready, each.bells, each.delayed, each.leased)
+        stopped = (each.blocked, each.parked, each.dead)
+        rows.append(
+            (
+                name,
+                *map(count, (*numbers, *stopped)),
+                f"{each.oldest_seconds:.1f}",
+                each.members,
+                "paused" if each.is_paused else "",
+            )
+        )
+    print_table(QUEUE_LAG, rows, _QUEUE_NUMBERS)
+    for name, each in found.items():
+        if each.without_lane:
+            print(encodable(printable(f"\n{name}: {LOST_JOBS % each.without_lane}")))
+
+
+def print_lanes(lanes: Sequence[LaneStats], jobs: Sequence[StoppedJob], *, in_json: bool) -> None:
+    """Print a line per key and a line per stopped job without a key, or both as JSON."""
+    if in_json:
+        print_json(
+            {"lanes": [asdict(each) for each in lanes], "jobs": [asdict(each) for each in jobs]}
+        )
+        return
+    rows = [
+        (
+            *(each.key, each.state, each.jobs, f"{each.seconds:.1f}", each.attempts),
+            each.owner or "",
+            each.reason or "",
+        )
+        for each in lanes
+    ]
+    print_table(LANES, rows, _QUEUE_NUMBERS)
+    if jobs:
+        print("\njobs without a key:")
+        stopped = [
+            (each.place, each.state, f"{each.seconds:.1f}", each.attempts, each.reason or "")
+            for each in jobs
+        ]
+        print_table(JOBS, stopped, _QUEUE_NUMBERS)
+
+
+def print_queue_report(report: QueueReport) -> None:
+    """Print a queue's facts, the reasons why it waits, its ranges and its keys."""
+    stats = report.stats
+    facts = {
+        "queue": report.queue.name,
+        "settings": _settings(report.queue),
+        "jobs": f"{stats.jobs}, {stats.delayed} of them delayed; {stats.dead} dead letters",
+        "keys": f"{stats.ready} ready, {stats.leased} leased, {stats.blocked} blocked, "
+        f"{stats.parked} parked; {stats.bells} new",
+        "oldest": f"{stats.oldest_seconds:.1f} s",
+        "consumers": f"{stats.members} seen, of {len(report.members)}",
+    }
+    for name, value in facts.items():
+        print(encodable(printable(f"{name + ':':11}{value}")))
+    for note in report.notes:
+        print(encodable(printable(f"- {note}")))
+    if report.ranges and report.is_routed:
+        print()
+        print_table(RANGES, _join(report.ranges), ())
+    if report.lanes:
+        print()
+        rows = [
+            (each.key, each.slot, each.jobs, f"{each.seconds:.1f}", report.reason(each))
+            for each in report.lanes
+        ]
+        print_table(KEYS, rows, _QUEUE_NUMBERS)
+
+
+def queue_report_as_dict(report: QueueReport) -> dict[str, Any]:
+    """Convert the report for JSON, with the reasons."""
+    found: dict[str, Any] = _plain(asdict(report))
+    found["notes"] = list(report.notes)
+    for lane, each in zip(found["lanes"], report.lanes, strict=True):
+        lane["why"] = report.reason(each)
+    return found
+
+
+def _join(ranges: Sequence[RangeStats]) -> list[tuple[str, str, str, str]]:
+    """Make rows of ranges; join neighbours with the same consumer and state."""
+    found: list[tuple[str, int, int, str, str]] = []
+    for each in ranges:
+        draining = "draining" if each.waits_for is not None else ""
+        state = draining or ("" if each.is_live else "not seen")
+        row = (each.group, each.lo, each.hi, each.consumer, state)
+        last = found[-1] if found else None
+        if last and (last[0], last[2] + 1, *last[3:]) == (each.group, each.lo, *row[3:]):
+            found[-1] = (last[0], last[1], *row[2:])
+        else:
+            found.append(row)
+    return [(group, f"{lo}-{hi}", consumer, state) for group, lo, hi, consumer, state in found]
+
+
+def _plain(value: Any) -> Any:
+    """Convert times for JSON: intervals to seconds, moments to text."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in cast("list[Any]", value)]
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if hasattr(value, "isoformat") else value

@@ -1,0 +1,306 @@
+"""The arguments of `sluicegate queue`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...cli.parser import DSN, age, when
+from ..queues.admin import STATS_TO
+from ..queues.queries import STATES
+from ..queues.ring import SLOTS
+from ..queues.settings import POISONS, QueueSettings
+from ..schema.opened import DEFAULT_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ...cli.parser import Counts, Parser
+
+    _Option = tuple[str, dict[str, Any]]
+    Parse = Callable[[str], Any]
+
+
+class _Command(NamedTuple):
+    """A sub-command, and its positional arguments after the DSN."""
+
+    name: str
+    text: str
+    positional: str = "QUEUE"
+    example: str = ""
+    """Its arguments after the DSN in the example."""
+
+
+_COMMANDS = (
+    _Command(
+        "create",
+        "create a queue, or check that it exists with these settings",
+        example="mails --max-attempts 3 --keep-dead 90d",
+    ),
+    _Command(
+        "alter", "change settings of a queue; the others stay", example="mails --max-depth 10000"
+    ),
+    _Command("list", "list the queues with their settings", "", "--json"),
+    _Command("lag", "print the number of waiting jobs, and the age of the oldest", "QUEUE?"),
+    _Command(
+        "lanes",
+        "list keys with work by state, and stopped jobs without a key",
+        example="mails --state parked",
+    ),
+    _Command("explain", "print why keys, slots and the whole queue wait"),
+    _Command(
+        "unblock",
+        "continue a blocked or parked key, with its attempts kept",
+        "QUEUE KEY?",
+        "mails ann",
+    ),
+    _Command("park", "stop the delivery of a key's jobs", "QUEUE KEY?", "mails ann"),
+    _Command(
+        "unpark",
+        "continue a parked or blocked key, with attempts from 0",
+        "QUEUE KEY?",
+        "mails ann",
+    ),
+    _Command(
+        "move",
+        "assign slots to a consumer of a sticky queue",
+        "QUEUE GROUP",
+        "mails mailers 0-32767 mailer-1",
+    ),
+    _Command("redrive", "enqueue dead letters again", example="mails --key ann --limit 100"),
+    _Command(
+        "purge",
+        "delete waiting jobs, kept handled jobs, or dead letters",
+        example="mails dead --older-than 30d",
+    ),
+    _Command("pause", "stop the delivery of a queue's jobs"),
+    _Command("resume", "end a pause"),
+    _Command("retain", "apply the retention settings of queues", "QUEUE?"),
+    _Command("drop", "delete a queue with all its kept data"),
+)
+_TOLD = {
+    "QUEUE": "the queue",
+    "KEY": "the key; none for a queue with ordering_required",
+    "GROUP": "the group of consumers",
+}
+
+
+def queue_options(parser: Parser, counts: Counts) -> None:
+    """Declare the sub-commands and their arguments."""
+    add, options = parser.accept_commands("queue_command"), _options(counts)
+    for each in _COMMANDS:
+        example = f"sluicegate queue {each.name} {DSN} {each.example or 'mails'}"
+        command = add(each.name, each.text, example)
+        command.add_argument(
+            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
+        )
+        for name in each.positional.split():
+            kind = name.rstrip("?")
+            optional: dict[str, Any] = {"nargs": "?"} if name.endswith("?") else {}
+            if kind == "KEY":
+                optional["default"] = ""
+            told = "the queue (default: all)" if name == "QUEUE?" else _TOLD[kind]
+            command.add_argument(kind.lower(), metavar=kind, help=told, **optional)
+        for option, keywords in options.get(each.name, ()):
+            command.add_argument(option, **keywords)
+        command.add_argument(
+            "--schema",
+            default=DEFAULT_SCHEMA,
+            metavar="NAME",
+            help=f"the queues' schema (default: {DEFAULT_SCHEMA})",
+        )
+        if each.name in {"list", "lag", "lanes", "explain"}:
+            command.add_argument("--json", action="store_true", help="print JSON")
+        if each.name in {"unblock", "purge", "drop"}:
+            command.add_argument("--yes", action="store_true", help="do not ask before the change")
+
+
+def _option(name: str, **keywords: Any) -> _Option:
+    return name, keywords
+
+
+def _options(counts: Counts) -> dict[str, Sequence[_Option]]:
+    """Return the arguments of each sub-command."""
+    count, default = counts(), QueueSettings()
+    poison = f"{default.poison}; with --ordering-required block"
+    return {
+        "create": _settings(
+            count,
+            {
+                "--slot-function": f" (default: {default.slot_function})",
+                "--poison": f" (default: {poison})",
+                "--max-attempts": f" (default: {default.max_attempts})",
+            },
+        ),
+        "alter": _settings(count, {}),
+        "lag": (
+            _option(
+                "--count-to",
+                type=count,
+                default=STATS_TO,
+                metavar="N",
+                help=f"count at most N of each (default: {STATS_TO})",
+            ),
+        ),
+        "lanes": (
+            _option("--state", choices=STATES, help="only keys in this state"),
+            _limit(count, "list at most N keys", 100),
+        ),
+        "explain": (
+            _option("--key", metavar="KEY", help="only this key"),
+            _limit(count, "explain at most N keys", 50),
+        ),
+        "unblock": (
+            _option(
+                "--skip",
+                action="store_true",
+                help="make its first job a dead letter, and continue with the next",
+            ),
+            _place(count, "a job without a key, instead of a key"),
+        ),
+        "park": (
+            _option(
+                "--reason",
+                default="parked by an operator",
+                metavar="TEXT",
+                help="the reason, for the record",
+            ),
+        ),
+        "move": (
+            _option(
+                "slots",
+                type=_slots,
+                nargs="?",
+                metavar="SLOTS",
+                help="the slots: 0-32767, or one number",
+            ),
+            _option("consumer", nargs="?", metavar="CONSUMER", help="the new owner of the slots"),
+            _option(
+                "--automatic",
+                action="store_true",
+                help="let the ranges follow the live consumers again",
+            ),
+        ),
+        "redrive": (_KEY, _place(count, "only this job"), _limit(count, "at most N")),
+        "purge": (
+            _option("what", choices=("waiting", "done", "dead"), help="which jobs"),
+            _KEY,
+            _option(
+                "--older-than",
+                type=when,
+                metavar="TIME",
+                help="only jobs enqueued, or finished, before TIME: "
+                "2026-01-31T12:00, or 90m, 12h, 7d ago",
+            ),
+        ),
+        "retain": (
+            _retention("ids", 7, "retention of the ids of enqueued jobs"),
+            _retention("clients", 90, "retention of clients and their last numbers"),
+        ),
+        "drop": (
+            _option(
+                "--force", action="store_true", help="drop it even if it has jobs or dead letters"
+            ),
+        ),
+    }
+
+
+_KEY = _option("--key", metavar="KEY", help="only those of this key")
+
+
+def _limit(count: Parse, text: str, most: int | None = None) -> _Option:
+    told = text if most is None else f"{text} (default: {most})"
+    return _option("--limit", type=count, default=most, metavar="N", help=told)
+
+
+def _place(count: Parse, text: str) -> _Option:
+    told = f"{text}; repeatable"
+    return _option("--place", dest="places", type=count, action="append", metavar="N", help=told)
+
+
+def _retention(what: str, days: int, text: str) -> _Option:
+    told = f"{text} (default: {days}d)"
+    return _option(f"--keep-{what}", type=age, default=age(f"{days}d"), metavar="AGE", help=told)
+
+
+def _settings(count: Parse, defaults: Mapping[str, str]) -> list[_Option]:
+    """Return the settings; only those given become attributes."""
+    flag = argparse.BooleanOptionalAction
+    most, kept = _or_none(count), _or_none(age)
+    found = (
+        _option("--sticky", action=flag, help="assign keys to the consumers that own their slots"),
+        _option(
+            "--ordering-required",
+            action=flag,
+            help="all jobs in strict order, with one consumer at a time",
+        ),
+        _option(
+            "--slot-function",
+            choices=("sha256", "blake3"),
+            help="the hash that maps keys to slots",
+        ),
+        _option("--poison", choices=POISONS, help="the treatment of a job that cannot be handled"),
+        _option(
+            "--max-attempts",
+            type=count,
+            metavar="N",
+            help="leases of a job before it counts as poison",
+        ),
+        _option("--max-depth", type=most, metavar="N", help="maximum number of jobs, or none"),
+        _option(
+            "--max-in-flight",
+            type=most,
+            metavar="N",
+            help="maximum number of concurrent leases, or none",
+        ),
+        _option(
+            "--key-rate",
+            type=_or_none(_rate),
+            metavar="RATE",
+            help="maximum job starts per second and key, or none",
+        ),
+        _option(
+            "--keep-done",
+            type=kept,
+            metavar="AGE",
+            help="retention of handled jobs: 12h, 7d, none",
+        ),
+        _option(
+            "--keep-dead", type=kept, metavar="AGE", help="retention of dead letters: 90d, none"
+        ),
+    )
+    return [
+        (
+            name,
+            {
+                **keywords,
+                "help": keywords["help"] + defaults.get(name, ""),
+                "default": argparse.SUPPRESS,
+            },
+        )
+        for name, keywords in found
+    ]
+
+
+def _or_none(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        return None if text == "none" else kind(text)
+
+    return parse
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        message = f"{text!r} must be a number of jobs per second, or none"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _slots(text: str) -> tuple[int, int]:
+    first, dash, last = text.partition("-")
+    ends = (first, last if dash else first)
+    if not all(each.isascii() and each.isdecimal() and int(each) < SLOTS for each in ends):
+        message = f"{text!r} must be slots below {SLOTS}, such as 0-32767 or 7"
+        raise argparse.ArgumentTypeError(message)
+    return int(ends[0]), int(ends[1])

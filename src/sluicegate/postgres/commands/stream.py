@@ -1,0 +1,382 @@
+"""`sluicegate stream`: findings on standard output, messages on standard error.
+
+1. `reset`, `skip` and `delete` ask for confirmation, outside the event loop, where Ctrl-C ends it.
+2. The objects are looked up before the confirmation, so a wrong name is reported without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from ..._core.subscriptions import SLOTS
+from ...cli.console import BAD_USE, OK, UseError, confirmed, say
+from ...cli.parser import DSN, Group, when
+from ...letters.text import printable
+from ..schema.opened import DEFAULT_SCHEMA
+from ..streams.admin import COUNT_TO, SubscriptionAdmin
+from .messages import delete_messages, replay
+from .output import answer, print_json, print_lag, print_lag_of_slots, print_report, report_as_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from ...cli.parser import Counts, Parser
+    from ..streams.admin import ResetPoint
+    from ..streams.stats import SubscriptionReport
+
+
+def stream(options: argparse.Namespace) -> int:
+    """Run a sub-command; return the exit code.
+
+    0, 1 if a replay or a deletion is incomplete, 2 for bad use or a refusal. Raises
+    `KeyboardInterrupt` after Ctrl-C; the server rolls the current statement back then.
+    """
+    simple: dict[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]] = {
+        "lag": _lag,
+        "explain": _explain,
+        "pause": _pause,
+        "resume": _resume,
+        "replay": replay,
+    }
+    asking: dict[str, Callable[[argparse.Namespace], int]] = {
+        "reset": _reset,
+        "skip": _skip,
+        "delete": _delete,
+    }
+    name = options.stream_command
+    if name in asking:
+        return answer(lambda: asking[name](options))
+    return answer(lambda: asyncio.run(simple[name](options)))
+
+
+def _admin(options: argparse.Namespace) -> SubscriptionAdmin:
+    return SubscriptionAdmin(options.dsn, schema=options.schema)
+
+
+# -- looks -----------------------------------------------------------------------------------------
+
+
+async def _lag(options: argparse.Namespace) -> int:
+    most, in_json = options.count_to, options.json
+    async with _admin(options) as admin:
+        found = await admin.lag(options.subscription, count_to=most)
+        if options.slots:
+            slots = {name: (await admin.explain(name, count_to=most)).slots for name in found}
+            print_lag_of_slots(slots, most, in_json=in_json)
+        elif found or in_json:
+            print_lag(found, most, in_json=in_json)
+        else:
+            say(f"the log {options.schema} has no subscription")
+    return OK
+
+
+async def _explain(options: argparse.Namespace) -> int:
+    async with _admin(options) as admin:
+        report = await admin.explain(options.subscription, count_to=options.count_to)
+    if options.json:
+        print_json(report_as_dict(report))
+    else:
+        print_report(report, options.count_to, all_slots=options.all)
+    return OK
+
+
+async def _report(options: argparse.Namespace) -> SubscriptionReport:
+    async with _admin(options) as admin:
+        return await admin.explain(options.subscription)
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+async def _pause(options: argparse.Namespace) -> int:
+    async with _admin(options) as admin:
+        await admin.pause(options.subscription, options.slots)
+    say(f"{_which(options)} is paused; `sluicegate stream resume` continues it")
+    return OK
+
+
+async def _resume(options: argparse.Namespace) -> int:
+    async with _admin(options) as admin:
+        await admin.resume(options.subscription, options.slots)
+        stats = (await admin.lag(options.subscription, count_to=1))[options.subscription]
+    say(f"{_which(options)} is resumed")
+    if stats.is_paused:
+        say(f"{options.subscription} is paused as a whole: resume it without --slots")
+    return OK
+
+
+def _which(options: argparse.Namespace) -> str:
+    if options.slots is None:
+        return str(options.subscription)
+    return f"{options.subscription}, slots {_slot_names(options.slots)},"
+
+
+def _reset(options: argparse.Namespace) -> int:
+    report = asyncio.run(_report(options))
+    first = min((slot.position for slot in report.slots), default=0)
+    last = max((slot.position for slot in report.slots), default=0)
+    point = options.to if isinstance(options.to, str) else _point(options)
+    question = (
+        f"reset {options.subscription} to {point}? Its slots are at positions {first} to "
+        f"{last}, which are stored nowhere else."
+    )
+    if not confirmed(printable(question), yes=options.yes):
+        say("nothing was reset")
+        return BAD_USE
+
+    async def run() -> int:
+        async with _admin(options) as admin:
+            return await admin.reset(options.subscription, options.to, force=options.force)
+
+    number = asyncio.run(run())
+    say(f"{options.subscription} is reset: it continues at position {number}")
+    return OK
+
+
+def _point(options: argparse.Namespace) -> str:
+    to = options.to
+    return f"position {to}" if isinstance(to, int) else str(to.isoformat())
+
+
+def _skip(options: argparse.Namespace) -> int:
+    asyncio.run(_report(options))
+    question = f"skip message {options.position} of {options.subscription} for good?"
+    if not confirmed(printable(question), yes=options.yes):
+        say("nothing was skipped")
+        return BAD_USE
+
+    async def run() -> None:
+        async with _admin(options) as admin:
+            found = await admin.skip(options.subscription, options.position, options.reason)
+        say(
+            f"{options.subscription} skips message {found.position}: {found.type}, version "
+            f"{found.version} of the stream {found.stream}"
+        )
+
+    asyncio.run(run())
+    return OK
+
+
+def _delete(options: argparse.Namespace) -> int:
+    wanted = (options.stream, options.older_than, options.before)
+    has_messages = any(each is not None for each in wanted)
+    if options.stream is not None and any(each is not None for each in wanted[1:]):
+        raise UseError("--stream deletes a whole stream: omit --older-than and --before")
+    if has_messages == (options.subscription is not None):
+        raise UseError("name a subscription, or messages by --stream, --older-than or --before")
+    if has_messages:
+        return delete_messages(options)
+    asyncio.run(_report(options))
+    question = f"delete the subscription {options.subscription} and its positions for good?"
+    if not confirmed(printable(question), yes=options.yes):
+        say("nothing was deleted")
+        return BAD_USE
+
+    async def run() -> None:
+        async with _admin(options) as admin:
+            await admin.delete(options.subscription, force=options.force)
+
+    asyncio.run(run())
+    say(f"{options.subscription} is deleted; a process that serves it later starts it anew")
+    return OK
+
+
+def _slot_names(slots: Iterable[int]) -> str:
+    return ", ".join(map(str, slots))
+
+
+_COMMANDS = {
+    "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",
+    "explain": "print a subscription's positions, why its slots wait, and what holds back the horizon",
+    "pause": "stop the delivery of messages to a subscription, or of some slots",
+    "resume": "end a pause",
+    "reset": "move a subscription to the beginning, the next message, a time or a position",
+    "skip": "skip one message of a subscription",
+    "delete": "delete a subscription, the messages of a stream, or old messages",
+    "replay": "pass messages to a handler again, outside any subscription; stores nothing",
+}
+
+_EXAMPLES = {
+    "pause": "billing --slots 0-15",
+    "reset": "billing --to 2026-01-31T12:00",
+    "skip": "billing 4711 --reason poison",
+    "delete": "--older-than 90d",
+    "replay": "app:handle --category order --from 4000",
+}
+"""The arguments after the DSN in the example of each command; default: a subscription."""
+
+
+def stream_options(parser: Parser, counts: Counts) -> None:
+    """Declare the sub-commands and their arguments."""
+    add = parser.accept_commands("stream_command")
+    for name, text in _COMMANDS.items():
+        example = f"sluicegate stream {name} {DSN} {_EXAMPLES.get(name, 'billing')}"
+        command = add(name, text, example)
+        command.add_argument(
+            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
+        )
+        if name != "replay":
+            optional: dict[str, Any] = {"nargs": "?"} if name in {"lag", "delete"} else {}
+            told = {"lag": "the subscription (default: all)"}.get(name, "the subscription")
+            command.add_argument("subscription", metavar="SUBSCRIPTION", help=told, **optional)
+        if name in _OPTIONS:
+            _OPTIONS[name](command, counts)
+        command.add_argument(
+            "--schema",
+            default=DEFAULT_SCHEMA,
+            metavar="NAME",
+            help=f"the log's schema (default: {DEFAULT_SCHEMA})",
+        )
+        if name in {"lag", "explain"}:
+            command.add_argument("--json", action="store_true", help="print JSON")
+            command.add_argument(
+                "--count-to",
+                type=counts(),
+                default=COUNT_TO,
+                metavar="N",
+                help=f"count at most N messages (default: {COUNT_TO})",
+            )
+        if name in {"reset", "skip", "delete"}:
+            command.add_argument("--yes", action="store_true", help="do not ask before the change")
+        if name in {"reset", "delete"}:
+            force = f"{name} it even while processes serve the subscription"
+            if name == "delete":
+                force = (
+                    "delete a subscription even while processes serve it, or messages that a "
+                    "subscription has not handled"
+                )
+            command.add_argument("--force", action="store_true", help=force)
+
+
+def _declare_lag(command: argparse.ArgumentParser, counts: Counts) -> None:
+    del counts
+    command.add_argument(
+        "--slots", action="store_true", help="print one line per slot that has unhandled messages"
+    )
+
+
+def _declare_explain(command: argparse.ArgumentParser, counts: Counts) -> None:
+    del counts
+    command.add_argument(
+        "--all", action="store_true", help="print slots without unhandled messages too"
+    )
+
+
+def _declare_slots(command: argparse.ArgumentParser, counts: Counts) -> None:
+    del counts
+    command.add_argument(
+        "--slots",
+        type=_parse_slots,
+        metavar="SLOTS",
+        help="only these slots: 7, 0-15, or 1,2,8-11",
+    )
+
+
+def _declare_reset(command: argparse.ArgumentParser, counts: Counts) -> None:
+    del counts
+    command.add_argument(
+        "--to",
+        type=_parse_point,
+        required=True,
+        metavar="POINT",
+        help="beginning; next (the next message that is appended); a position; or a time: "
+        "2026-01-31T12:00, or 90m, 12h, 7d ago",
+    )
+
+
+def _declare_skip(command: argparse.ArgumentParser, counts: Counts) -> None:
+    command.add_argument(
+        "position", type=counts(), metavar="POSITION", help="the message's position in the log"
+    )
+    command.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the record")
+
+
+def _declare_delete(command: argparse.ArgumentParser, counts: Counts) -> None:
+    command.add_argument("--stream", metavar="NAME", help="delete all messages of this stream")
+    command.add_argument(
+        "--older-than",
+        type=when,
+        metavar="TIME",
+        help="delete messages appended before TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
+    )
+    command.add_argument(
+        "--before", type=counts(), metavar="POSITION", help="delete messages before POSITION"
+    )
+
+
+def _declare_replay(command: argparse.ArgumentParser, counts: Counts) -> None:
+    command.add_argument(
+        "handler",
+        metavar="MODULE:HANDLER",
+        help="a consumer's handler: a function of one message, async or plain",
+    )
+    chosen = command.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--stream",
+        action="append",
+        metavar="NAME",
+        help='only this stream, or "order-*"; repeatable',
+    )
+    chosen.add_argument("--category", metavar="NAME", help="only streams of this category")
+    command.add_argument(
+        "--from",
+        type=counts(),
+        default=1,
+        dest="first",
+        metavar="POSITION",
+        help="the first position (default: 1)",
+    )
+    command.add_argument(
+        "--to",
+        type=counts(),
+        dest="last",
+        metavar="POSITION",
+        help="the last position (default: the end of the log)",
+    )
+
+
+_OPTIONS: dict[str, Callable[[argparse.ArgumentParser, Counts], None]] = {
+    "lag": _declare_lag,
+    "explain": _declare_explain,
+    "pause": _declare_slots,
+    "resume": _declare_slots,
+    "reset": _declare_reset,
+    "skip": _declare_skip,
+    "delete": _declare_delete,
+    "replay": _declare_replay,
+}
+
+
+def _parse_point(text: str) -> ResetPoint:
+    if text in {"beginning", "next"}:
+        return cast("ResetPoint", text)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else when(text)
+
+
+def _parse_slots(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        ends = (first, last if dash else first)
+        if not all(each.isascii() and each.isdecimal() and int(each) < SLOTS for each in ends):
+            message = f"{text!r} must be numbers below {SLOTS}, such as 7, 0-15 or 1,2,8-11"
+            raise argparse.ArgumentTypeError(message)
+        found += range(int(ends[0]), int(ends[1]) + 1)
+    if not found:
+        message = f"{text!r} contains no slot"
+        raise argparse.ArgumentTypeError(message)
+    return found
+
+
+GROUP = Group(
+    description=(
+        "Show the progress of subscriptions of a stream log in PostgreSQL, and why they wait; pause, "
+        "reset or delete them, skip a message, replay messages, delete old ones."
+    ),
+    example=f"sluicegate stream lag {DSN}",
+    options=stream_options,
+    run=stream,
+    extras={"asyncpg": "postgres"},
+)

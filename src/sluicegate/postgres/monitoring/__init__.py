@@ -1,1 +1,0 @@
-"""Periodic polls of a schema, for metrics and alerts."""

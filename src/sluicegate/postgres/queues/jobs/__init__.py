@@ -1,1 +1,0 @@
-"""Queues in PostgreSQL: the parts shared by sink, source and administration."""

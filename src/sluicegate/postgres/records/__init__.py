@@ -1,0 +1,1 @@
+"""What streams of messages and queues of jobs have in common."""

@@ -1,0 +1,155 @@
+"""Periodic figures of a log, for metrics and alerts.
+
+The backlog of each subscription is a separate query: a query that takes too long affects only its
+own figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..._core import checks
+from ..._core.keywords import known_arguments
+from ..client.answers import ANSWER_TIMEOUT
+from ..records.access import SchemaAccess
+from ..records.monitor import EVERY, Monitor, StreamObserver
+from ..schema.opened import DEFAULT_SCHEMA
+from .queries import LogQueries
+from .stats import LogFigures, LogStats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from asyncpg import Pool
+
+    from ..._core.clock import Clock
+    from ..client.access import PoolFactory, PostgresAccess, Prepared
+    from .queries import StoredSubscription
+    from .stats import Backlog, HorizonStats, SubscriptionStats
+
+
+@known_arguments()
+class StreamMonitor(Monitor[LogFigures, LogStats]):
+    """Reads the figures of a log periodically while it is open, and passes them to observers.
+
+    Run it in one process per log; several would show the same figures. It may run in a consumer's
+    process or in its own.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown. The role needs the right to subscribe, and membership in
+            `pg_read_all_stats` to see the age of other roles' transactions.
+        schema: the schema of the log; default `"sluicegate"`.
+        name: the label of its metrics; default: the schema.
+        observers: receive the figures, such as `sluicegate.postgres.PrometheusStreamObserver`.
+        every: interval between two polls, in seconds; default 15.
+        count_to: maximum number of unhandled messages counted for a subscription; default 10,000. A
+            poll reads up to this number of index entries for each subscription.
+        lease: seconds for which a process counts as a member after it was last seen; the `lease` of
+            the subscriptions, by default 30.
+        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
+        close_pool: whether to close that pool; default: only if a function created it.
+        statement_timeout: time limit of a query on the server, in seconds; default 5. Not with
+            `pool`.
+        prepared_statements: as for `PostgresSink`.
+        close_timeout: seconds for closing the connection; default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
+        clock: the source of time; default: the loop's.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening does not
+    connect and does not fail: an unreachable server, a missing schema and missing rights are
+    counted and logged like any failed poll.
+    """
+
+    _observer = StreamObserver
+    _what = "log"
+    _part = "backlog of the subscription"
+
+    def __init__(
+        self,
+        dsn: str | PostgresAccess | None = None,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        name: str | None = None,
+        observers: Iterable[StreamObserver] = (),
+        every: float | timedelta = EVERY,
+        count_to: int = 10_000,
+        lease: float | timedelta = 30.0,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Prepared = "auto",
+        close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            dsn,
+            LogStats,
+            schema=schema,
+            name=name,
+            observers=observers,
+            every=every,
+            pool=pool,
+            close_pool=close_pool,
+            statement_timeout=statement_timeout,
+            prepared_statements=prepared_statements,
+            close_timeout=close_timeout,
+            answer_timeout=answer_timeout,
+            clock=clock,
+        )
+        self._count_to = checks.count("count_to", count_to)
+        self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
+        self._at = -1
+        """The position at which the horizon was seen last, and since when."""
+        self._since = 0.0
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._at = -1
+        await super()._open(stack)
+
+    async def _read(self, clock: Clock) -> LogFigures:
+        queries = LogQueries(SchemaAccess(self._opened, self._schema, self._access.place, "log"))
+        horizon = self._age(await queries.horizon(), clock.now())
+        found = await queries.subscriptions(self._lease)
+        subscriptions = {
+            name: await self._with_backlog(queries, name, stored, horizon.position)
+            for name, stored in found.items()
+        }
+        return LogFigures(
+            horizon, subscriptions, await queries.parked_keys(), await queries.tables()
+        )
+
+    def _age(self, horizon: HorizonStats, now: float) -> HorizonStats:
+        if horizon.position != self._at or not horizon.distance:
+            self._at, self._since = horizon.position, now
+        return replace(horizon, age=now - self._since)
+
+    async def _with_backlog(
+        self, queries: LogQueries, name: str, stored: StoredSubscription, horizon: int
+    ) -> SubscriptionStats:
+        backlog: Backlog | None = None
+        try:
+            backlog = await queries.backlog(name, stored.selection, horizon, self._count_to)
+        except Exception as error:
+            self._record.fail_in_part(name, error)
+        else:
+            self._record.succeed_in_part(name)
+        return stored.stats.with_backlog(backlog)
+
+    async def poll(self) -> LogFigures:
+        """Read and store the figures now.
+
+        Raises `ClosedError` if the monitor is not open, `ConfigError` if the schema is missing or
+        older, and the errors of `SubscriptionAdmin`. Suspends for a few queries; a cancelled poll
+        stores nothing.
+        """
+        return await self._poll()
+
+    def stats(self) -> LogStats:
+        """Return the figures of the last poll, from any thread. Does not suspend."""
+        return self._record.stats()

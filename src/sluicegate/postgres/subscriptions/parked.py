@@ -1,0 +1,184 @@
+"""Parked records in the schema of the log in PostgreSQL.
+
+1. A key's queue and a record's place in its topic are indexed by digests, so names may have any
+   length.
+2. Texts are stored as JSON, which can escape every character: PostgreSQL's `text` cannot hold NUL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..._core.checks import bad
+from ..._core.park_store import ParkedRecord
+from ...letters.items import restored, stored
+from ..client.answers import ANSWER_TIMEOUT
+from ..client.names import quoted
+from ..records.access import SchemaObject
+from ..schema.opened import DEFAULT_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from asyncpg import Pool
+
+    from ..client.access import PoolFactory, PostgresAccess, Prepared
+
+_MAY_PARK = """
+SELECT bool_and(has_table_privilege($1::text, p)) AS may, current_user::text AS role
+FROM unnest('{SELECT,INSERT,DELETE}'::text[]) AS p
+"""
+_PARK = """
+INSERT INTO {schema}.parked (consumer, key, queue, place, record)
+SELECT $1, $2::text::json, $3, r.place, r.record::json
+FROM unnest($4::bytea[], $5::text[]) WITH ORDINALITY AS r (place, record, number)
+ORDER BY r.number
+ON CONFLICT (queue, place) DO NOTHING
+"""
+_KEYS = """
+SELECT min(key::text) AS key, count(*) AS records FROM {schema}.parked
+WHERE consumer = $1 GROUP BY queue
+"""
+_FIRST = "SELECT record::text FROM {schema}.parked WHERE queue = $1 ORDER BY id LIMIT $2"
+_REMOVE = "DELETE FROM {schema}.parked WHERE queue = $1 AND place = ANY ($2::bytea[])"
+_AS_THEY_ARE = ("topic", "partition", "offset", "timestamp", "reason", "error_type", "message", "attempts", "is_poison")  # fmt: skip
+
+
+class PostgresParkStore(SchemaObject):
+    """A durable store of parked records, in the schema that `sluicegate pg install` creates.
+
+    A consumer of any source may use it: `Consumer(source, name=...,
+    parked=PostgresParkStore(dsn))`. Keys and values must be bytes, text, `None`, or plain JSON.
+    Works behind a pooler.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
+            shown. The role needs the right to subscribe.
+        schema: the schema of the log; default `"sluicegate"`.
+        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
+        close_pool: whether to close that pool; default: only if a function created it.
+        pool_size: number of connections; default 2.
+        statement_timeout: time limit of a statement on the server, in seconds; default: the
+            server's.
+        prepared_statements: as for `PostgresSink`.
+        close_timeout: seconds for closing the connections; default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
+    not connect. Opening connects, and raises `ConfigError` if the schema is missing or older, or
+    the role lacks the right. Each method is one statement, and therefore atomic; a cancelled call
+    may have taken effect. Methods raise asyncpg's errors, and `UnavailableError` without a
+    connection.
+    """
+
+    is_durable = True
+
+    def __init__(
+        self,
+        dsn: str | PostgresAccess | None = None,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
+        pool_size: int | None = None,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Prepared = "auto",
+        close_timeout: float | timedelta = 5.0,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
+    ) -> None:
+        super().__init__(
+            dsn,
+            schema=schema,
+            pool=pool,
+            close_pool=close_pool,
+            size=2 if pool_size is None else pool_size,
+            statement_timeout=statement_timeout,
+            prepared_statements=prepared_statements,
+            close_timeout=close_timeout,
+            answer_timeout=answer_timeout,
+        )
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        await super()._open(stack)
+        ((may_park, role),) = await self._ask(_MAY_PARK, f"{quoted(self._schema)}.parked")
+        if not may_park:
+            rule = (
+                f"has a table of parked records that the role {role!r} may not use; run "
+                f"`sluicegate pg install DSN --schema {self._schema} --subscribe {role}`"
+            )
+            raise bad("schema", self._schema, rule)
+
+    async def park(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
+        """Append records to a key's queue; records already in it are unchanged.
+
+        Raises `ValueError` for a record whose key or value cannot be stored exactly.
+        """
+        if records:
+            places, texts = [_place(each) for each in records], [_text(each) for each in records]
+            await self._ask(_PARK, group, json.dumps(key), _queue(group, key), places, texts)
+
+    async def keys(self, group: str) -> frozenset[str]:
+        """Return the keys with parked records."""
+        return frozenset(await self.counts(group))
+
+    async def first(self, group: str, key: str, most: int) -> Sequence[ParkedRecord]:
+        """Return the first `most` records of a key's queue."""
+        rows = await self._ask(_FIRST, _queue(group, key), most)
+        return [_record(json.loads(row["record"])) for row in rows]
+
+    async def remove(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
+        """Remove records from a key's queue; records that are not in it are ignored."""
+        if records:
+            places = [_place(each) for each in records]
+            await self._ask(_REMOVE, _queue(group, key), places)
+
+    async def counts(self, group: str) -> Mapping[str, int]:
+        """Return the number of parked records by key."""
+        rows = await self._ask(_KEYS, group)
+        return {json.loads(row["key"]): row["records"] for row in rows}
+
+    async def _ask(self, statement: str, *arguments: object) -> list[Any]:
+        statement = statement.replace("{schema}", quoted(self._schema))
+        return await self._opened.fetch(statement, *arguments)
+
+
+def _queue(group: str, key: str) -> bytes:
+    return _digest(group, key)
+
+
+def _place(record: ParkedRecord) -> bytes:
+    return _digest(record.topic, record.partition, record.offset)
+
+
+def _digest(*parts: object) -> bytes:
+    return hashlib.sha256(json.dumps(parts).encode()).digest()
+
+
+def _text(record: ParkedRecord) -> str:
+    """Return the record as JSON. Raises `ValueError` for values other than JSON and bytes."""
+    made: dict[str, Any] = {name: getattr(record, name) for name in _AS_THEY_ARE}
+    for name in ("key", "value"):
+        made[name] = stored(getattr(record, name)).value
+        if restored(made[name]) != getattr(record, name):
+            kind = type(getattr(record, name)).__name__
+            raise ValueError(
+                f"the {name} of {record.coordinates} is a {kind}, which JSON cannot hold"
+            )
+    made["headers"] = [stored([*header]).value for header in record.headers or ()]
+    return json.dumps({**made, "parked_at": record.parked_at.isoformat()})
+
+
+def _record(found: dict[str, Any]) -> ParkedRecord:
+    return ParkedRecord(
+        **{name: found[name] for name in _AS_THEY_ARE},
+        key=restored(found["key"]),
+        value=restored(found["value"]),
+        headers=[(name, value) for name, value in map(restored, found["headers"])],
+        parked_at=datetime.fromisoformat(found["parked_at"]),
+    )

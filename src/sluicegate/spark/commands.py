@@ -1,0 +1,214 @@
+"""`sluicegate pipeline`: validate a pipeline's file, explain it, run it on Spark.
+
+1. Validation and explanation need neither Spark nor Java, except with `--spark`.
+2. A run uses a separate thread, so that the main thread is free for signals. The first signal
+   ends a stream after the current micro-batch, and a batch at once; the second ends both at once.
+3. No message shows the value of an environment variable.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from .._core.errors import MissingExtra, SluicegateError
+from ..cli.console import BAD_USE, FAILED, INTERRUPTED, OK
+from ..cli.parser import Group
+from .java import cancel, has_java
+from .pipeline import Pipeline, PipelineError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from ..cli.parser import Counts, Parser
+    from .pipeline import PipelineReport
+    from .report import SparkWriteReport
+
+LOOK_SECONDS = 0.2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_COUNTS = ("writes", "rows", "delivered", "duplicate", "dead_letters", "failed", "retries")
+
+
+def _options(parser: Parser, _: Counts) -> None:
+    add = parser.accept_commands("action")
+    helps = {
+        "run": "run a pipeline to its end",
+        "validate": "report every error of a pipeline",
+        "explain": "print a pipeline's steps",
+    }
+    for action, text in helps.items():
+        command = add(action, text, f"sluicegate pipeline {action} sales.toml")
+        command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
+        if action == "run":
+            command.add_argument(
+                "--plain",
+                action="store_true",
+                help="print progress as plain lines, also on a terminal",
+            )
+        else:
+            command.add_argument(
+                "--spark", action="store_true", help="start Spark and let it check the plan too"
+            )
+
+
+def pipeline(options: argparse.Namespace) -> int:
+    """Perform the action; return 0, 1 for a failed run, 2 for mistakes, 130 for a signal."""
+    try:
+        declared = Pipeline.read(options.file)
+        if options.action == "explain":
+            print(declared.explain())
+        declared.validate()
+        for doubt in declared.doubts():
+            print(f"{doubt} (not sure)", file=sys.stderr)
+        if options.action == "run":
+            _need_java()
+            return _Run(declared, plain=options.plain).main()
+        if options.spark:
+            _need_java()
+            plan = declared.plan()
+            if options.action == "explain":
+                print("\nSpark's plan:\n" + plan.rstrip())
+        if options.action == "validate":
+            print(f"{options.file}: valid")
+    except PipelineError as error:
+        print(error, file=sys.stderr)
+        return BAD_USE
+    except (MissingExtra, OSError, UnicodeDecodeError) as error:
+        text = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
+        print(f"sluicegate pipeline: {text}", file=sys.stderr)
+        return BAD_USE
+    return OK
+
+
+def _need_java() -> None:
+    if not has_java():
+        message = (
+            "Spark needs Java, and none was found: there is no `java` on the PATH, and JAVA_HOME "
+            "is not the folder of a Java installation"
+        )
+        raise MissingExtra(message)
+
+
+class _Run:
+    """One run and its output."""
+
+    def __init__(self, declared: Pipeline, *, plain: bool) -> None:
+        self._declared = declared
+        self._view = RunView(plain=plain)
+        self._progress = False if plain else None
+        self._stop = threading.Event()
+        self._signals = 0
+        self._report: PipelineReport | None = None
+        self._error: BaseException | None = None
+
+    def main(self) -> int:
+        """Run the pipeline to its end; return the exit code."""
+        thread = threading.Thread(target=self._work, name="sluicegate pipeline", daemon=True)
+        self._view.print_line(f"{self._declared.name}: starting Spark")
+        with self._signals_seen():
+            thread.start()
+            while thread.is_alive() and self._signals < 2:
+                thread.join(LOOK_SECONDS)
+                if self._signals and self._declared.stream is None:
+                    cancel()  # again: a job may have begun meanwhile
+        return self._end()
+
+    def _work(self) -> None:
+        try:
+            self._report = self._declared.run(
+                on_report=self._view.wrote, stop=self._stop, progress=self._progress
+            )
+        except BaseException as error:
+            self._error = error
+
+    @contextmanager
+    def _signals_seen(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        self._stop.set()
+        if self._declared.stream is None:
+            cancel()
+        elif self._signals == 1:
+            self._view.print_line(
+                "interrupted: ending after this micro-batch; interrupt again to end it now"
+            )
+
+    def _end(self) -> int:
+        if self._report is not None:
+            self._view.sum_up(self._report)
+        if self._signals:
+            self._view.print_line("interrupted")
+            return INTERRUPTED
+        if self._error is not None:
+            return self._exit_code_of(self._error)
+        return FAILED if self._report is None or self._report.failed else OK
+
+    def _exit_code_of(self, error: BaseException) -> int:
+        if isinstance(error, PipelineError):
+            raise error
+        if not isinstance(error, SluicegateError) and not type(error).__module__.startswith(
+            ("py4j", "pyspark")
+        ):
+            raise error
+        print(
+            "sluicegate pipeline: "
+            f"{self._declared.without_secrets(str(error)) or type(error).__name__}",
+            file=sys.stderr,
+        )
+        return BAD_USE if isinstance(error, MissingExtra) else FAILED
+
+
+class RunView:
+    """Prints lines and a table; without a terminal or with `plain`, only lines."""
+
+    def __init__(self, *, plain: bool) -> None:
+        self._is_plain = plain or not sys.stdout.isatty() or find_spec("rich") is None
+        self._writes = 0
+
+    def print_line(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)
+
+    def wrote(self, report: SparkWriteReport) -> None:
+        """Print a line for a finished write, unless it was empty. Called in the run's thread."""
+        self._writes += 1
+        if report.rows:
+            self.print_line(f"write {self._writes}: {report}")
+
+    def sum_up(self, report: PipelineReport) -> None:
+        """Print the counts of the whole run."""
+        counts = {name.replace("_", " "): f"{getattr(report, name):,}" for name in _COUNTS}
+        if self._is_plain:
+            for name, count in counts.items():
+                self.print_line(f"{name:>12}  {count}")
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*counts, title=report.name)
+        table.add_row(*counts.values())
+        Console().print(table)
+
+
+GROUP = Group(
+    description="Validate a pipeline's file, explain its steps, or run it on Spark.",
+    example="sluicegate pipeline run sales.toml",
+    options=_options,
+    run=pipeline,
+    extras={"pyspark": "pipeline", "rich": "pipeline"},
+)

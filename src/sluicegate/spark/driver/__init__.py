@@ -1,1 +1,0 @@
-"""Preparation of a write on the driver."""

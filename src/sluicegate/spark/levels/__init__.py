@@ -1,1 +1,0 @@
-"""Delivery levels of a write."""

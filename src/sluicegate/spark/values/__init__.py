@@ -1,1 +1,0 @@
-"""Rows between Spark and a sink."""

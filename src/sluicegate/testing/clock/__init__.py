@@ -1,1 +1,0 @@
-"""The fake clock and its virtual event loop."""

@@ -1,1 +1,0 @@
-"""Simulated load on virtual time."""
