@@ -66,9 +66,6 @@ if TYPE_CHECKING:
     from .plan import TablePlan
 
 
-# text is put into statements here and nowhere else: names by `quoted`
-
-
 logger = logging.getLogger("sluicegate.postgres")
 
 ORDER = "sluicegate_order"
