@@ -39,7 +39,6 @@ from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import StagesLost
 from ..._core.logs import for_log
-from ..._core.sink import WriteResult
 from ..._core.staging import Begun, OpenStage, Stage
 from ..client.errors import (
     LOCK_NOT_AVAILABLE,
@@ -65,9 +64,6 @@ if TYPE_CHECKING:
     from ..client.statements import Statements
     from .open_table import OpenTable
     from .plan import TablePlan
-
-
-# text is put into statements here and nowhere else: names by `quoted`
 
 
 logger = logging.getLogger("sluicegate.postgres")
