@@ -39,7 +39,6 @@ from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import StagesLost
 from ..._core.logs import for_log
-from ..._core.send import send
 from ..._core.sink import WriteResult
 from ..._core.staging import Begun, OpenStage, Stage
 from ..client.errors import (
