@@ -188,25 +188,3 @@ def test_no_optional_package_is_loaded() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "set()\n"
-
-
-def test_a_batch_of_dictionaries_is_one_call_of_the_encoder() -> None:
-    """The fast path: no Sluicegate function is called per item."""
-    calls = 0
-
-    def count(frame: Any, event: str, _argument: Any) -> None:
-        nonlocal calls
-        calls += event == "call" and "sluicegate" in frame.f_code.co_filename
-
-    def calls_for(size: int) -> int:
-        nonlocal calls
-        items = [{"id": number, "tags": ["a", None]} for number in range(size)]
-        calls = 0
-        sys.setprofile(count)
-        try:
-            all_to_json(items)
-        finally:
-            sys.setprofile(None)
-        return calls
-
-    assert calls_for(10) == calls_for(1000)

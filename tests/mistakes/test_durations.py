@@ -191,7 +191,6 @@ NOT_CHECKED = {
     "Scenario(seconds=)": "simulated time",
     "Scenario(timeout=)": "simulated time",
     "FakeClock(start=)": "a time, not a duration",
-    "FakeClock(wall_start=)": "a time, not a duration",
     "RateLimit(burst=)": "a number of items",
     "QueueAdmin.create(key_rate=)": "a number of jobs",
     "Clock.sleep(seconds=)": "a protocol",

@@ -4,7 +4,6 @@ data.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from contextlib import asynccontextmanager
@@ -95,18 +94,6 @@ async def test_what_was_acknowledged_survives_and_the_port_stays(
         assert (await context.publish(name, b"and more")).seq == 2
 
 
-async def test_a_paused_server_goes_on_where_it_was(
-    running: EmbeddedNats, real_clock: LoopClock
-) -> None:
-    async with connected(running) as client:
-        running.pause()
-        flushing = asyncio.ensure_future(client.flush())
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(flushing), 0.05)
-        running.resume()
-        await flushing
-
-
 async def test_users_and_their_permissions_come_from_the_configuration(
     real_clock: LoopClock,
 ) -> None:
@@ -161,20 +148,6 @@ async def test_a_changed_configuration_is_read_at_the_next_start(
     finally:
         running.configure("")
         running.restart()
-
-
-def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedNats) -> None:
-    pid = running.pid
-    running.start()
-    assert running.pid == pid
-    assert f"pid={pid}" in repr(running)
-    running.kill()
-    running.kill()
-    running.stop()
-    running.resume()
-    running.pause()
-    assert running.pid is None
-    assert not [each for each in psutil.process_iter() if each.pid == pid]
 
 
 def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left() -> None:

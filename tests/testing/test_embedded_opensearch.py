@@ -80,29 +80,6 @@ def test_what_was_acknowledged_survives_and_the_port_stays(
 
 
 @pytest.mark.long
-def test_a_paused_server_goes_on_where_it_was(running: EmbeddedOpenSearch) -> None:
-    running.pause()
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.get(running.url, timeout=0.05)
-    running.resume()
-    assert httpx.get(running.url, timeout=30).json()["version"]["distribution"] == "opensearch"
-
-
-def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedOpenSearch) -> None:
-    pid = running.pid
-    running.start()
-    assert running.pid == pid
-    assert f"pid={pid}" in repr(running)
-    running.kill()
-    running.kill()
-    running.stop()
-    running.resume()
-    running.pause()
-    assert running.pid is None
-    assert not [each for each in psutil.process_iter() if each.pid == pid]
-
-
-@pytest.mark.long
 def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left(
     running: EmbeddedOpenSearch,
 ) -> None:

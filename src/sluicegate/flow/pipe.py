@@ -291,7 +291,7 @@ class Pipe(Operated):
     def _pump(self, engine: Engine) -> Pump:
         settings = self._settings
         transformer = Transformer(
-            self._transform, settings.retry, engine.commons, concurrency=self._concurrency
+            self._transform, settings.retry, engine, concurrency=self._concurrency
         )
         feed = self._batcher.feed(holds=HELD)
         ends = RowEnds(engine, feed, settings.retry, insists=settings.poison == "block")
@@ -324,7 +324,7 @@ class Pipe(Operated):
 
     def stats(self) -> PipeStats:
         """Return a snapshot of counts and levels. May be called in any thread."""
-        return PipeStats(self._open().views.stats(), self._batcher.stats())
+        return PipeStats(self._open().stats(), self._batcher.stats())
 
 
 def pipe(

@@ -320,7 +320,7 @@ class TransactionalPipe(Operated):
         if self._handler is not None:
             return PartitionEffects(*parts, self._handler, write_size=self._write_size)
         retry = self._settings.retry
-        transformer = Transformer(self._transform, retry, engine.commons, concurrency=100)
+        transformer = Transformer(self._transform, retry, engine, concurrency=100)
         return PartitionTransactions(*parts, transformer, write_size=self._write_size)
 
     async def wait_ready(self) -> None:
@@ -333,7 +333,7 @@ class TransactionalPipe(Operated):
 
     def stats(self) -> ConsumerStats:
         """Return a snapshot of counts and levels. May be called in any thread."""
-        return self._open().views.stats()
+        return self._open().stats()
 
 
 def _checked_handler(

@@ -18,21 +18,22 @@ from typing import TYPE_CHECKING, Any
 from .._core.extras import missing
 from .._core.public import publish
 from ..testing.servers.java import JavaServer
-from ..testing.servers.program import free_port
+from ..testing.servers.program import EmbeddedServer, free_port
 from ..testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(EmbeddedServer):
     """One Kafka node on loopback, with its own data and no security.
 
     Created by `embedded_kafka`. `kill` ends it at once, as a crash would; `start` or `restart`
     start it again on the same data and port. All methods block, for seconds: call them through
     `asyncio.to_thread` in a program with other work. Not thread-safe. Writing to a topic does not
     create it, so a misspelt topic is an error. Records are kept, however old their timestamps are,
-    unless the topic's own settings limit that.
+    unless the topic's own settings limit that. A broker that is not ours cannot be started, ended or
+    frozen: that raises `EmbeddedUnavailable`.
     """
 
     def __init__(self, settings: Mapping[str, str], heap: str) -> None:
@@ -73,40 +74,12 @@ class EmbeddedKafka:
         with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a running loop
             beside.submit(asyncio.run, creating).result()
 
-    def start(self) -> None:
-        """Start the server and return when it accepts requests; does nothing if it is up.
-
-        Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within a
-        minute. With an external broker, this and the methods below also raise it.
-        """
-        self._ours().start()
-
-    def stop(self) -> None:
-        """Shut the server down cleanly, or kill it after 30 s; does nothing if it is down."""
-        self._ours().stop()
-
-    def kill(self) -> None:
-        """Kill the server with SIGKILL and return when it has ended; does nothing if it is down."""
-        self._ours().kill()
-
-    def restart(self) -> None:
-        """Start again on the same data and port; shuts a running server down cleanly first."""
-        self._ours().restart()
-
-    def pause(self) -> None:
-        """Freeze the server (SIGSTOP): requests hang. `kill`, `stop` and `close` still work."""
-        self._ours().pause()
-
-    def resume(self) -> None:
-        """Continue a paused server; does nothing otherwise."""
-        self._ours().resume()
-
     def close(self) -> None:
         """Kill the server and remove its data, unless the broker is external. Idempotent."""
         if self._own is not None:
             self._own.close()
 
-    def _ours(self) -> JavaServer:
+    def _program(self) -> JavaServer:
         if self._own is None:
             raise EmbeddedUnavailable(
                 "SLUICEGATE_KAFKA_BOOTSTRAP names an external broker, which cannot be started, "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .._core.extras import missing
 from .._core.public import publish
-from ..testing.servers.program import START_SECONDS, ServerProgram, free_port
+from ..testing.servers.program import START_SECONDS, EmbeddedServer, ServerProgram, free_port
 from ..testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _LOOK_EVERY = 0.01
 _LONGEST_INFO = 1 << 16
 
 
-class EmbeddedNats:
+class EmbeddedNats(EmbeddedServer):
     """One NATS server on loopback, with its own data.
 
     Created by `embedded_nats`. `kill` ends it at once, as a crash would; `start` or `restart` start
@@ -52,11 +52,6 @@ class EmbeddedNats:
         """Its address, without credentials. Stays the same across restarts."""
         return f"nats://127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The server's process id; `None` while it is down."""
-        return self._server.pid
-
     def configure(self, config: str) -> None:
         """Replace the configuration; the next start reads it, and a running server on SIGHUP.
 
@@ -64,38 +59,6 @@ class EmbeddedNats:
             config: as in `embedded_nats`.
         """
         self._config.write_text(f"server_name: {self._name}\n{config}", encoding="utf-8")
-
-    def start(self) -> None:
-        """Start the server and return when it accepts connections; does nothing if it is up.
-
-        Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within a
-        minute.
-        """
-        self._server.start()
-
-    def stop(self) -> None:
-        """Shut the server down cleanly, or kill it after 30 s; does nothing if it is down."""
-        self._server.stop()
-
-    def kill(self) -> None:
-        """Kill the server with SIGKILL and return when it has ended; does nothing if it is down."""
-        self._server.kill()
-
-    def restart(self) -> None:
-        """Start again on the same data and port; shuts a running server down cleanly first."""
-        self._server.restart()
-
-    def pause(self) -> None:
-        """Freeze the server (SIGSTOP): requests hang. `kill`, `stop` and `close` still work."""
-        self._server.pause()
-
-    def resume(self) -> None:
-        """Continue a paused server; does nothing otherwise."""
-        self._server.resume()
-
-    def close(self) -> None:
-        """Kill the server and remove its data. Idempotent."""
-        self._server.close()
 
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait for its greeting with its name: a server listens once JetStream has its data."""
@@ -114,6 +77,9 @@ class EmbeddedNats:
             return json.loads(line.removeprefix(b"INFO "))["server_name"]
         except (OSError, ValueError, LookupError):
             return None
+
+    def _program(self) -> ServerProgram:
+        return self._server
 
     def __repr__(self) -> str:
         return f"EmbeddedNats(url={self.url!r}, pid={self.pid})"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.batch import Batch
-    from .._core.observer import ClaimChange, HandlerEnd, HandlerWatch
+    from .._core.observer import ClaimChange, ConsumerState, HandlerEnd, HandlerWatch
     from .._core.outcome import Outcome
     from .._core.sink import Sink
     from .._core.source import TopicPartition
@@ -154,8 +154,7 @@ class ExportingObserver:
         self._instruments.begin(self._name or name)
         self._instruments.watch(self._name or name, stats, tenants=self._tenants)
 
-    def on_state(self, name: str, state: str) -> None:
-        """Stop reading a closed object; its counts stay."""
+    def _follow(self, name: str, state: str) -> None:
         if state == "closed":
             self._instruments.forget(self._name or name)
         else:
@@ -175,6 +174,10 @@ class MetricsObserver(ExportingObserver, Observer):
         super().__init__(find, name)
         self._exemplars = checks.flag("exemplars", exemplars)
         self._tenants = checks.count("tenants", tenants, least=0)
+
+    def on_state(self, name: str, state: str) -> None:
+        """Stop reading a closed batcher; its counts stay."""
+        self._follow(name, state)
 
     def on_flushed(
         self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]
@@ -232,6 +235,10 @@ class ConsumerMetricsObserver(ExportingObserver, ConsumerObserver):
         self._durations = checks.flag("durations", durations)
         self._exemplars = checks.flag("exemplars", exemplars)
         self.lag_every = checks.optional_seconds("lag_every", lag_every, usual=checks.LONG_TIMEOUT)
+
+    def on_state(self, name: str, state: ConsumerState) -> None:
+        """Stop reading a closed consumer; its counts stay."""
+        self._follow(name, state)
 
     def on_claims(
         self, name: str, change: ClaimChange, partitions: Sequence[TopicPartition]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 WALL_START = 1_700_000_000.0
+"""First value of `wall_time()`, a moment in 2023."""
 
 
 class FakeClock:
@@ -44,8 +45,6 @@ class FakeClock:
 
     Args:
         start: first value of `now()`, in seconds; default 0.
-        wall_start: first value of `wall_time()`, in seconds since the epoch; default a fixed
-            moment in 2023.
         patience: real seconds without an event from a thread or a socket, after which the run
             counts as hanging; default 10.
         max_rounds: rounds of the loop in one `run` or after one `advance`, without an outside
@@ -76,19 +75,17 @@ class FakeClock:
         self,
         start: float = 0.0,
         *,
-        wall_start: float = WALL_START,
         patience: float | timedelta = 10.0,
         max_rounds: int = MAX_ROUNDS,
     ) -> None:
-        for name, value in (("start", start), ("wall_start", wall_start)):
-            if not math.isfinite(value):
-                raise checks.bad(name, value, "must be a finite number of seconds")
+        if not math.isfinite(start):
+            raise checks.bad("start", start, "must be a finite number of seconds")
         limits = (
             checks.seconds("patience", patience, usual=checks.LONG_TIMEOUT),
             checks.count("max_rounds", max_rounds),
         )
         self._moment = Moment(float(start), *limits)
-        self._start, self._wall_start = float(start), float(wall_start)
+        self._start = float(start)
         self._stuck: set[asyncio.Task[Any]] = set()
         self._loop: VirtualLoop | None = None
 
@@ -119,7 +116,7 @@ class FakeClock:
 
     def wall_time(self) -> float:
         """Virtual seconds since the epoch."""
-        return self._wall_start + (self._moment.time - self._start)
+        return WALL_START + (self._moment.time - self._start)
 
     async def sleep(self, seconds: float) -> None:
         """Suspend for virtual `seconds`; 0 lets other tasks run once. Safe to cancel."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from ..._core.public import publish
 from ...testing.servers.java import JavaServer
-from ...testing.servers.program import free_port
+from ...testing.servers.program import EmbeddedServer, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 
-class EmbeddedOpenSearch:
+class EmbeddedOpenSearch(EmbeddedServer):
     """One OpenSearch node on loopback, with its own data and no security.
 
     Created by `embedded_opensearch`. `kill` ends it at once, as a crash would; `start` or `restart`
@@ -43,42 +43,8 @@ class EmbeddedOpenSearch:
         """Its address. Stays the same across restarts."""
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The server's process id; `None` while it is down."""
-        return self._node.pid
-
-    def start(self) -> None:
-        """Start the server and return when it accepts requests; does nothing if it is up.
-
-        Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within a
-        minute.
-        """
-        self._node.start()
-
-    def stop(self) -> None:
-        """Shut the server down cleanly, or kill it after 30 s; does nothing if it is down."""
-        self._node.stop()
-
-    def kill(self) -> None:
-        """Kill the server with SIGKILL and return when it has ended; does nothing if it is down."""
-        self._node.kill()
-
-    def restart(self) -> None:
-        """Start again on the same data and port; shuts a running server down cleanly first."""
-        self._node.restart()
-
-    def pause(self) -> None:
-        """Freeze the server (SIGSTOP): requests hang. `kill`, `stop` and `close` still work."""
-        self._node.pause()
-
-    def resume(self) -> None:
-        """Continue a paused server; does nothing otherwise."""
-        self._node.resume()
-
-    def close(self) -> None:
-        """Kill the server and remove its data. Idempotent."""
-        self._node.close()
+    def _program(self) -> JavaServer:
+        return self._node
 
     def __repr__(self) -> str:
         return f"EmbeddedOpenSearch(port={self.port}, pid={self.pid})"

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
@@ -136,6 +137,51 @@ class ServerProgram:
 
 
 PACKAGES = Path(__file__).parents[3]
+
+
+class EmbeddedServer(ABC):
+    """Base of the servers that tests start, kill and restart. All methods block."""
+
+    @abstractmethod
+    def _program(self) -> ServerProgram:
+        """Return its program. Raises `EmbeddedUnavailable` for a server that is not ours."""
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id; `None` while it is down."""
+        return self._program().pid
+
+    def start(self) -> None:
+        """Start the server and return when it accepts requests; does nothing if it is up.
+
+        Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within a
+        minute.
+        """
+        self._program().start()
+
+    def stop(self) -> None:
+        """Shut the server down cleanly, or kill it after 30 s; does nothing if it is down."""
+        self._program().stop()
+
+    def kill(self) -> None:
+        """Kill the server with SIGKILL and return when it has ended; does nothing if it is down."""
+        self._program().kill()
+
+    def restart(self) -> None:
+        """Start again on the same data and port; shuts a running server down cleanly first."""
+        self._program().restart()
+
+    def pause(self) -> None:
+        """Freeze the server (SIGSTOP): requests hang. `kill`, `stop` and `close` still work."""
+        self._program().pause()
+
+    def resume(self) -> None:
+        """Continue a paused server; does nothing otherwise."""
+        self._program().resume()
+
+    def close(self) -> None:
+        """Kill the server and remove its data. Idempotent."""
+        self._program().close()
 
 
 class GuardedFolder:
