@@ -67,7 +67,7 @@ _METRICS = (
            "Partitions that this process owns."),
     Metric("consumer_messages", "gauge", "{message}",
            {"ready": "in_flight.ready", "running": "in_flight.running",
-            "errand": "in_flight.errands", "manual": "in_flight.manual",
+            "errand": "in_flight.writing", "manual": "in_flight.manual",
             "backing_off": "in_flight.backing_off", "blocked": "in_flight.blocked",
             "waiting": "in_flight.waiting", "batched": "in_flight.batched"},
            ("place",), "Messages inside, by place."),

@@ -137,12 +137,12 @@ class ConsumerHarness:
         Messages that are backing off then are `unsettled`.
         """
         call = as_handler(handler)
-        return await self._run(call, lambda consumer, call: consumer.receive(call))
+        return await self._run(call, lambda consumer, call: consumer.run(call))
 
     async def run_batch(self, handler: BatchHandler, **options: Unpack[BatchOptions]) -> HarnessRun:
         """Like `run`, in batches: with the arguments of `Consumer.run_batch`."""
         call = as_batch_handler(handler)
-        return await self._run(call, lambda consumer, call: consumer.receive_batch(call, **options))
+        return await self._run(call, lambda consumer, call: consumer.run_batch(call, **options))
 
     async def run_events(
         self,
