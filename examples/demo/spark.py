@@ -21,10 +21,16 @@ from typing import TYPE_CHECKING
 import asyncpg
 import psutil
 
-from sluicegate.consumer import Source, Step
 from sluicegate.spark.java import cancel, has_java
-from sluicegate.spark.pipeline import Layer, Pipeline, SparkSettings, Write
-from sluicegate.testing import Destination
+from sluicegate.spark.pipeline import (
+    Destination,
+    Layer,
+    Pipeline,
+    Source,
+    SparkSettings,
+    Step,
+    Write,
+)
 
 from .flights import FlightFile
 from .proof import CONNECT_SECONDS, Finding

@@ -216,3 +216,4 @@ __all__ = [
 ]
 
 publish_all(__name__)
+publish_all("sluicegate.errors")

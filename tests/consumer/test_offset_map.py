@@ -23,8 +23,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.consumer import decode
-from sluicegate.consumer.progress.offset_map import LIMIT, MOST_RANGES, ForeignMap, encode, join
+from sluicegate.consumer.progress.offset_map import (
+    LIMIT,
+    MOST_RANGES,
+    ForeignMap,
+    decode,
+    encode,
+    join,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

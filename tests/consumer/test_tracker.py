@@ -31,8 +31,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sluicegate.consumer import decode
-from sluicegate.consumer.progress.offset_map import encode
+from sluicegate.consumer.progress.offset_map import decode, encode
 from sluicegate.consumer.progress.tracker import Tracker
 
 if TYPE_CHECKING:

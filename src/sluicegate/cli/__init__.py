@@ -10,7 +10,7 @@ from .._core.extras import missing
 from .console import BAD_USE, INTERRUPTED
 from .dlq.arguments import dlq_options
 from .dlq.commands import dlq
-from .parser import Parser, count
+from .parser import Parser
 from .tune.tune import tune, tune_options
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _parser(groups: Mapping[str, Group]) -> Parser:
         if (group := groups.get(name)) is None:
             add(name, text, f"sluicegate {name} --help")
         else:
-            group.options(add(name, text, group.example, group.description), lambda: count)
+            group.options(add(name, text, group.example, group.description))
     add("help", "print the help of a command", "sluicegate help queue create").add_argument(
         "words", nargs="*", metavar="COMMAND", help="the command; default: the list of commands"
     )

@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._core.text import hide
 from ..letters.letter import moment
@@ -97,10 +97,6 @@ def _near(value: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-Counts: TypeAlias = "Callable[[], Callable[[str], int]]"
-"""Makes the type of an argument that is a whole number of at least 1."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """What `sluicegate NAME` needs to know of its commands."""
@@ -109,7 +105,7 @@ class Group:
     """The first lines of its help."""
     example: str
     """A complete command line."""
-    options: Callable[[Parser, Counts], None]
+    options: Callable[[Parser], None]
     """Declares the commands and their arguments."""
     run: Callable[[argparse.Namespace], int]
     """Runs a command; returns the exit code."""

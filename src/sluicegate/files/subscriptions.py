@@ -1,7 +1,7 @@
 """Subscriptions in an SQLite file, shared by the processes of one machine.
 
 1. Each object has its own connection, used by one thread at a time. Every call is one transaction
-   that begins with the write lock of the file, and waits for it for at most `busy_timeout` seconds.
+   that begins with the write lock of the file, and waits for it for at most `BUSY` seconds.
 2. A lock is a lease with an epoch, as in PostgreSQL. Its time is that of the machine's clock. If
    the clock is changed, a lease ends early, or late by at most its length; the epoch still protects
    the positions.
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 LEASE = 30.0
 """Default lease in seconds."""
+BUSY = 5.0
+"""The longest wait in seconds for the calls of other processes."""
 WAL_TRIES = 10
 """Tries to turn the write-ahead log on while other processes open the same new file."""
 _TABLES = (
@@ -104,7 +106,6 @@ class SQLiteSubscriptions(Openable):
             with `sluicegate_subscription`, so the file may contain other tables.
         lease: seconds until a lock expires after it was taken or extended; default 30. The slots of
             a killed process are blocked for this long.
-        busy_timeout: the longest wait in seconds for the calls of other processes; default 5.
         clock: the source of time; default: the system's.
 
     Raises `ConfigError` for a bad argument. The constructor does not suspend and does not open the
@@ -120,7 +121,6 @@ class SQLiteSubscriptions(Openable):
         path: str | os.PathLike[str],
         *,
         lease: float | timedelta = LEASE,
-        busy_timeout: float | timedelta = 5.0,
         clock: Clock | None = None,
     ) -> None:
         text = checks.text("path", os.fspath(path))
@@ -128,12 +128,11 @@ class SQLiteSubscriptions(Openable):
             raise bad("path", text, "must be a file; for memory use MemorySubscriptions")
         self._path = text
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
-        self._busy = checks.seconds("busy_timeout", busy_timeout, usual=checks.LONG_TIMEOUT)
         self._clock = checks.checked_clock(clock)
         self._file: _File | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        file = _File(self._path, self._busy)
+        file = _File(self._path)
         await in_thread(file.open)
         stack.push_async_callback(in_thread, file.close)
         self._file = file
@@ -196,9 +195,8 @@ class _File:
 
     _con: sqlite3.Connection
 
-    def __init__(self, path: str, busy: float) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._busy = busy
         self._owner = f"{os.getpid()}:{uuid4().hex[:12]}"
         self._held: dict[str, int] = {}
         """The locks taken by this object, with the epochs of their leases."""
@@ -210,7 +208,7 @@ class _File:
         """Open the file and create missing tables. Raises `ConfigError`."""
         try:
             self._con = sqlite3.connect(
-                self._path, timeout=self._busy, isolation_level=None, check_same_thread=False
+                self._path, timeout=BUSY, isolation_level=None, check_same_thread=False
             )
             try:
                 self._use_wal()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from ..cli.parser import Counts, Parser
+    from ..cli.parser import Parser
     from .pipeline import PipelineReport
     from .report import SparkWriteReport
 
@@ -35,7 +35,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _COUNTS = ("writes", "rows", "delivered", "duplicate", "dead_letters", "failed", "retries")
 
 
-def _options(parser: Parser, _: Counts) -> None:
+def _options(parser: Parser) -> None:
     add = parser.accept_commands("action")
     helps = {
         "run": "run a pipeline to its end",

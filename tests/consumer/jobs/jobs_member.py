@@ -408,4 +408,4 @@ class JobsMember:
 def levels_of(scheduler: JobScheduler[Any, Any]) -> tuple[int, ...]:
     """The levels of a scheduler."""
     stats = scheduler.stats()
-    return stats.running, stats.waiting, stats.keys, stats.without_room
+    return stats.running, stats.waiting, stats.key_count, stats.without_room

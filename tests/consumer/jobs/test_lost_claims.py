@@ -68,7 +68,7 @@ async def test_events_of_a_lost_claim_take_no_room(fake_clock: FakeClock) -> Non
         source.lose([P0])
         source.assign([P1])
         await fake_clock.advance(0.0)
-        assert hanging.jobs.stats().keys == 0
+        assert hanging.jobs.stats().key_count == 0
         source.assign([P0])
         await fake_clock.advance(0.0)
     assert log.positions == {P0: Position(3), P1: Position(2)}

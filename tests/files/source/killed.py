@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.consumer import decode
+from sluicegate.consumer.progress.offset_map import decode
 from sluicegate.files import FileSource, SQLiteSubscriptions
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ import zstandard
 from tests.kafka.source import kafka_help
 
 from sluicegate.batcher import LoopClock
-from sluicegate.consumer import Consumer, Position, SourceRecord, TopicPartition, decode
-from sluicegate.consumer.progress.offset_map import encode
+from sluicegate.consumer import Consumer, Position, SourceRecord, TopicPartition
+from sluicegate.consumer.progress.offset_map import decode, encode
 from sluicegate.kafka import KafkaSource
 from sluicegate.testing.conformance.source.consumers import WatchedSource
 from sluicegate.testing.conformance.source.subject import News

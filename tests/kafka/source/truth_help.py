@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.kafka.source.proxy_help import commit_of, is_commit
 from tests.kafka.source.storm_help import News
 
-from sluicegate.consumer import decode
+from sluicegate.consumer.progress.offset_map import decode
 
 if TYPE_CHECKING:
     from tests.kafka.source.proxy_help import Frame

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tests.nats.jetstream.server_model import TICK, WAIT, Arrival, Request
 
-from sluicegate.consumer import ConsumerState
+from sluicegate.nats.jetstream.channel import ConsumerState
 from sluicegate.nats.jetstream.intake import AckSubject, StreamIntake, StreamRecord
 from sluicegate.nats.jetstream.puller import Puller
 

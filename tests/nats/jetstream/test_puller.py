@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from sluicegate.consumer import ConsumerState
+from sluicegate.nats.jetstream.channel import ConsumerState
 from sluicegate.nats.jetstream.puller import AFTER_ERROR, EXPIRES, IDLE, MOST_BYTES, Puller
 
 NANOS = 1_000_000_000

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.postgres.queues.operated_help import operated
 
 from sluicegate import ConfigError
-from sluicegate.consumer import SLOTS
 from sluicegate.postgres import SlotRange
-from sluicegate.postgres.queues.ring import PART, after_move, gaps, in_parts
+from sluicegate.postgres.queues.ring import PART, SLOTS, after_move, gaps, in_parts
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from tests.postgres.queues.jobs_help import claim, create, handled, insert, settle
 
-from sluicegate.consumer import check
+from sluicegate.postgres.schema.check import check
 from sluicegate.postgres.schema.objects import schema_objects
 
 if TYPE_CHECKING:

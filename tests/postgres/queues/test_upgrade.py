@@ -13,8 +13,8 @@ from tests.postgres.streams.log_help import Log, append, fresh_name, role
 
 from sluicegate import ConfigError
 from sluicegate.cli import main
-from sluicegate.consumer import check
 from sluicegate.postgres import check_streams, install_streams, upgrade_streams
+from sluicegate.postgres.schema.check import check
 from sluicegate.postgres.schema.installation import install
 from sluicegate.postgres.schema.opened import migrations, newest
 

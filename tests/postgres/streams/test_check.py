@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.streams.log_help import Log, fresh_name, role
 
-from sluicegate.consumer import check
 from sluicegate.postgres import check_streams, install_streams
+from sluicegate.postgres.schema.check import check
 from sluicegate.postgres.schema.installation import install, taken_classes
 from sluicegate.postgres.schema.objects import schema_objects
 

@@ -10,8 +10,8 @@ import pytest
 from tests.postgres.streams.dump_help import Dumps
 from tests.postgres.streams.log_help import Log, role
 
-from sluicegate.consumer import check
 from sluicegate.postgres import install_streams
+from sluicegate.postgres.schema.check import check
 from sluicegate.postgres.schema.installation import taken_classes
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.postgres.streams import horizon_help as planted
 from tests.postgres.streams.horizon_help import Reader, scene
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
-from sluicegate.consumer import check
+from sluicegate.postgres.schema.check import check
 from sluicegate.testing import embedded_postgres as start_postgres
 
 if TYPE_CHECKING:

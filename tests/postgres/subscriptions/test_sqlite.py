@@ -88,11 +88,12 @@ async def test_a_file_that_cannot_be_used_is_refused_at_opening(
 
 
 async def test_a_call_waits_for_other_processes_no_longer_than_it_may(
-    tmp_path: Path, real_clock: LoopClock
+    tmp_path: Path, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sluicegate.files.subscriptions.BUSY", 0.01)
     path = tmp_path / "subscriptions"
     other = sqlite3.connect(path, isolation_level=None)
-    async with SQLiteSubscriptions(path, busy_timeout=0.01) as mine:
+    async with SQLiteSubscriptions(path) as mine:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             await mine.initialize(NAME, START)

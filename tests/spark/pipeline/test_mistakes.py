@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluicegate.consumer import Source, Step
 from sluicegate.sinks import MemorySink
-from sluicegate.spark.pipeline import Layer, Pipeline, PipelineError, Stream, Watermark, Write
-from sluicegate.testing import Destination
+from sluicegate.spark.pipeline import (
+    Destination,
+    Layer,
+    Pipeline,
+    PipelineError,
+    Source,
+    Step,
+    Stream,
+    Watermark,
+    Write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,10 +12,17 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from sluicegate.consumer import Source, Step
-from sluicegate.spark.pipeline import Pipeline, SparkSettings, Stream, Watermark, Write
+from sluicegate.spark.pipeline import (
+    Destination,
+    Pipeline,
+    Source,
+    SparkSettings,
+    Step,
+    Stream,
+    Watermark,
+    Write,
+)
 from sluicegate.spark.pipeline.sinks import KINDS, LAYERS
-from sluicegate.testing import Destination
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "run-a-pipeline.md").read_text(
     encoding="utf-8"

@@ -19,10 +19,8 @@ from tests.examples.example import printed_on
 from tests.spark.sql import query
 
 from sluicegate import Batch, PermanentError, WriteResult
-from sluicegate.consumer import Source, Step
 from sluicegate.spark import DeadLettersError, Pipeline, PipelineError
-from sluicegate.spark.pipeline import Stream, Watermark, Write
-from sluicegate.testing import Destination
+from sluicegate.spark.pipeline import Destination, Source, Step, Stream, Watermark, Write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -41,7 +41,7 @@ from ..._core.logs import for_log, log_safely
 from ..lanes.batches import LaneId, lane_of
 from .results import ACK, Ack, BatchResultCountError, Nak, Terminate, of_raised
 from .steps import Sifted, sift
-from .workers import Handling, Slot, is_closed, result_of_cut
+from .workers import Slot, is_closed, result_of_cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ _SPLIT = (
 )
 
 
-class BatchMessages(Handling):
+class BatchMessages:
     """Work that handles messages in batches."""
 
     def __init__(
@@ -82,7 +82,7 @@ class BatchMessages(Handling):
         handler: BatchFunction,
         steps: Sequence[Step],
     ) -> None:
-        super().__init__(schedule)
+        self.schedule = schedule
         self.settler = settler
         self.workers = workers
         self.run = run
@@ -99,6 +99,11 @@ class BatchMessages(Handling):
         if self._former.take_in(now):
             self.run.work.fire()
         return self._former.is_due(now, is_idle=not self._running)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing continues unless an operator unblocks a message."""
+        return self.schedule.is_stuck
 
     def begin(self) -> list[Message] | None:
         """Take and return the batch that is due, if any, to be handled now.

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from ..._core.clock import LOOP_CLOCK
 from ..._core.runtime.loops import Exit, running_loop
@@ -132,43 +132,30 @@ class Work(Protocol):
         """Whether nothing continues unless an operator unblocks a message."""
         ...
 
+    def make_worker(self) -> Slot:
+        """Create another worker."""
+        ...
+
+
+@runtime_checkable
+class Hurries(Protocol):
+    """Work that may wait for more before it ends."""
+
+    def hurry(self, until: float) -> None:
+        """End the work by this time, because the consumer drains."""
+
+
+@runtime_checkable
+class Forwards(Protocol):
+    """Work that does not end in the worker that began it, but elsewhere."""
+
     @property
     def trouble(self) -> str | None:
         """Why forwarded work cannot end now, for operators; `None` if it can."""
         ...
 
-    def make_worker(self) -> Slot:
-        """Create another worker."""
-        ...
-
     def withdraw(self, claims: Collection[Claim]) -> None:
         """Take back forwarded work of these claims that has not begun."""
-
-    def hurry(self, until: float) -> None:
-        """End forwarded work by this time, because the consumer drains."""
-
-
-class Handling:
-    """Work that ends in the worker that began it, without forwarding."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether nothing continues unless an operator unblocks a message."""
-        return self.schedule.is_stuck
-
-    @property
-    def trouble(self) -> str | None:
-        """Always `None`: no work is forwarded."""
-        return None
-
-    def withdraw(self, claims: Collection[Claim]) -> None:
-        """Do nothing: no work is forwarded."""
-
-    def hurry(self, until: float) -> None:
-        """Do nothing: no work is forwarded."""
 
 
 class Workers:
@@ -178,6 +165,8 @@ class Workers:
         self._most = most
         self._failed = failed
         self._work: Work | None = None
+        self._forwards: Forwards | None = None
+        self._hurries: Hurries | None = None
         self.slots: list[Slot] = []
         self._idle: deque[asyncio.Future[None]] = deque()
         self.is_waking = False
@@ -188,7 +177,10 @@ class Workers:
 
     def begin(self, work: Work) -> None:
         """Start this work."""
+        given: object = work
         self._work = work
+        self._forwards = given if isinstance(given, Forwards) else None
+        self._hurries = given if isinstance(given, Hurries) else None
         self.wake()
 
     def wake(self) -> None:
@@ -235,17 +227,17 @@ class Workers:
     @property
     def trouble(self) -> str | None:
         """Why forwarded work cannot end now; `None` if it can, or if there is none."""
-        return None if self._work is None else self._work.trouble
+        return None if self._forwards is None else self._forwards.trouble
 
     def withdraw(self, claims: Collection[Claim]) -> None:
         """Take back forwarded work of these claims that has not begun."""
-        if self._work is not None:
-            self._work.withdraw(claims)
+        if self._forwards is not None:
+            self._forwards.withdraw(claims)
 
     def hurry(self, until: float) -> None:
-        """End forwarded work by this time."""
-        if self._work is not None:
-            self._work.hurry(until)
+        """End work by this time that may wait for more."""
+        if self._hurries is not None:
+            self._hurries.hurry(until)
 
     def end_on_exit(self, error: BaseException) -> None:
         """End the consumer if a handler raised `KeyboardInterrupt` or `SystemExit`."""
@@ -307,7 +299,7 @@ def _is_cancellation(error: BaseException | None) -> bool:
     return isinstance(error, asyncio.CancelledError)
 
 
-class SingleMessages(Handling):
+class SingleMessages:
     """Work that handles one message at a time."""
 
     def __init__(
@@ -318,7 +310,7 @@ class SingleMessages(Handling):
         run: Run,
         handler: Handler,
     ) -> None:
-        super().__init__(schedule)
+        self.schedule = schedule
         self.settler = settler
         self.workers = workers
         self.run = run
@@ -328,6 +320,11 @@ class SingleMessages(Handling):
     def is_waiting(self) -> bool:
         """Whether a message is ready."""
         return bool(self.schedule.ready)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing continues unless an operator unblocks a message."""
+        return self.schedule.is_stuck
 
     def make_worker(self) -> Slot:
         """Create a worker of single messages."""

@@ -34,6 +34,7 @@ from ..handling.handlers import as_function
 from .context import Forwarding
 from .events import Events
 from .interjections import Interjection, NotAssigned
+from .item_batcher import BatchRun
 from .state import Stores
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from ..progress.claim import Claim
     from .context import EventContext, TakesForwarded
     from .interjections import Interjector
-    from .item_batcher import BatchRun, ItemBatcher
+    from .item_batcher import ItemBatcher
     from .job_run import JobRun
     from .scheduler import JobScheduler
     from .state import StateBackend
@@ -94,7 +95,7 @@ class EventRun:
     async def run(self) -> DrainReport:
         """Run until the consumer drains. Raises the same errors as `Consumer.run`."""
         runs = self._begin()
-        self._events.begin(runs)
+        self._events.begin([each for each in runs if isinstance(each, BatchRun)])
         work = [self.interjecting.keep()]
         if self._keeping is not None:
             self._keeping.begin()

@@ -63,14 +63,11 @@ class KeepsKeys(Protocol):
         ...
 
 
-class Hurries(Protocol):
-    """The run of a scheduler."""
+class WaitsForItems(Protocol):
+    """The run of an item batcher."""
 
     def hurry(self) -> None:
         """Stop waiting for more items."""
-
-    def close(self) -> None:
-        """Cancel the run; the events inside are left."""
 
 
 class Events(SingleMessages):
@@ -91,7 +88,7 @@ class Events(SingleMessages):
         self._stepped = with_steps(self._begin_event, *steps) if steps else None
         self._jobs = tuple(jobs)
         self.stores = stores
-        self._runs: tuple[Hurries, ...] = ()
+        self._runs: tuple[WaitsForItems, ...] = ()
         self._without_room: dict[tuple[int, object], set[Message | Crowded]] = {}
         """The reasons to hold each lane: events without room for their jobs, or too many
         changes.
@@ -329,8 +326,8 @@ class Events(SingleMessages):
         self._contexts.pop(message, None)
         self._early.pop(message, None)
 
-    def begin(self, runs: Sequence[Hurries]) -> None:
-        """Set the runs of the jobs."""
+    def begin(self, runs: Sequence[WaitsForItems]) -> None:
+        """Set the runs of the item batchers."""
         self._runs = tuple(runs)
 
     def hurry(self, until: float) -> None:

@@ -225,9 +225,6 @@ class JobRun:
             self._events.job_complete(context, _finish(self._finalise, job.key, job.value, error))
         self._admitted(self.queue.done(job))
 
-    def hurry(self) -> None:
-        """Do nothing: no job waits for others."""
-
     def close(self) -> None:
         """Cancel the workers; the jobs inside are left."""
         self.is_closed = True

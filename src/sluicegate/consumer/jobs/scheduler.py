@@ -64,7 +64,7 @@ class JobStats:
     """Jobs that are being processed."""
     waiting: int
     """Jobs that wait for a worker or for an earlier job of their key."""
-    keys: int
+    key_count: int
     """Keys with a job."""
     without_room: int
     """Jobs that wait for room; their partitions handle no later event meanwhile."""

@@ -163,7 +163,8 @@ class Schedule:
         if self.crowded is not None:
             self.crowded.look(claim, index)
         self.window.take(len(fresh), sum(sizes))
-        is_news = self._keys.has_first_keyless(claim.lanes.active)
+        active = claim.lanes.active
+        is_news = None in active and self._keys.has_first_keyless(active)
         return Admitted(known + count, broken, is_news)
 
     def _enter(

@@ -1,4 +1,4 @@
-"""PostgreSQL URLs in the form of libpq and of JDBC. Errors show parameter names, not values."""
+"""PostgreSQL URLs in the form of libpq. Errors show parameter names, not values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from configparser import ConfigParser
 from configparser import Error as ParserError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..._core import addresses
 from ..._core.checks import bad
@@ -17,23 +17,11 @@ from ..._core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_JDBC = "jdbc:"
 SCHEMES = ("postgresql://", "postgres://")
 _RULE = (
     'must be "postgresql://user:password@host:port/database", or '
     "PostgresAccess.from_environment() for the variables PGHOST, PGDATABASE and others"
 )
-_RENAMED = {
-    "user": "user",
-    "password": "password",
-    "sslmode": "sslmode",
-    "sslrootcert": "sslrootcert",
-    "sslcert": "sslcert",
-    "sslkey": "sslkey",
-    "ApplicationName": "application_name",
-    "currentSchema": "search_path",
-}
-"""Parameters of the JDBC driver, and their names in libpq's form."""
 _SECRETS = frozenset({"password", "sslpassword"})
 _KNOWN = frozenset(
     [
@@ -85,27 +73,6 @@ _ELSEWHERE = {
     **dict.fromkeys(("channel_binding", "gssencmode", "require_auth"), _NOT_READ),
 }
 """Options of pools, drivers and libpq that neither asyncpg nor a server knows."""
-
-
-def dsn_of(name: str, url: str) -> str:
-    """Return the URL given for the option `name`, in libpq's form. Raises `ConfigError`."""
-    plain = url.removeprefix(_JDBC)
-    if not plain.startswith(SCHEMES):
-        raise bad(name, "...", "must begin with postgresql://, postgres:// or jdbc:postgresql://")
-    if not url.startswith(_JDBC):
-        check_dsn(plain, name)
-        return plain
-    parts = addresses.split(name, plain, ("postgresql", "postgres"), _RULE, several=True)
-    query = dict(_query_of(name, parts.query))
-    strange = [parameter for parameter in query if parameter not in _RENAMED]
-    if strange:
-        rule = (
-            f"has parameters that only the JDBC driver knows ({', '.join(strange)}); leave "
-            f"them out. Known here: {', '.join(_RENAMED)}"
-        )
-        raise bad(name, "...", rule)
-    renamed = urlencode({_RENAMED[parameter]: value for parameter, value in query.items()})
-    return urlunsplit((*parts[:3], renamed, parts.fragment))
 
 
 def check_dsn(dsn: object, name: str = "dsn") -> None:

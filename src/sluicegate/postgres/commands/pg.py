@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from typing import Any
 
-    from ...cli.parser import Counts, Parser
+    from ...cli.parser import Parser
     from ..schema.objects import SchemaProblem
 
 
@@ -119,7 +119,7 @@ _RIGHTS = {
 }
 
 
-def pg_options(parser: Parser, _: Counts) -> None:
+def pg_options(parser: Parser) -> None:
     """Declare the sub-commands and their arguments."""
     add = parser.accept_commands("pg_command")
     for name, text in _COMMANDS.items():

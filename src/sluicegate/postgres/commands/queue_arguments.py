@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...cli.parser import DSN, age, when
+from ...cli.parser import DSN, age, count, when
 from ..queues.admin import STATS_TO
 from ..queues.queries import STATES
 from ..queues.ring import SLOTS
@@ -15,7 +15,7 @@ from ..schema.opened import DEFAULT_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ...cli.parser import Counts, Parser
+    from ...cli.parser import Parser
 
     _Option = tuple[str, dict[str, Any]]
     Parse = Callable[[str], Any]
@@ -85,9 +85,9 @@ _TOLD = {
 }
 
 
-def queue_options(parser: Parser, counts: Counts) -> None:
+def queue_options(parser: Parser) -> None:
     """Declare the sub-commands and their arguments."""
-    add, options = parser.accept_commands("queue_command"), _options(counts)
+    add, options = parser.accept_commands("queue_command"), _options()
     for each in _COMMANDS:
         example = f"sluicegate queue {each.name} {DSN} {each.example or 'mails'}"
         command = add(each.name, each.text, example)
@@ -119,9 +119,9 @@ def _option(name: str, **keywords: Any) -> _Option:
     return name, keywords
 
 
-def _options(counts: Counts) -> dict[str, Sequence[_Option]]:
+def _options() -> dict[str, Sequence[_Option]]:
     """Return the arguments of each sub-command."""
-    count, default = counts(), QueueSettings()
+    default = QueueSettings()
     poison = f"{default.poison}; with --ordering-required block"
     return {
         "create": _settings(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.subscriptions import SLOTS
 from ...cli.console import BAD_USE, OK, UseError, confirmed, say
-from ...cli.parser import DSN, Group, when
+from ...cli.parser import DSN, Group, count, when
 from ...letters.text import printable
 from ..schema.opened import DEFAULT_SCHEMA
 from ..streams.admin import COUNT_TO, SubscriptionAdmin
@@ -22,7 +22,7 @@ from .output import answer, print_json, print_lag, print_lag_of_slots, print_rep
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from ...cli.parser import Counts, Parser
+    from ...cli.parser import Parser
     from ..streams.admin import ResetPoint
     from ..streams.stats import SubscriptionReport
 
@@ -208,7 +208,7 @@ _EXAMPLES = {
 """The arguments after the DSN in the example of each command; default: a subscription."""
 
 
-def stream_options(parser: Parser, counts: Counts) -> None:
+def stream_options(parser: Parser) -> None:
     """Declare the sub-commands and their arguments."""
     add = parser.accept_commands("stream_command")
     for name, text in _COMMANDS.items():
@@ -222,7 +222,7 @@ def stream_options(parser: Parser, counts: Counts) -> None:
             told = {"lag": "the subscription (default: all)"}.get(name, "the subscription")
             command.add_argument("subscription", metavar="SUBSCRIPTION", help=told, **optional)
         if name in _OPTIONS:
-            _OPTIONS[name](command, counts)
+            _OPTIONS[name](command)
         command.add_argument(
             "--schema",
             default=DEFAULT_SCHEMA,
@@ -233,7 +233,7 @@ def stream_options(parser: Parser, counts: Counts) -> None:
             command.add_argument("--json", action="store_true", help="print JSON")
             command.add_argument(
                 "--count-to",
-                type=counts(),
+                type=count,
                 default=COUNT_TO,
                 metavar="N",
                 help=f"count at most N messages (default: {COUNT_TO})",
@@ -250,22 +250,19 @@ def stream_options(parser: Parser, counts: Counts) -> None:
             command.add_argument("--force", action="store_true", help=force)
 
 
-def _declare_lag(command: argparse.ArgumentParser, counts: Counts) -> None:
-    del counts
+def _declare_lag(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--slots", action="store_true", help="print one line per slot that has unhandled messages"
     )
 
 
-def _declare_explain(command: argparse.ArgumentParser, counts: Counts) -> None:
-    del counts
+def _declare_explain(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--all", action="store_true", help="print slots without unhandled messages too"
     )
 
 
-def _declare_slots(command: argparse.ArgumentParser, counts: Counts) -> None:
-    del counts
+def _declare_slots(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--slots",
         type=_parse_slots,
@@ -274,8 +271,7 @@ def _declare_slots(command: argparse.ArgumentParser, counts: Counts) -> None:
     )
 
 
-def _declare_reset(command: argparse.ArgumentParser, counts: Counts) -> None:
-    del counts
+def _declare_reset(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--to",
         type=_parse_point,
@@ -286,14 +282,14 @@ def _declare_reset(command: argparse.ArgumentParser, counts: Counts) -> None:
     )
 
 
-def _declare_skip(command: argparse.ArgumentParser, counts: Counts) -> None:
+def _declare_skip(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "position", type=counts(), metavar="POSITION", help="the message's position in the log"
+        "position", type=count, metavar="POSITION", help="the message's position in the log"
     )
     command.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the record")
 
 
-def _declare_delete(command: argparse.ArgumentParser, counts: Counts) -> None:
+def _declare_delete(command: argparse.ArgumentParser) -> None:
     command.add_argument("--stream", metavar="NAME", help="delete all messages of this stream")
     command.add_argument(
         "--older-than",
@@ -302,11 +298,11 @@ def _declare_delete(command: argparse.ArgumentParser, counts: Counts) -> None:
         help="delete messages appended before TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
     )
     command.add_argument(
-        "--before", type=counts(), metavar="POSITION", help="delete messages before POSITION"
+        "--before", type=count, metavar="POSITION", help="delete messages before POSITION"
     )
 
 
-def _declare_replay(command: argparse.ArgumentParser, counts: Counts) -> None:
+def _declare_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "handler",
         metavar="MODULE:HANDLER",
@@ -322,7 +318,7 @@ def _declare_replay(command: argparse.ArgumentParser, counts: Counts) -> None:
     chosen.add_argument("--category", metavar="NAME", help="only streams of this category")
     command.add_argument(
         "--from",
-        type=counts(),
+        type=count,
         default=1,
         dest="first",
         metavar="POSITION",
@@ -330,14 +326,14 @@ def _declare_replay(command: argparse.ArgumentParser, counts: Counts) -> None:
     )
     command.add_argument(
         "--to",
-        type=counts(),
+        type=count,
         dest="last",
         metavar="POSITION",
         help="the last position (default: the end of the log)",
     )
 
 
-_OPTIONS: dict[str, Callable[[argparse.ArgumentParser, Counts], None]] = {
+_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "lag": _declare_lag,
     "explain": _declare_explain,
     "pause": _declare_slots,

@@ -82,22 +82,12 @@ class Settings:
 class OpenTable:
     """Writes to one table, and to its stages, on pooled connections."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        connections: Connections,
-        plan: TablePlan,
-        *,
-        known_as: str | None = None,
-        pruned: dict[str, int] | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, connections: Connections, plan: TablePlan) -> None:
         self.settings = settings
         self.connections = connections
         self.plan = plan
         self._writer = TableWriter(settings.target, settings.access, settings.row)
-        self._known_as = known_as
-        """The target's qualified name, if this table is a stage of it."""
-        self._pruned: dict[str, int] = {} if pruned is None else pruned
+        self._pruned: dict[str, int] = {}
         """The last version of each application after which the ledger was pruned."""
         table = plan.table
         self.positions = PositionOwner(
@@ -127,13 +117,8 @@ class OpenTable:
 
     def at(self, name: str) -> OpenTable:
         """Another table with the same columns: a stage of this one."""
-        return OpenTable(
-            self.settings,
-            self.connections,
-            replace(self.plan, table=replace(self.plan.table, name=name)),
-            known_as=self.plan.table.qualified,
-            pruned=self._pruned,
-        )
+        plan = replace(self.plan, table=replace(self.plan.table, name=name))
+        return OpenTable(self.settings, self.connections, plan)
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row, atomically."""
@@ -184,7 +169,7 @@ class OpenTable:
             statements=self.connections.statements,
             ledger=self.settings.ledger,
             unit=unit,
-            target=self._known_as or self.plan.table.qualified,
+            target=self.plan.table.qualified,
             confirm=self._confirm_letters,
         )
         if isinstance(made, PositionTransaction) and isinstance(unit, PositionUnit):

@@ -306,11 +306,6 @@ class PositionOwner:
         self._home = home
         self._owned: dict[tuple[str, TopicPartition], OwnedPosition] = {}
 
-    @property
-    def table(self) -> PositionTable:
-        """The table of positions."""
-        return self._table
-
     def _of(self, group: str, partition: TopicPartition) -> OwnedPosition:
         owned = self._owned.get((group, partition))
         if owned is None:

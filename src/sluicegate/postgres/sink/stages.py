@@ -37,7 +37,6 @@ from uuid import uuid4
 
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
-from ..._core.decorator import WrappingSink
 from ..._core.errors import StagesLost
 from ..._core.logs import for_log
 from ..._core.send import send
@@ -61,9 +60,10 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
+    from ..._core.result import WriteResult
     from ..._core.sink import Capabilities
     from ..._core.staging import Epoch
-    from ..._core.transaction import Committed, Counts, Transaction, Unit
+    from ..._core.transaction import Committed, Counts, Unit
     from ..client.statements import Statements
     from .open_table import OpenTable
     from .plan import TablePlan
@@ -126,9 +126,9 @@ class TableStages:
         creation = _creation(plan, name, ordered=epoch.ordered, unlogged=self._is_unlogged)
         async with self._connections.lent() as con:
             await _create(con, plan, creation)
-        counting = CountingSink(StageSink(self._table.at(name)))
+        sink = StageSink(self._table.at(name))
         try:
-            yield OpenStage(counting, partial(self._inventory, name, counting))
+            yield OpenStage(sink, partial(self._inventory, name, sink))
         except BaseException:
             within = LOOP_CLOCK.now() + self._table.settings.close_timeout
             with suppress(Exception):  # if this fails, it is collected as an orphan
@@ -136,12 +136,12 @@ class TableStages:
                     await con.execute(f"DROP TABLE IF EXISTS {at(plan, name)}")
             raise
 
-    async def _inventory(self, name: str, counting: CountingSink) -> Stage:
+    async def _inventory(self, name: str, sink: StageSink) -> Stage:
         async with self._connections.lent() as con:
             found = await inventory(con, self._connections.statements, self._plan, name)
-        if self._plan.mode == "error" and found.rows != counting.rows:
+        if self._plan.mode == "error" and found.rows != sink.rows:
             raise StagesLost(
-                f"the stage {name} has {found.rows} rows, but {counting.rows} were written into it"
+                f"the stage {name} has {found.rows} rows, but {sink.rows} were written into it"
             )
         return found
 
@@ -429,15 +429,17 @@ async def _is_marked(con: PoolConnectionProxy[Any], plan: TablePlan, marker: str
 
 
 class StageSink:
-    """Writes into a stage as an open `PostgresSink` writes into its table."""
+    """Writes into a stage as an open `PostgresSink` writes into its table, and counts its rows."""
 
     def __init__(self, table: OpenTable) -> None:
         self._table = table
+        self.rows = 0
+        """The number of delivered items."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the sink."""
-        return self._table.settings.capabilities
+        """The capabilities of the sink, without transactions."""
+        return replace(self._table.settings.capabilities, transactional=False)
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class of an error by its SQLSTATE."""
@@ -445,25 +447,9 @@ class StageSink:
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row of the stage."""
-        return await self._table.store(batch)
-
-    @asynccontextmanager
-    async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[Any]]:
-        """A transaction on the stage; its unit is in the ledger under the target's name."""
-        async with self._table.transaction(unit) as within:
-            yield within
+        result = await self._table.store(batch)
+        self.rows += len(batch) - (0 if result is None else len(result.errors))
+        return result
 
     def __repr__(self) -> str:
         return repr(self._table.settings)
-
-
-class CountingSink(WrappingSink[Any]):
-    """Counts the rows that a stage has accepted."""
-
-    rows = 0
-
-    async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Write the batch and count its delivered items."""
-        errors = await send(self.inner, batch)
-        self.rows += len(batch) - len(errors)
-        return WriteResult.failed(batch, errors) if errors else None

@@ -85,7 +85,7 @@ class _Check:
         for name, source in self._pipeline.sources.items():
             self._check_source(source, ("sources", name))
         self._check_steps()
-        _WriteCheck(self._pipeline, self._out(), self._report).run()
+        self._check_write()
         self._check_sinks()
         self._check_stream()
         self._check_unused()
@@ -234,6 +234,119 @@ class _Check:
         }
         return f": a cycle, {name} -> {view} -> {name}" if back else ""
 
+    def _check_write(self) -> None:
+        write = self._pipeline.write
+        self._check_ends()
+        if not names(write.key):
+            self._check_without_key()
+        elif write.latest_only and not names(write.order_by):
+            self._report(
+                ("write", "latest_only"), "needs order_by, which defines the last row of a key"
+            )
+        self._check_level()
+        self._check_version()
+        self._check_write_columns()
+        self._check_numbers()
+
+    def _check_ends(self) -> None:
+        pipeline, write = self._pipeline, self._pipeline.write
+        views = [*pipeline.sources, *pipeline.steps]
+        if write.view.lower() not in {view.lower() for view in views}:
+            self._report(
+                ("write", "view"), f"there is no view {write.view!r}; {suggest(write.view, views)}"
+            )
+        if write.sink not in pipeline.sinks:
+            text = f"there is no sink {write.sink!r}; {suggest(write.sink, pipeline.sinks)}"
+            self._report(("write", "sink"), text)
+
+    def _check_without_key(self) -> None:
+        write = self._pipeline.write
+        for name in ("order_by", "buckets"):
+            if getattr(write, name):
+                self._report(("write", name), "has no meaning without key")
+        if write.latest_only:
+            self._report(("write", "latest_only"), "has no meaning without key and order_by")
+        if write.on_key_failure != "skip":
+            self._report(("write", "on_key_failure"), "has no meaning without key")
+        for name in ("app_id", "version") if write.delivery != "atomic" else ():
+            if getattr(write, name) is not None:
+                self._report(
+                    ("write", name), "has no meaning without key: only buckets of keys have names"
+                )
+        if write.delivery == "bucket":
+            self._report(
+                ("write", "delivery"), "'bucket' needs key: its ledger counts buckets of keys"
+            )
+
+    def _check_level(self) -> None:
+        write = self._pipeline.write
+        if write.mode == "overwrite" and write.delivery != "atomic":
+            self._report(
+                ("write", "mode"),
+                "'overwrite' needs delivery = 'atomic': readers would see a partly filled table",
+            )
+        is_plain = write.delivery == "at_least_once"
+        if write.content is not None and is_plain and not self._has_names():
+            self._report(
+                ("write", "content"),
+                "has no meaning here: repeated rows are recognized only with a key, and a version or "
+                "a stream",
+            )
+
+    def _has_names(self) -> bool:
+        """Whether repeated batches have the same names."""
+        return bool(names(self._pipeline.write.key or ())) and (
+            self._pipeline.stream is not None or self._pipeline.write.version is not None
+        )
+
+    def _check_version(self) -> None:
+        write, is_stream = self._pipeline.write, self._pipeline.stream is not None
+        is_plain = write.delivery == "at_least_once"
+        if is_stream and write.version is not None:
+            self._report(
+                ("write", "version"),
+                "cannot be set in a stream: it is the number of the micro-batch",
+            )
+        elif write.version is None and not is_stream and (not is_plain or write.app_id is not None):
+            needs = "app_id" if is_plain else f"delivery = {write.delivery!r}"
+            self._report(
+                ("write", "version"),
+                f"is missing, and {needs} needs it: it distinguishes a repeated write from the next",
+            )
+        elif write.version is not None and whole_number(write.version) is None:
+            self._report(
+                ("write", "version"), f"{write.version!r} is not a whole number of at least 0"
+            )
+
+    def _check_write_columns(self) -> None:
+        columns = self._out()
+        if columns is None:
+            return
+        known = {column.lower() for column in columns}
+        for name in ("key", "order_by", "content"):
+            for column in names(getattr(self._pipeline.write, name) or ()):
+                if column.lower() not in known:
+                    text = f"{self._pipeline.write.view} has no column {column!r}; "
+                    self._report(("write", name), text + suggest(column, columns))
+
+    def _check_numbers(self) -> None:
+        counted: Iterable[tuple[str, Callable[[str, object], object]]] = [
+            *(
+                (name, checks.optional_count)
+                for name in ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks")
+            ),
+            *(
+                (name, lambda name, value: checks.optional_count(name, value, least=0))
+                for name in ("max_dead_letters", "unit_buffer_bytes")
+            ),
+            ("patience", partial(checks.optional_seconds, usual=checks.LONG_PERIOD)),
+        ]
+        for name, rule in counted:
+            try:
+                rule(name, getattr(self._pipeline.write, name))
+            except ConfigError as error:
+                self._report(("write", name), str(error))
+
     def _out(self) -> tuple[str, ...] | None:
         """The written columns, if the SQL names them."""
         reading = self._readings.get(self._pipeline.write.view)
@@ -295,125 +408,6 @@ def whole_number(version: int | str) -> int | None:
         else -1
     )
     return number if number >= 0 else None
-
-
-class _WriteCheck:
-    """Checks of the write; `columns` are the written columns, if the SQL names them."""
-
-    def __init__(
-        self,
-        pipeline: Declared,
-        columns: tuple[str, ...] | None,
-        say: Callable[[tuple[str, ...], str], None],
-    ) -> None:
-        self._pipeline = pipeline
-        self._write = pipeline.write
-        self._columns = columns
-        self._report_at = say
-
-    def run(self) -> None:
-        """Report all mistakes."""
-        self._check_ends()
-        if not names(self._write.key):
-            self._check_without_key()
-        elif self._write.latest_only and not names(self._write.order_by):
-            self._report("latest_only", "needs order_by, which defines the last row of a key")
-        self._check_level()
-        self._check_version()
-        self._check_columns()
-        self._check_numbers()
-
-    def _report(self, name: str, text: str) -> None:
-        self._report_at(("write", name), text)
-
-    def _check_ends(self) -> None:
-        pipeline, write = self._pipeline, self._write
-        views = [*pipeline.sources, *pipeline.steps]
-        if write.view.lower() not in {view.lower() for view in views}:
-            self._report("view", f"there is no view {write.view!r}; {suggest(write.view, views)}")
-        if write.sink not in pipeline.sinks:
-            text = f"there is no sink {write.sink!r}; {suggest(write.sink, pipeline.sinks)}"
-            self._report("sink", text)
-
-    def _check_without_key(self) -> None:
-        write = self._write
-        for name in ("order_by", "buckets"):
-            if getattr(write, name):
-                self._report(name, "has no meaning without key")
-        if write.latest_only:
-            self._report("latest_only", "has no meaning without key and order_by")
-        if write.on_key_failure != "skip":
-            self._report("on_key_failure", "has no meaning without key")
-        for name in ("app_id", "version") if write.delivery != "atomic" else ():
-            if getattr(write, name) is not None:
-                self._report(name, "has no meaning without key: only buckets of keys have names")
-        if write.delivery == "bucket":
-            self._report("delivery", "'bucket' needs key: its ledger counts buckets of keys")
-
-    def _check_level(self) -> None:
-        write = self._write
-        if write.mode == "overwrite" and write.delivery != "atomic":
-            self._report(
-                "mode",
-                "'overwrite' needs delivery = 'atomic': readers would see a partly filled table",
-            )
-        is_plain = write.delivery == "at_least_once"
-        if write.content is not None and is_plain and not self._has_names():
-            self._report(
-                "content",
-                "has no meaning here: repeated rows are recognized only with a key, and a version or "
-                "a stream",
-            )
-
-    def _has_names(self) -> bool:
-        """Whether repeated batches have the same names."""
-        return bool(names(self._write.key or ())) and (
-            self._pipeline.stream is not None or self._write.version is not None
-        )
-
-    def _check_version(self) -> None:
-        write, is_stream = self._write, self._pipeline.stream is not None
-        is_plain = write.delivery == "at_least_once"
-        if is_stream and write.version is not None:
-            self._report(
-                "version", "cannot be set in a stream: it is the number of the micro-batch"
-            )
-        elif write.version is None and not is_stream and (not is_plain or write.app_id is not None):
-            needs = "app_id" if is_plain else f"delivery = {write.delivery!r}"
-            self._report(
-                "version",
-                f"is missing, and {needs} needs it: it distinguishes a repeated write from the next",
-            )
-        elif write.version is not None and whole_number(write.version) is None:
-            self._report("version", f"{write.version!r} is not a whole number of at least 0")
-
-    def _check_columns(self) -> None:
-        if self._columns is None:
-            return
-        known = {column.lower() for column in self._columns}
-        for name in ("key", "order_by", "content"):
-            for column in names(getattr(self._write, name) or ()):
-                if column.lower() not in known:
-                    text = f"{self._write.view} has no column {column!r}; "
-                    self._report(name, text + suggest(column, self._columns))
-
-    def _check_numbers(self) -> None:
-        counted: Iterable[tuple[str, Callable[[str, object], object]]] = [
-            *(
-                (name, checks.optional_count)
-                for name in ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks")
-            ),
-            *(
-                (name, lambda name, value: checks.optional_count(name, value, least=0))
-                for name in ("max_dead_letters", "unit_buffer_bytes")
-            ),
-            ("patience", partial(checks.optional_seconds, usual=checks.LONG_PERIOD)),
-        ]
-        for name, rule in counted:
-            try:
-                rule(name, getattr(self._write, name))
-            except ConfigError as error:
-                self._report(name, str(error))
 
 
 @dataclass(frozen=True, slots=True)

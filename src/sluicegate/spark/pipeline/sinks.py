@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,6 @@ from ...sinks import (
     Timeout,
 )
 from ...telemetry import Metrics
-from ..tls import TlsFiles
 from .declaration import Destination, Mistake, suggest
 
 if TYPE_CHECKING:
@@ -65,6 +66,40 @@ LAYERS: Mapping[str, Callable[..., Any]] = {
     "timeout": Timeout,
 }
 KINDS = frozenset({*TERMINALS, "fan_out", "python"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TlsFiles:
+    """Creates an `ssl.SSLContext` for a client, in the process in which it is called.
+
+    Args:
+        cafile: the file with the certificates to trust. Default: those of the system.
+        certfile: the file with the client's own certificate, for a server that requests one.
+        keyfile: the file with its private key. Default: `certfile`.
+        password: the password of the private key.
+    """
+
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    password: str | None = None
+
+    def __call__(self) -> ssl.SSLContext:
+        """Read the files. Raises `ConfigError` if one is missing or has other contents."""
+        try:
+            made = ssl.create_default_context(cafile=self.cafile)
+            if self.certfile is not None:
+                made.load_cert_chain(self.certfile, self.keyfile, self.password)
+        except OSError as error:
+            raise ConfigError(f"{self!r}: {error}") from error
+        return made
+
+    def __repr__(self) -> str:
+        names = {"cafile": self.cafile, "certfile": self.certfile, "keyfile": self.keyfile}
+        given = ", ".join(f"{name}={value!r}" for name, value in names.items() if value is not None)
+        return f"ssl_context({given})"
+
+
 _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("retry", "backoff"): Backoff,
     ("retry", "budget"): RetryBudget,

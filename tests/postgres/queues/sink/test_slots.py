@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluicegate import ConfigError
-from sluicegate.consumer import SLOTS
 from sluicegate.errors import MissingExtra
-from sluicegate.postgres.queues.ring import SLOT_FUNCTIONS, need_slots, ring_slot
+from sluicegate.postgres.queues.ring import SLOT_FUNCTIONS, SLOTS, need_slots, ring_slot
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

@@ -21,7 +21,6 @@ from sluicegate import (
     Timeout,
     send,
     stack,
-    transaction,
 )
 from sluicegate._core.opening import opened
 from sluicegate._core.staging import Begun, Epoch, Stage, check_staging, staged, stages_of
@@ -481,19 +480,3 @@ async def test_what_was_published_before_an_overwrite_stays_published(
             "SELECT DISTINCT target, target_oid = 'events'::regclass FROM sluicegate_ledger"
         )
         assert [tuple(row) for row in found] == [('"public"."events"', True)]
-
-
-async def test_a_unit_through_a_stage_has_the_name_of_the_target(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
-) -> None:
-    async with (
-        events(embedded_postgres) as con,
-        sink_on(embedded_postgres) as sink,
-        staged(sink, epoch()) as stage,
-    ):
-        async with transaction(stage.sink, Unit(application="within", version=1)) as tx:
-            assert await send(tx, RowBatch([(1, "a")])) == {}
-        assert (
-            await con.fetchval("SELECT target FROM sluicegate_ledger WHERE application = 'within'")
-            == '"public"."events"'
-        )

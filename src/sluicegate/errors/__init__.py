@@ -1,6 +1,6 @@
 """All errors of Sluicegate; the most common ones are also in `sluicegate` itself."""
 
-from ._core.errors import (
+from .._core.errors import (
     AddTimeout,
     BatcherBroken,
     CircuitOpenError,
@@ -48,7 +48,6 @@ from ._core.errors import (
     VersionConflict,
     WithdrawnError,
 )
-from ._core.public import publish_all
 
 __all__ = [
     "AddTimeout",
@@ -98,5 +97,3 @@ __all__ = [
     "VersionConflict",
     "WithdrawnError",
 ]
-
-publish_all(__name__)
