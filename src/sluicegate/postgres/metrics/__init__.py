@@ -3,18 +3,15 @@
 from typing import TYPE_CHECKING
 
 from ..._core.public import later, publish_all
-from .queue_metrics import PrometheusQueueObserver
-from .stream_metrics import PrometheusStreamObserver
+from .prometheus import PrometheusQueueObserver, PrometheusStreamObserver
 
 if TYPE_CHECKING:
-    from .queue_otel import OpenTelemetryQueueObserver
-    from .stream_otel import OpenTelemetryStreamObserver
+    from .otel import OpenTelemetryQueueObserver, OpenTelemetryStreamObserver
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "queue_otel": ["OpenTelemetryQueueObserver"],
-            "stream_otel": ["OpenTelemetryStreamObserver"],
+            "otel": ["OpenTelemetryQueueObserver", "OpenTelemetryStreamObserver"],
         },
     )
 

@@ -1,32 +1,105 @@
-"""The metrics of queues for Prometheus, with the names of `queue_definitions`."""
+"""The table of metrics and alert rules of queues, read from `QueueMonitor.stats()`.
+
+Several monitors of one schema have the same values, so the greatest value per name is shown.
+"""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from ...telemetry.prometheus import PrometheusInstruments, require_prometheus
-from ..records.monitor import QueueObserver
-from .monitor_metrics import MonitorMetricsObserver
-from .queue_definitions import QUEUES
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+from ...telemetry.metric import Alert, Catalogue, Metric, Values
 
 
-class PrometheusQueueObserver(MonitorMetricsObserver, QueueObserver):
-    """Metrics of the queues of a schema, from a `QueueMonitor`; the reference page lists their names.
+def _is_up(stats: Any) -> Values:
+    return {(): stats.figures is not None}
 
-    Args:
-        registry: a registry of `prometheus_client`; default: its global one.
-        name: the label `name`; default: the monitor's.
 
-    A scrape reads the figures of the monitor's last query, and never waits for the database. Raises
-    `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.
-    """
+# fmt: off
+_METRICS = (
+    Metric("queue_up", "max", "1", _is_up, (),
+           "1 if the last query of the queues succeeded and is recent."),
+    Metric("queue_paused", "max", "1", "figures.paused.*", ("queue",),
+           "1 for a paused queue."),
+    Metric("queue_jobs", "max", "{job}", "figures.queues.*.jobs", ("queue",),
+           "Jobs that are not done, counted up to a limit."),
+    Metric("queue_ready_keys", "max", "{key}", "figures.queues.*.ready", ("queue",),
+           "Keys and keyless jobs that a claim may lease."),
+    Metric("queue_unmerged_bells", "max", "{key}", "figures.queues.*.bells", ("queue",),
+           "New keys that no claim has merged into lanes yet."),
+    Metric("queue_oldest_ready_seconds", "max", "s", "figures.queues.*.oldest_seconds", ("queue",),
+           "Seconds for which the longest-waiting key has been ready."),
+    Metric("queue_delayed_jobs", "max", "{job}", "figures.queues.*.delayed", ("queue",),
+           "Jobs that are due later."),
+    Metric("queue_leases", "max", "{lease}", "figures.queues.*.leased", ("queue",),
+           "Leases of consumers."),
+    Metric("queue_blocked_keys", "max", "{key}", "figures.queues.*.blocked", ("queue",),
+           "Blocked keys and keyless jobs."),
+    Metric("queue_parked_keys", "max", "{key}", "figures.queues.*.parked", ("queue",),
+           "Parked keys and keyless jobs."),
+    Metric("queue_dead_letters", "max", "{letter}", "figures.queues.*.dead", ("queue",),
+           "Dead letters."),
+    Metric("queue_members", "max", "{consumer}", "figures.queues.*.members", ("queue",),
+           "Live consumers of the queue."),
+    Metric("queue_unowned_slots", "max", "{slot}", "figures.queues.*.unowned_slots", ("queue",),
+           "Slots without a live owner; missing unless the queue is sticky."),
+    Metric("queue_keys_without_lane", "max", "{key}", "figures.queues.*.without_lane", ("queue",),
+           "Keys with jobs that no claim finds, since they were inserted without the trigger."),
+    Metric("queue_table_size_bytes", "max", "By", "figures.sizes.*", ("table",),
+           "Size of the table including its indexes."),
+    Metric("queue_table_dead_rows", "max", "{row}", "figures.dead_rows.*", ("table",),
+           "Dead rows, as estimated."),
+    # totals
+    Metric("queue_monitor_polls", "counter", "{poll}", "polls", (),
+           "Successful queries of the queues."),
+    Metric("queue_monitor_failures", "counter", "{poll}", "failed", (),
+           "Failed queries of the queues, or of one of them."),
+)
+_ALERTS = (
+    Alert("QueueStandsStill", "warning", "5m",
+          "max by (name, queue) (queue_oldest_ready_seconds) > 300"
+          " unless on (name, queue) max by (name, queue) (queue_paused) > 0",
+          "a key of {{ $labels.queue }} has been ready for {{ $value }} s and is not handled;"
+          " `sluicegate queue explain` says why"),
+    Alert("QueueWithoutConsumers", "critical", "5m",
+          "(max by (name, queue) (queue_ready_keys) + max by (name, queue)"
+          " (queue_unmerged_bells)) > 0"
+          " and on (name, queue) max by (name, queue) (queue_members) == 0"
+          " and on (name, queue) max by (name, queue) (queue_leases) == 0"
+          " unless on (name, queue) max by (name, queue) (queue_paused) > 0",
+          "no consumer serves {{ $labels.queue }}, which has jobs to handle"),
+    Alert("QueueKeysStopped", "warning", "10m",
+          "max by (name, queue) (queue_blocked_keys) + max by (name, queue) (queue_parked_keys) >"
+          " 0",
+          "{{ $value }} keys of {{ $labels.queue }} are blocked or parked; repair, then unblock"
+          " or unpark them"),
+    Alert("QueueDeadLettersRising", "warning", "",
+          "max by (name, queue) (delta(queue_dead_letters[15m])) > 0",
+          "jobs of {{ $labels.queue }} became dead letters; repair, then redrive or purge them"),
+    Alert("QueueSlotsUnowned", "critical", "5m",
+          "max by (name, queue) (queue_unowned_slots) > 0"
+          " and on (name, queue) max by (name, queue) (queue_members) > 0"
+          " unless on (name, queue) max by (name, queue) (queue_paused) > 0",
+          "{{ $value }} slots of {{ $labels.queue }} have no consumer that was seen, and their"
+          " keys wait; move them"),
+    Alert("QueueTableBloated", "warning", "10m",
+          'max by (name, table) (queue_table_dead_rows{table="job"}) > 200000 or max by (name,'
+          ' table) (queue_table_dead_rows{table=~"lane|bell"}) > 50000',
+          "{{ $labels.table }} has {{ $value }} dead rows that vacuum does not remove; look for"
+          " an old open transaction or replication slot"),
+    Alert("QueueUnknown", "warning", "10m",
+          "max by (name, queue) (queue_paused)"
+          " unless on (name, queue) max by (name, queue) (queue_jobs)",
+          "{{ $labels.queue }} cannot be read in time, so its other alerts are silent; the"
+          " monitor's log says why"),
+    Alert("QueueWatchFails", "warning", "5m",
+          "max by (name) (queue_up) == 0",
+          "the queues cannot be polled, so their alerts are silent; the monitor's log says why"),
+)
+# fmt: on
 
-    def __init__(
-        self, registry: CollectorRegistry | None = None, *, name: str | None = None
-    ) -> None:
-        require_prometheus("PrometheusQueueObserver")
-        super().__init__(partial(PrometheusInstruments.of, registry, QUEUES), name)
+QUEUES = Catalogue(
+    "queue",
+    _METRICS,
+    "The health rules of queues. Adjust the thresholds to your queues.",
+    _ALERTS,
+)
