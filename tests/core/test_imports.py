@@ -47,12 +47,12 @@ HEAVY = {
 """Parts of the standard library that a bare import must not load, unless `asyncio` does."""
 
 DOORS = [
-    "sluicegate.letters.record", "sluicegate._core.transaction", "sluicegate.consumer.message",
+    "sluicegate.letters.letter", "sluicegate._core.transaction", "sluicegate.consumer.message",
     "sluicegate.postgres.sink.sink", "sluicegate.telemetry.tracing", "sluicegate.batcher.report",
     "sluicegate.batcher.blocking", "sluicegate.retry.circuit",
     "sluicegate.sinks.router", "sluicegate.sinks.timeout",
     "sluicegate.http.elasticsearch.sink", "sluicegate.files.sink.sink", "sluicegate.http.write",
-    "sluicegate.telemetry.rules",
+    "sluicegate.telemetry.prometheus",
 ]  # fmt: skip
 """Modules that a program may import first."""
 
@@ -142,7 +142,7 @@ def test_one_sink_does_not_load_the_others() -> None:
 def test_metrics_load_without_what_reads_the_rules_file() -> None:
     loaded = loaded_by("from sluicegate.telemetry import Metrics")
     assert loaded & DEFERRED_PARTS <= {"sluicegate.telemetry", "sluicegate._core.transaction"}
-    assert loaded & {"sluicegate.telemetry.rules", "importlib.resources", "tempfile"} == set()
+    assert loaded & {"sluicegate.telemetry.prometheus", "importlib.resources", "tempfile"} == set()
 
 
 def test_a_name_loads_its_own_part_only() -> None:

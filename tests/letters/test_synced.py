@@ -42,6 +42,6 @@ async def test_every_change_in_a_folder_is_on_the_disk(
     await folder.replace("a/x", b"later")
     assert latest() == ["a/x.new", "a", ".", "a/x", "a", "."]
     assert await folder.read("a/x") == b"later"
-    assert [each.path for each in await folder.list()] == ["a/x"]
+    assert [each.path for each in await folder.list_objects()] == ["a/x"]
     await folder.remove("a/x", "a/missing")
     assert latest() == ["a", "."]

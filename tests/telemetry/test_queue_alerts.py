@@ -8,7 +8,7 @@ import yaml
 from tests.telemetry.test_alerts import check_rules
 from tests.telemetry.test_consumer_alerts import scenario
 
-from sluicegate.postgres.metrics.queue_metrics import QUEUES
+from sluicegate.postgres.metrics.queue_definitions import QUEUES
 
 if TYPE_CHECKING:
     from pathlib import Path

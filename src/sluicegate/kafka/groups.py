@@ -17,8 +17,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from .._core.errors import ClosedError
+from .._core.logs import log_safely
 from .._core.source import Position
-from ..cli.console import say
 from .arguments import StartPoint, Topics
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Beginnings:
             known |= {each: found[each] for each in await store(found)}
         for each, was in forgotten.items():
             told = (each, was, found[each].offset, self._start)
-            say(logger, logging.ERROR, _FORGOTTEN, self._group, *told)
+            log_safely(logger, logging.ERROR, _FORGOTTEN, self._group, *told)
         starts = {**stored, **found}
         self._history.store(known)
         return {each: starts[each] for each in partitions if each in starts}
@@ -201,10 +201,10 @@ class Retained(NamedTuple):
         to = max(self.first, self.start)
         if self.is_other_log(offset):
             named = (group, partition, self.end, offset, to, start)
-            say(logger, logging.ERROR, _OTHER_LOG, *named)
+            log_safely(logger, logging.ERROR, _OTHER_LOG, *named)
         else:
             lost = (group, partition, offset, self.first, to - 1, to, start)
-            say(logger, logging.ERROR, _GONE, *lost)
+            log_safely(logger, logging.ERROR, _GONE, *lost)
         return to
 
     def is_other_log(self, offset: int) -> bool:

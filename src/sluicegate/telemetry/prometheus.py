@@ -416,8 +416,8 @@ def alert_rules() -> str:
 def all_catalogues() -> list[Catalogue]:
     """Return the tables of all metrics; those of a technology are loaded for it."""
     elsewhere = [
-        ("sluicegate.postgres.metrics.stream_metrics", "STREAM"),
-        ("sluicegate.postgres.metrics.queue_metrics", "QUEUES"),
+        ("sluicegate.postgres.metrics.stream_definitions", "STREAM"),
+        ("sluicegate.postgres.metrics.queue_definitions", "QUEUES"),
     ]
     return [
         BATCHER,

@@ -162,26 +162,25 @@ class ConsumerHarness:
         async def call(message: Message) -> object:
             return await called(contexts.pop(message))
 
-        async def receive(consumer: Consumer, call: Callable[[Any], Any]) -> DrainReport:
+        async def run(consumer: Consumer, call: Callable[[Any], Any]) -> DrainReport:
             async def handle(context: EventContext) -> object:
                 contexts[context.message] = context
                 return await call(context.message)
 
-            async with consumer:
-                return await consumer.run_events(
-                    handle,
-                    jobs=jobs,
-                    state=state,
-                    interjections=interjections,
-                    forward_to=forward_to,
-                )
+            return await consumer.run_events(
+                handle,
+                jobs=jobs,
+                state=state,
+                interjections=interjections,
+                forward_to=forward_to,
+            )
 
-        return await self._run(call, receive)
+        return await self._run(call, run)
 
     async def _run(
         self,
         handler: Callable[[Any], Awaitable[object]],
-        receive: Callable[[Consumer, Callable[[Any], Any]], Awaitable[DrainReport]],
+        run: Callable[[Consumer, Callable[[Any], Any]], Awaitable[DrainReport]],
     ) -> HarnessRun:
         letters: FakeSink[Any] = FakeSink()
         calls = Calls(self._clock, lambda message: self._id_of(message.record))
@@ -190,7 +189,7 @@ class ConsumerHarness:
         consumer = Consumer(self.source, **self._consumer_options(letters))
         stop = self._clock.call_at(self._clock.now() + self._timeout, consumer.stop)
         try:
-            report = await receive(consumer, calls.record(handler))
+            report = await run(consumer, calls.record(handler))
         finally:
             stop.cancel()
         if report.unfinished:

@@ -21,7 +21,7 @@ from sluicegate.postgres import (
     QueueMonitorStats,
     QueueStats,
 )
-from sluicegate.postgres.metrics.queue_metrics import QUEUES
+from sluicegate.postgres.metrics.queue_definitions import QUEUES
 
 MAILS = QueueStats(
     is_paused=False,

@@ -23,7 +23,7 @@ from sluicegate.postgres import (
     SubscriptionStats,
     TableStats,
 )
-from sluicegate.postgres.metrics.stream_metrics import STREAM
+from sluicegate.postgres.metrics.stream_definitions import STREAM
 
 Samples: TypeAlias = dict[tuple[str, ...], float]
 

@@ -34,11 +34,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._core.clock import CountedSignal, Signal
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.threads import in_thread
 from ..._core.source import Position, Record, TopicPartition, UndecodableRecord
 from ..._core.subscriptions import Move
-from ...cli.console import say
 from .catalog import stored_position
 from .readers import BrokenFile, UndecodableRow
 
@@ -220,7 +219,7 @@ class FileHolder:
                 await self.commit(positions)
         except Exception as error:
             path = held.entry.path
-            say(logger, logging.WARNING, _NOT_STORED, self._name, path, for_log(error))
+            log_safely(logger, logging.WARNING, _NOT_STORED, self._name, path, for_log(error))
         finally:
             self.end([held])
 
@@ -240,7 +239,7 @@ class FileHolder:
         """End claims of files that may have another owner now."""
         for held in lost:
             if self._held.get(held.entry) is held:
-                say(logger, logging.WARNING, _LOST, self._name, held.entry.path, reason)
+                log_safely(logger, logging.WARNING, _LOST, self._name, held.entry.path, reason)
                 self.end([held])
 
     async def finish(self) -> None:
@@ -291,7 +290,7 @@ class FileHolder:
             if each.entry.is_finished:
                 done = sum(entry.is_finished for entry in every)
                 told = (self._name, each.entry.path, each.entry.stored.offset, done, len(every))
-                say(logger, logging.INFO, _FINISHED, *told)
+                log_safely(logger, logging.INFO, _FINISHED, *told)
 
     async def _resolve(self, held: Collection[HeldFile]) -> list[HeldFile]:
         """Determine the results of attempts without a response; return files moved by others."""
@@ -347,7 +346,7 @@ class FileHolder:
             async with self._clock.timeout_at(self._clock.now() + UNLOCK_WITHIN):
                 await self.tidy()
         except Exception as error:
-            say(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
+            log_safely(logger, logging.INFO, _NOT_UNLOCKED, self._name, for_log(error))
 
 
 # -- reading ahead ---------------------------------------------------------------------------------

@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, MissingExtra
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.threads import in_thread
 from ..._core.source import Fetched
 from ..._core.subscriptions import CountsMembers, SubscriptionLocks
 from ..._core.text import text_of
-from ...cli.console import say
 from .catalog import FileCatalog
 from .finding import Recorded, difference, form_of, record
 from .holding import FileHolder, logger
@@ -128,7 +127,7 @@ class OpenFiles:
                 break
             except Exception as error:
                 told = _FAILED % (self._options.subscription, for_log(error))
-                say(logger, logging.DEBUG, "%s", told, error=error)
+                log_safely(logger, logging.DEBUG, "%s", told, error=error)
                 self._troubles.note("look", told)
                 delay = min(RETRY_TO, 2 * delay)
             if self._holder.wake.count == heard and not self._is_over:

@@ -39,7 +39,6 @@ from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import StagesLost
 from ..._core.logs import for_log
-from ..._core.send import send
 from ..._core.sink import WriteResult
 from ..._core.staging import Begun, OpenStage, Stage
 from ..client.errors import (
@@ -60,8 +59,7 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
-    from ..._core.result import WriteResult
-    from ..._core.sink import Capabilities
+    from ..._core.sink import Capabilities, WriteResult
     from ..._core.staging import Epoch
     from ..._core.transaction import Committed, Counts, Unit
     from ..client.statements import Statements

@@ -1,0 +1,121 @@
+"""The observers of monitors that show the figures as metrics, for each exporter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._core import checks
+from ...telemetry.otel import OtelInstruments, otel_metrics_api
+from ...telemetry.prometheus import PrometheusInstruments, require_prometheus
+from ..records.monitor import MonitorObserver, QueueObserver, StreamObserver
+from .queue_definitions import QUEUES
+from .stream_definitions import STREAM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.metrics import MeterProvider
+    from prometheus_client import CollectorRegistry
+
+    from ...telemetry.observers import Instruments
+
+
+class MonitorMetricsObserver(MonitorObserver):
+    """Observer that shows the figures of a monitor as metrics."""
+
+    def __init__(self, find: Callable[[], Instruments], *, name: str | None) -> None:
+        self._find = find
+        self._name = None if name is None else checks.text("name", name)
+        self._found: Instruments | None = None
+
+    @property
+    def _instruments(self) -> Instruments:
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def on_open(self, name: str, stats: Callable[[], Any]) -> None:
+        """Show the figures of this monitor."""
+        self._instruments.watch(self._name or name, stats, tenants=0)
+
+    def on_polled(self, name: str) -> None:
+        """Show new figures, for exporters that do not read them at a scrape."""
+        self._instruments.refresh()
+
+    def on_close(self, name: str) -> None:
+        """Stop reading a closed monitor; its counts stay."""
+        self._instruments.forget(self._name or name)
+
+    def __repr__(self) -> str:
+        given = "" if self._name is None else f"name={self._name!r}"
+        return f"{type(self).__name__}({given})"
+
+
+class PrometheusQueueObserver(MonitorMetricsObserver, QueueObserver):
+    """Metrics of the queues of a schema, from a `QueueMonitor`; the reference page lists their names.
+
+    Args:
+        registry: a registry of `prometheus_client`; default: its global one.
+        name: the label `name`; default: the monitor's.
+
+    A scrape reads the figures of the monitor's last query, and never waits for the database. Raises
+    `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry | None = None, *, name: str | None = None
+    ) -> None:
+        require_prometheus("PrometheusQueueObserver")
+        super().__init__(lambda: PrometheusInstruments.of(registry, QUEUES), name=name)
+
+
+class PrometheusStreamObserver(MonitorMetricsObserver, StreamObserver):
+    """Metrics of a log of streams, from a `StreamMonitor`; the reference page lists their names.
+
+    Args:
+        registry: a registry of `prometheus_client`; default: its global one.
+        name: the label `name`; default: the monitor's.
+
+    A scrape reads the figures of the monitor's last query, and never waits for the database. Raises
+    `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry | None = None, *, name: str | None = None
+    ) -> None:
+        require_prometheus("PrometheusStreamObserver")
+        super().__init__(lambda: PrometheusInstruments.of(registry, STREAM), name=name)
+
+
+class OpenTelemetryQueueObserver(MonitorMetricsObserver, QueueObserver):
+    """Metrics of the queues of a schema, from a `QueueMonitor`; the reference page lists their names.
+
+    Args:
+        meter_provider: default: OpenTelemetry's global one.
+        name: the attribute `name`; default: the monitor's.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without `opentelemetry`.
+    """
+
+    def __init__(
+        self, meter_provider: MeterProvider | None = None, *, name: str | None = None
+    ) -> None:
+        otel_metrics_api("OpenTelemetryQueueObserver")
+        super().__init__(lambda: OtelInstruments.of(meter_provider, QUEUES), name=name)
+
+
+class OpenTelemetryStreamObserver(MonitorMetricsObserver, StreamObserver):
+    """Metrics of a log of streams, from a `StreamMonitor`; the reference page lists their names.
+
+    Args:
+        meter_provider: default: OpenTelemetry's global one.
+        name: the attribute `name`; default: the monitor's.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without `opentelemetry`.
+    """
+
+    def __init__(
+        self, meter_provider: MeterProvider | None = None, *, name: str | None = None
+    ) -> None:
+        otel_metrics_api("OpenTelemetryStreamObserver")
+        super().__init__(lambda: OtelInstruments.of(meter_provider, STREAM), name=name)
