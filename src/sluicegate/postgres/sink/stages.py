@@ -59,8 +59,7 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
-    from ..._core.result import WriteResult
-    from ..._core.sink import Capabilities
+    from ..._core.sink import Capabilities, WriteResult
     from ..._core.staging import Epoch
     from ..._core.transaction import Committed, Counts, Unit
     from ..client.statements import Statements
