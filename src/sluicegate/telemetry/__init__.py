@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .._core.public import later, publish, publish_all
+from .._core.public import later, publish_all
 from .observers import Observed
 from .prometheus import Metrics, PrometheusConsumerObserver, PrometheusObserver, alert_rules
 from .tracing import Tracing, traced
@@ -32,5 +32,4 @@ __all__ = [
     "traced",
 ]
 
-publish("sluicegate", Metrics, Observed, Tracing)
 publish_all(__name__)
