@@ -42,9 +42,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "kafka/server.py": ("testing-kafka",),
     "nats": ("nats",),
     "objects": ("objects",),
-    "objects/sink/columns.py": ("parquet",),
-    "objects/sink/parquet.py": ("parquet",),
-    "objects/sink/tables.py": ("parquet",),
+    "objects/parquet.py": ("parquet",),
+    "objects/tables.py": ("parquet",),
     "postgres": ("postgres",),
     "postgres/metrics": ("prometheus",),
     "postgres/queues/ring.py": ("blake3",),
@@ -71,8 +70,8 @@ WITH_ITS_DATA = {
 """Columns arrive as Arrow arrays, so users of these modules have these packages."""
 LOOKED_FOR = {
     "consumer/operating/probes.py",
-    "files/sink/sink.py",
-    "files/source/forms.py",
+    "files/sink.py",
+    "files/source/finding.py",
 }
 """Modules that only check whether a package is installed."""
 NOT_IMPORTED = {
