@@ -19,9 +19,9 @@ import asyncio
 import contextlib
 import os
 import socket
-import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -348,6 +348,10 @@ PyMySQL 1.1 and 1.2.
 """
 
 
+_OWNER: ContextVar[object] = ContextVar("sluicegate.sql.owner", default=None)
+"""The owner of the call that this thread runs."""
+
+
 def _socket_of(transport: Any) -> Any:
     return (
         None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
@@ -369,7 +373,6 @@ class SqlConnections:
         """The records of the pool of the sink's own engine."""
         self._abandoned: set[object] = set()
         """The owners of calls that were cut before they had a connection."""
-        self._here = threading.local()
         if is_own:
             event.listen(engine, "connect", self._note_open)
             event.listen(engine, "do_connect", self._refuse_abandoned)
@@ -378,7 +381,8 @@ class SqlConnections:
         """Call a function with a connection. The function must end its transaction or invalidate
         the connection. `cut(owner)` breaks the call off.
         """
-        owner = self._here.owner = object() if owner is None else owner
+        owner = object() if owner is None else owner
+        _OWNER.set(owner)
         con: Connection | None = None
         try:
             con = self._connect(owner)
@@ -422,7 +426,7 @@ class SqlConnections:
                 self._break_socket(driver)
 
     def _refuse_abandoned(self, *_: object) -> None:
-        if getattr(self._here, "owner", None) in self._abandoned:
+        if _OWNER.get() in self._abandoned:
             raise ConnectionError("the call was cancelled before it had a connection")
 
     def cut_all(self) -> None:
