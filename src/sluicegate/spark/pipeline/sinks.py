@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any
 
 from ... import sinks as destinations
@@ -107,6 +107,10 @@ _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("nats", "tls"): TlsFiles,
 }
 """Arguments that are objects, declared as tables."""
+_ACCESS: Mapping[str, tuple[str, str]] = {"postgres": ("...postgres", "PostgresAccess")}
+"""The values that are the first argument of a class, and whose arguments are declared beside its."""
+_LENT = frozenset({"pool", "close_pool"})
+"""Arguments of an access that only Python has."""
 _NEEDED = {"postgres": ("dsn", "table"), "sql": ("url", "table")}
 """Arguments with a default in code that are required here."""
 _FIELDS: Mapping[str, Sequence[str]] = {
@@ -355,6 +359,37 @@ class SinkMaker:
 
 
 def class_of(kind: str) -> Callable[..., Any]:
-    """Return the class of a kind of sink."""
+    """Return what builds a kind of sink: its class, or one that also takes the access's arguments."""
     made_by: Callable[..., Any] = getattr(destinations, TERMINALS[kind])
-    return made_by
+    if kind not in _ACCESS:
+        return made_by
+    module, name = _ACCESS[kind]
+    return _WithAccess(made_by, getattr(import_module(module, __package__), name))
+
+
+class _WithAccess:
+    """Builds a sink and the access that is its first argument, from the arguments of both."""
+
+    def __init__(self, sink: Callable[..., Any], access: Callable[..., Any]) -> None:
+        self._sink = sink
+        self._access = access
+        shown = {name: each for name, each in _own(access).items() if name not in _LENT}
+        self._of_access = frozenset(shown)
+        (self._first, _), *others = _own(sink).items()
+        others = [each for each in others if each[0] not in shown]
+        self.__signature__ = Signature(
+            [
+                each.replace(kind=Parameter.KEYWORD_ONLY)
+                if each.kind is Parameter.POSITIONAL_OR_KEYWORD
+                else each
+                for _, each in (*shown.items(), *others)
+            ]
+        )
+
+    def __call__(self, **given: Any) -> Any:
+        own = {name: given.pop(name) for name in self._of_access & given.keys()}
+        return self._sink(**{self._first: self._access(**own)}, **given)
+
+
+def _own(made: Callable[..., Any]) -> Mapping[str, Parameter]:
+    return signature(made).parameters
