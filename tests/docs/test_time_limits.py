@@ -9,7 +9,7 @@ from typing import Any
 
 from sluicegate import sinks
 from sluicegate.http.config import TIMEOUT
-from sluicegate.kafka import ConfluentKafkaSource, KafkaSource, KafkaState
+from sluicegate.kafka import ConfluentKafkaSource, KafkaAccess, KafkaSource, KafkaState
 from sluicegate.kafka.state.topic import PATIENCE
 from sluicegate.nats import JetStreamSource
 from sluicegate.nats.connection import CLOSE_SECONDS
@@ -43,7 +43,7 @@ ROW = re.compile(
     r" (?P<default>[\d.]+) \|$",
     re.MULTILINE,
 )
-ACCESSES = (PostgresAccess,)
+ACCESSES = (KafkaAccess, PostgresAccess)
 OTHERS = (
     ConfluentKafkaSource,
     JetStreamSource,
@@ -104,7 +104,7 @@ FIXED = {
     "sluicegate dlq: a request": objects.TIMEOUT,
     "sluicegate dlq: a request about the lease; its release at the end": objects.ANSWER_WITHIN,
 }
-TIMES = {"": 1, " / 1000": 0.001, ", three times": PATIENCE}
+TIMES = {"": 1, ", three times": PATIENCE}
 
 
 def _parameters(made: Any) -> dict[str, inspect.Parameter]:
@@ -123,12 +123,6 @@ def _default(client: str, limit: str) -> float:
         assert PINGS + 1 == PATIENCE
         return PING_INTERVAL
     made = KINDS.get(client) or getattr(sinks, client)
-    if limit == "request_timeout_ms":
-        source = KafkaSource("t", bootstrap="localhost:9092", group="g")
-        return float(source._options.arguments()[limit])
-    if limit == "socket.timeout.ms":
-        other = ConfluentKafkaSource("t", bootstrap="localhost:9092", group="g")
-        return float(other._options.of_reader()[limit])
     default = _parameters(made)[limit].default
     return TIMEOUT if default is None else float(default)
 

@@ -88,6 +88,7 @@ def known_arguments(
         most = sys.maxsize if code.co_flags & inspect.CO_VARARGS else code.co_argcount - 1
         wraps_sinks = issubclass(kind, SinkDecorator) and not takes_sink
         elsewhere = () if access is None else inspect.signature(access).parameters
+        place = "" if access is None else _place_of(access, function)
 
         @wraps(init)
         def checked(self: object, *args: Any, **keywords: Any) -> None:
@@ -102,7 +103,7 @@ def known_arguments(
                 if name in known:
                     continue
                 if access is not None and name in elsewhere:
-                    raise _argument_of(access, kind.__name__, name)
+                    raise _argument_of(access, f"{kind.__name__}({place}", name)
                 near = nearest(name, wanted)
                 if near is not None or not has_client:
                     raise unknown_argument(kind.__name__, name, value, known, near)
@@ -141,8 +142,16 @@ def _unnamed(owner: str, args: Sequence[object], known: Sequence[str], most: int
     return ConfigError(f"{owner} {taken}; name the others, as in {owner}({named}=...)")
 
 
-def _argument_of(access: type, owner: str, name: str) -> ConfigError:
-    call = f"{owner}({access.__name__}(..., {name}=...), ...)"
+def _place_of(access: type, function: Callable[..., object]) -> str:
+    """Return the text before the access in a call: nothing, or the name of its argument."""
+    for name, each in inspect.signature(function).parameters.items():
+        if access.__name__ in str(each.annotation):
+            return f"..., {name}=" if each.kind is _KEYWORD else ""
+    return ""
+
+
+def _argument_of(access: type, before: str, name: str) -> ConfigError:
+    call = f"{before}{access.__name__}(..., {name}=...), ...)"
     return ConfigError(f"{name}=...: is an argument of {access.__name__}; write {call}")
 
 

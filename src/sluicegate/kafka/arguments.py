@@ -5,7 +5,7 @@ Loads no client.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
@@ -15,7 +15,7 @@ from .._core.addresses import Options
 from .._core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     from .._core.source import TopicPartition
 
@@ -58,6 +58,16 @@ def name_of(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise checks.bad(name, value, "must be a non-empty string")
     return value
+
+
+def options_of(client: object) -> Mapping[str, object]:
+    """Check the options of a client. Raises `ConfigError`."""
+    if client is None:
+        return {}
+    named = cast("Mapping[object, object]", client)
+    if not isinstance(client, Mapping) or not all(isinstance(name, str) for name in named):
+        raise ConfigError("client=...: must be a mapping of the client's options, by their names")
+    return cast("Mapping[str, object]", client)
 
 
 def client_options(

@@ -105,7 +105,7 @@ OPTIONS = (
 _ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 _ADDRESS = {"kafka": "bootstrap", "nats": "servers", "postgres": "dsn"}
 """The argument that `url` stands for, where it has another name."""
-_LOGIN = {"kafka": ("sasl_plain_username", "sasl_plain_password"), "nats": ("user", "password")}
+_LOGIN = {"kafka": ("sasl_username", "sasl_password"), "nats": ("user", "password")}
 _WRITE_MODES: Mapping[str, Mapping[str, str]] = {
     "elasticsearch": {"append": "index", "upsert": "upsert"},
     "postgres": {"append": "error", "upsert": "update", "ignore": "ignore"},
