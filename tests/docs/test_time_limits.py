@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate import sinks
+from sluicegate.http import HttpAccess
 from sluicegate.http.config import TIMEOUT
 from sluicegate.kafka import ConfluentKafkaSource, KafkaAccess, KafkaSource, KafkaState
 from sluicegate.kafka.state.topic import PATIENCE
@@ -43,7 +44,7 @@ ROW = re.compile(
     r" (?P<default>[\d.]+) \|$",
     re.MULTILINE,
 )
-ACCESSES = (KafkaAccess, PostgresAccess)
+ACCESSES = (HttpAccess, KafkaAccess, PostgresAccess)
 OTHERS = (
     ConfluentKafkaSource,
     JetStreamSource,

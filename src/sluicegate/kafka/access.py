@@ -4,28 +4,26 @@ secrets.
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .._core import checks
 from .._core.addresses import Options
-from .._core.checks import bad
 from .._core.errors import ConfigError
 from .._core.opening import check_picklable
-from .._core.tls import TlsFiles
+from .._core.tls import FILES, TlsFiles, check_tls, context_of
 from .arguments import ANSWER_WITHIN, bootstrap_of, milliseconds, options_of, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
+    from ssl import SSLContext
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 _PROTOCOLS: tuple[SecurityProtocol, ...] = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 CLOSE_TIMEOUT = 5.0
 _LOGIN = ("sasl_mechanism", "sasl_username", "sasl_password")
-_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -65,9 +63,7 @@ class KafkaAccess:
     ssl_certfile: str | None = field(default=None, kw_only=True)
     ssl_keyfile: str | None = field(default=None, kw_only=True)
     ssl_password: str | None = field(default=None, kw_only=True)
-    ssl_context: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = field(
-        default=None, kw_only=True
-    )
+    ssl_context: SSLContext | Callable[[], SSLContext] | None = field(default=None, kw_only=True)
     client_id: str | None = field(default=None, kw_only=True)
     request_timeout: float | timedelta = field(default=ANSWER_WITHIN, kw_only=True)
     close_timeout: float | timedelta = field(default=CLOSE_TIMEOUT, kw_only=True)
@@ -75,17 +71,16 @@ class KafkaAccess:
 
     def __post_init__(self) -> None:
         checks.choice("security_protocol", self.security_protocol, _PROTOCOLS)
-        for names, part in ((_LOGIN, "SASL"), ((*_FILES, "ssl_context"), "SSL")):
+        for names, part in ((_LOGIN, "SASL"), ((*FILES, "ssl_context"), "SSL")):
             for name in names:
                 if getattr(self, name) is not None and part not in self.security_protocol:
                     rule = f"needs security_protocol={' or '.join(_with(part))}"
                     raise ConfigError(f"{name}=...: {rule}")
-        for name in (*_LOGIN, *_FILES, "client_id"):
+        for name in (*_LOGIN, "client_id"):
             value = cast("object", getattr(self, name))
             if value is not None and not (isinstance(value, str) and value):
                 raise ConfigError(f"{name}=...: must be text that is not empty")
-        if self.ssl_context is not None:
-            _check_context(self)
+        check_tls(self)
         found = {
             "bootstrap": bootstrap_of(self.bootstrap),
             "request_timeout": seconds_of("request_timeout", self.request_timeout),
@@ -125,14 +120,9 @@ OF_AIOKAFKA = {
 
 def of_aiokafka(access: KafkaAccess) -> dict[str, Any]:
     """Return the options of aiokafka, except its addresses and times."""
-    context = access.ssl_context
+    context = context_of(access)
     if context is None and "SSL" in access.security_protocol:
-        context = TlsFiles(
-            cafile=access.ssl_cafile,
-            certfile=access.ssl_certfile,
-            keyfile=access.ssl_keyfile,
-            password=access.ssl_password,
-        )
+        context = TlsFiles()
     return _given(
         security_protocol=access.security_protocol,
         ssl_context=context,
@@ -183,12 +173,3 @@ def _given(**options: Any) -> dict[str, Any]:
 
 def _with(part: str) -> list[str]:
     return [repr(each) for each in _PROTOCOLS if part in each]
-
-
-def _check_context(access: KafkaAccess) -> None:
-    if not (isinstance(access.ssl_context, ssl.SSLContext) or callable(access.ssl_context)):
-        rule = "must be an ssl.SSLContext, or a function that returns it"
-        raise bad("ssl_context", type(access.ssl_context).__name__, rule)
-    for name in _FILES:
-        if getattr(access, name) is not None:
-            raise ConfigError(f"{name}=...: must not be given beside ssl_context=")

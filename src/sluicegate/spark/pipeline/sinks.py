@@ -74,6 +74,9 @@ _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
 }
 """Arguments that are objects, declared as tables."""
 _ACCESS: Mapping[str, tuple[str, str]] = {
+    "clickhouse": ("...http", "HttpAccess"),
+    "elasticsearch": ("...http", "HttpAccess"),
+    "http": ("...http", "HttpAccess"),
     "kafka": ("...kafka", "KafkaAccess"),
     "postgres": ("...postgres", "PostgresAccess"),
 }
