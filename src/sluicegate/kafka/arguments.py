@@ -79,9 +79,9 @@ def client_options(
     """
     for name in given:
         if name in owned:
-            raise ConfigError(f"{name}=...: is set by Sluicegate: {owned[name]}")
+            raise ConfigError(f"client={{{name!r}: ...}}: is set by Sluicegate: {owned[name]}")
         if known is not None and name not in known:
-            raise ConfigError(f"{name}=...: is not an option of {of}")
+            raise ConfigError(f"client={{{name!r}: ...}}: is not an option of {of}")
     return Options(given)
 
 

@@ -62,7 +62,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("is set by Sluicegate: .*max_delay", {"linger_ms": 1}),
     ("is set by Sluicegate: use idempotent=", {"enable_idempotence": True}),
     ("is set by Sluicegate: flow.transaction", {"transactional_id": "x"}),
-    ("no_such=...: is not an option of KafkaSink", {"no_such": "secret"}),
+    ("client={'no_such': ...}: is not an option of KafkaSink", {"no_such": "secret"}),
 ]
 
 

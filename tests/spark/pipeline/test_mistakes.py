@@ -462,7 +462,7 @@ FOUND_OF_KAFKA = """\
 : sinks.topic.value: there is no column 'boddy'; did you mean 'body'?
 : sinks.topic.compresion: is unknown to kafka; did you mean 'compression'?
 : sinks.topic.idempotent: idempotent='yes': must be True or False
-: sinks.topic: linger_ms=...: is set by Sluicegate: the batcher decides *
+: sinks.topic.client: client={'linger_ms': ...}: is set by Sluicegate: the batcher decides *
 : sinks.topic.ssl_cafil: is unknown to kafka; did you mean 'ssl_cafile'?
 : sinks.nowhere.bootstrap: is missing
 """
