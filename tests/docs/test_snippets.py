@@ -66,6 +66,8 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/try-again.md": ("dsn", "columns"),
     "how-to/use-with-flask.md": (),
     "how-to/write-to-a-file.md": ("dsn",),
+    "how-to/write-to-http.md": ("token",),
+    "how-to/write-to-kafka.md": ("password",),
     "how-to/write-to-nats.md": (),
     "how-to/write-to-objects.md": (),
     "how-to/write-to-redis.md": (),
@@ -105,6 +107,7 @@ def names(*wanted: str) -> dict[str, Any]:
     every = {
         "dsn": "postgresql://localhost/app",
         "columns": ("id", "action"),
+        "password": "correct-horse",
         "event": {"customer": "acme", "order": 7},
         "write_rows": write_rows,
         "source": MemorySource(log, ends=True),

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from tests.kafka.access_help import kafka_args
 from tests.kafka.source.storm_help import QUICK, Watch
 from tests.kafka.source.truth_help import Truth
 
@@ -163,7 +164,7 @@ async def pipe_member(
 def kafka_source(topic: str, group: str, bootstrap: str, **options: Any) -> KafkaSource:
     """A source with short timeouts."""
     times: dict[str, Any] = {**QUICK, "session_timeout": 3.0, **options}
-    return KafkaSource(topic, bootstrap=bootstrap, group=group, **times)
+    return KafkaSource(topic, group=group, **kafka_args(KafkaSource, bootstrap, **times))
 
 
 def keyed_batcher(sink: Any, **limits: Any) -> Batcher[Any]:

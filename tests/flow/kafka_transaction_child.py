@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import sluicegate
 from sluicegate import flow
 from sluicegate.consumer import ConsumerObserver
-from sluicegate.kafka import KafkaSink, KafkaSource
+from sluicegate.kafka import KafkaAccess, KafkaSink, KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,9 @@ async def main(options: Options) -> None:
         session_timeout=options.session_timeout,
         rebalance_timeout=10.0,
     )
-    sink = KafkaSink(options.to, bootstrap=options.bootstrap, key="key", request_timeout=2.0)
+    sink = KafkaSink(
+        options.to, bootstrap=KafkaAccess(options.bootstrap, request_timeout=2.0), key="key"
+    )
     report = await flow.transaction(
         source,
         sink,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from queue_flows import KINDS, LEASE, LONG, FlowQueue, Kind, flow_queue, running
 from tests.kafka.source.storm_help import log_lines
+from tests.postgres.access_help import access_from
 from tests.postgres.sink.postgres_help import Proxy, proxied
 
 from sluicegate.postgres import PostgresAccess, PostgresEffects
@@ -38,7 +39,8 @@ FOR EACH ROW EXECUTE FUNCTION {schema}.hang()
 
 def sink(made: FlowQueue, kind: Kind, dsn: str | PostgresAccess, **options: Any) -> Any:
     """A destination reached through this connection."""
-    return made.sink(dsn, **options) if kind == "rows" else PostgresEffects(dsn, **options)
+    access = access_from(dsn, options)
+    return made.sink(access, **options) if kind == "rows" else PostgresEffects(access, **options)
 
 
 @pytest.mark.parametrize("key", ["k", None])

@@ -204,7 +204,7 @@ async def test_a_broker_that_is_killed_at_random_moments_costs_and_repeats_nothi
 async def test_a_stop_ends_in_time_without_a_broker(own_broker: OwnKafka) -> None:
     kept = await kept_topic(own_broker)
     await fill(own_broker, kept.source_topic, 3_000)
-    flow = running(kept.source(stop_timeout=0.5), kept.sink(), commit_after=5)
+    flow = running(kept.source(close_timeout=0.5), kept.sink(), commit_after=5)
     try:
         async with flow as running_flow:
             await running_flow.stored({0: 100})

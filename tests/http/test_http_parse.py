@@ -11,7 +11,7 @@ from tests.http.http_help import Server, batch_of, serving
 
 from sluicegate import ConfigError, Outcome, PermanentError, Retry, WriteResult, send, stack
 from sluicegate.errors import ResultMismatch
-from sluicegate.http import HttpResponse, HttpSink
+from sluicegate.http import HttpAccess, HttpResponse, HttpSink
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ async def test_a_result_that_speaks_of_other_items_is_not_believed(
         return result
 
     server = Server()
-    async with HttpSink(server.url, client=server.client, parse=parse, max_bytes=max_bytes) as sink:
+    async with HttpSink(
+        HttpAccess(server.url, client=server.client), parse=parse, max_bytes=max_bytes
+    ) as sink:
         batch = batch_of(ITEMS)
         errors = await send(stack(sink, Retry(backoff=Backoff(base=0.0))), batch)
         wrong = {index for index, error in errors.items() if type(error) is ResultMismatch}
@@ -88,7 +90,7 @@ async def test_a_parse_function_that_raises_leaves_every_item_unknown(
     real_clock: LoopClock, error: Exception
 ) -> None:
     server = Server()
-    async with HttpSink(server.url, client=server.client, parse=raising(error)) as sink:
+    async with HttpSink(HttpAccess(server.url, client=server.client), parse=raising(error)) as sink:
         errors = await send(sink, batch_of(ITEMS))
         (one,) = set(errors.values())
         assert type(one) is ResultMismatch

@@ -26,7 +26,7 @@ WINDOW = 4
 async def pipe(run: Run, sink: Sink[Row], limits: Limits, *, keyed: bool) -> None:
     """Move all records into a sink, until the pipe is closed."""
     source = KafkaSource(
-        run.topic, bootstrap=run.bootstrap, group=run.group, fetch_max_wait_ms=HELD_BACK
+        run.topic, bootstrap=run.bootstrap, group=run.group, client={"fetch_max_wait_ms": HELD_BACK}
     )
     left = run.count
 

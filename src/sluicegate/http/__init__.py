@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from .._core.public import later, publish_all
 from .._core.values.encoding import Encode
-from .config import Authorization, ClientFactory, HttpOptions
+from .config import Authorization, ClientFactory, HttpAccess
 from .errors import HttpStatusError, classify_http
 from .sink import HttpSink
 from .write import HttpResponse, JoinBodies, ParseResponse
@@ -19,7 +19,7 @@ __all__ = [
     "ClientFactory",
     "ElasticsearchSink",
     "Encode",
-    "HttpOptions",
+    "HttpAccess",
     "HttpResponse",
     "HttpSink",
     "HttpStatusError",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
+from tests.kafka.access_help import kafka_args
 from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 from tests.kafka.source.proxy_help import Api, proxied
 from tests.kafka.source.storm_help import QUICK, log_lines, member, run
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 BOUNDED: dict[str, Any] = {
     **QUICK,
     "session_timeout": 3.0,
-    "stop_timeout": 0.5,
+    "close_timeout": 0.5,
     "commit_timeout": 0.5,
 }
 """A source that ends within a second."""
@@ -152,7 +153,9 @@ def test_a_stop_has_an_end_while_the_broker_is(broker: EmbeddedKafka, how: str) 
         await fill(broker, topic, 10)
         async with proxied(broker) as proxy:
             before = asyncio.all_tasks()
-            source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **BOUNDED)
+            source = KafkaSource(
+                topic, **kafka_args(KafkaSource, proxy.bootstrap, group=group, **BOUNDED)
+            )
             async with member(source) as reader:
                 await reader.stored(10)
                 if how == "down":
@@ -189,7 +192,9 @@ def test_a_stop_in_the_middle_of_a_start_has_an_end(broker: EmbeddedKafka, api: 
         async with proxied(broker) as proxy:
             held = proxy.hold(api, "answer")
             before = asyncio.all_tasks()
-            source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **BOUNDED)
+            source = KafkaSource(
+                topic, **kafka_args(KafkaSource, proxy.bootstrap, group=group, **BOUNDED)
+            )
             async with member(source) as reader:
                 await held.arrived.wait()
                 async with asyncio.timeout(AT_MOST):
@@ -211,7 +216,9 @@ def test_a_stop_has_an_end_while_the_group_waits_for_another_member(
         async with proxied(broker) as one, proxied(broker) as other:
 
             def source(bootstrap: str) -> KafkaSource:
-                return KafkaSource(topic, bootstrap=bootstrap, group=group, **BOUNDED)
+                return KafkaSource(
+                    topic, **kafka_args(KafkaSource, bootstrap, group=group, **BOUNDED)
+                )
 
             async with member(source(one.bootstrap)) as leaving:
                 async with member(source(other.bootstrap)) as deaf:

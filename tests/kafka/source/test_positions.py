@@ -42,7 +42,7 @@ QUICK: dict[str, Any] = {
     "session_timeout": 3.0,
     "rebalance_timeout": 5.0,
     "commit_timeout": 2.0,
-    "isolation_level": "read_committed",
+    "client": {"isolation_level": "read_committed"},
 }
 
 

@@ -52,7 +52,11 @@ def test_records_that_arrive_before_their_stored_position_are_not_lost(
             lost = proxy.hold(Api.POSITIONS, "answer")
             again = iter([False, True])
             source = KafkaSource(
-                topic, bootstrap=proxy.bootstrap, group=group, retry_backoff_ms=10, **QUICK
+                topic,
+                bootstrap=proxy.bootstrap,
+                group=group,
+                **QUICK,
+                client={"retry_backoff_ms": 10},
             )
             async with member(source) as second:
                 await lost.arrived.wait()

@@ -19,7 +19,7 @@ from tests.sinks.test_silent_connections import black_hole, join
 
 from sluicegate import Consumer
 from sluicegate.batcher import LoopClock
-from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
+from sluicegate.kafka import ConfluentKafkaSource, KafkaAccess, KafkaSource
 
 if TYPE_CHECKING:
     from sluicegate.consumer import Message
@@ -37,9 +37,8 @@ def aiokafka(topic: str, port: int) -> Any:
 def aiokafka_quick(topic: str, port: int) -> Any:
     return KafkaSource(
         topic,
-        bootstrap=f"{HOST}:{port}",
+        bootstrap=KafkaAccess(f"{HOST}:{port}", request_timeout=QUICK),
         group=new_name("group"),
-        request_timeout_ms=round(QUICK * 1000),
     )
 
 

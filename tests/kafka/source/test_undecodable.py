@@ -26,7 +26,7 @@ BAD = {0, 120, 121, 299}
 
 
 SOURCES: dict[Any, dict[str, Any]] = {
-    KafkaSource: {"isolation_level": "read_committed"},
+    KafkaSource: {"client": {"isolation_level": "read_committed"}},
     ConfluentKafkaSource: {},
 }
 """Each class, with the options for reading committed records only."""

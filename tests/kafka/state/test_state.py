@@ -21,7 +21,7 @@ from tests.sinks.test_silent_connections import black_hole
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.consumer import Consumer, TopicPartition
-from sluicegate.kafka import KafkaRecord, KafkaSource, KafkaState
+from sluicegate.kafka import KafkaAccess, KafkaRecord, KafkaSource, KafkaState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -58,7 +58,9 @@ async def consumed(
 ) -> AsyncGenerator[Consumer]:
     """A consumer with state that runs until the block ends and is empty by then."""
     async with (
-        KafkaState(topic=name, bootstrap=through or broker.bootstrap, request_timeout=1.0) as state,
+        KafkaState(
+            bootstrap=KafkaAccess(through or broker.bootstrap, request_timeout=1.0), topic=name
+        ) as state,
         Consumer(
             state.attach(KafkaSource(topic, bootstrap=broker.bootstrap, group=group)),
             ordering="partition",
@@ -100,9 +102,11 @@ async def test_silent_connections(broker: EmbeddedKafka) -> None:
         where = f"{HOST}:{hole.port}"
 
         async def run() -> None:
-            source = KafkaSource(topic, bootstrap=where, group=group, request_timeout_ms=2000)
+            source = KafkaSource(
+                topic, bootstrap=KafkaAccess(where, request_timeout=2.0), group=group
+            )
             async with (
-                KafkaState(topic=name, bootstrap=where, request_timeout=1.0) as state,
+                KafkaState(bootstrap=KafkaAccess(where, request_timeout=1.0), topic=name) as state,
                 Consumer(
                     state.attach(source), ordering="partition", commit_every=0.01, drain=0.3
                 ) as consumer,
