@@ -7,6 +7,7 @@ from typing import Any
 
 import sluicegate
 from benchmarks.compared.work import BOOTSTRAP, CONCURRENCY, GROUP, SIZE, TOPIC, say, work
+from sluicegate.consumer import Poison
 from sluicegate.kafka import KafkaSource
 
 
@@ -39,7 +40,8 @@ async def main() -> None:
     )
     options: dict[str, Any] = {}
     if os.environ.get("POISON"):
-        options = {"poison": os.environ["POISON"], "dead_letters": keep}
+        strategy: Any = os.environ["POISON"]
+        options = {"poison": Poison(strategy, dead_letters=keep)}
     async with sluicegate.Consumer(
         source, name="compared", concurrency=CONCURRENCY, drain=5.0, **options
     ) as consumer:

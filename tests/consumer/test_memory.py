@@ -11,6 +11,7 @@ import pytest
 from sluicegate import ClosedError, ConfigError, Consumer, PermanentError, TransientError
 from sluicegate.consumer import (
     Crashed,
+    InFlight,
     MemoryLog,
     MemorySource,
     Position,
@@ -140,7 +141,7 @@ async def test_a_hole_behind_records_without_room_is_not_passed(fake_clock: Fake
     handler = Handled(fake_clock, 0.9)
     source = MemorySource(log, clock=fake_clock)
     async with running(
-        source, handler, fake_clock, size_of=lambda record: 6, max_in_flight_bytes=10
+        source, handler, fake_clock, in_flight=InFlight(bytes=10, size_of=lambda record: 6)
     ):
         await fake_clock.advance(3.5)
         assert log.positions[P0] == Position(3)
@@ -381,7 +382,7 @@ async def test_a_trouble_reaches_the_host(fake_clock: FakeClock) -> None:
 async def test_a_source_is_kept_alive_while_nothing_is_fetched(fake_clock: FakeClock) -> None:
     """consumer/C:B1."""
     source = MemorySource(log_of(5), clock=fake_clock, traits=SourceTraits(keep_alive_every=2.0))
-    async with running(source, Handled(fake_clock, 9.0), fake_clock, max_in_flight=1):
+    async with running(source, Handled(fake_clock, 9.0), fake_clock, in_flight=1):
         await fake_clock.advance(8.0)
         assert source.kept_alive == 4
 
@@ -401,7 +402,7 @@ async def test_a_source_need_not_keep_alive_or_extend(fake_clock: FakeClock) -> 
     async def handle(message: Message) -> None:
         message.in_progress()
 
-    report = await Consumer(source, clock=fake_clock, max_in_flight=1).run(handle)
+    report = await Consumer(source, clock=fake_clock, in_flight=1).run(handle)
     assert report.counts.acked == 3
 
 

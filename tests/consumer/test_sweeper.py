@@ -15,7 +15,7 @@ from consuming import PROMPT, consume, records
 from watch_help import running
 
 from sluicegate import Ack, Backoff, Batcher, Consumer, RetryPolicy, flow
-from sluicegate.consumer import HandlerTimeout, MemoryLog, MemorySource, SourceTraits
+from sluicegate.consumer import HandlerTimeout, InFlight, MemoryLog, MemorySource, SourceTraits
 from sluicegate.consumer.handling.timeouts import HandlerClock
 from sluicegate.consumer.handling.workers import Slot
 from sluicegate.consumer.operating.report import WaitReason
@@ -344,7 +344,7 @@ async def test_held_records_are_extended_at_the_source(
             raise ValueError
 
     retry = RetryPolicy(backoff=Backoff(base=8.0, longest=8.0, jitter="none"))
-    consumer = Consumer(source, clock=fake_clock, retry=retry, max_in_flight_bytes=100)
+    consumer = Consumer(source, clock=fake_clock, retry=retry, in_flight=InFlight(bytes=100))
     report = await consumer.run(handle)
     assert report.counts.acked == 4
     assert bool(source.redelivered) is not extends

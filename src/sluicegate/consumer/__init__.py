@@ -72,7 +72,8 @@ from .operating.explain import Explanation, OldestRecord, PartitionExplanation
 from .operating.health import Health, Lag
 from .operating.probes import Probes, probes, serve_probes
 from .operating.report import BlockedMessage, DrainReport, Unfinished
-from .operating.stats import ConsumerStats, InFlight, PartitionStats
+from .operating.stats import ConsumerStats, InFlightStats, PartitionStats
+from .options import Commits, InFlight, Keys, Poison
 from .progress.claim import Attempts
 from .progress.claims import Deliveries
 from .run import MessageCounts
@@ -101,6 +102,7 @@ __all__ = [
     "BlockedMessage",
     "ClaimChange",
     "ClaimHost",
+    "Commits",
     "Consumer",
     "ConsumerObserver",
     "ConsumerState",
@@ -124,7 +126,9 @@ __all__ = [
     "HandlerWatch",
     "Health",
     "InFlight",
+    "InFlightStats",
     "KeepsAlive",
+    "Keys",
     "Lag",
     "Manual",
     "MemoryLog",
@@ -142,6 +146,7 @@ __all__ = [
     "ParkedRecord",
     "PartitionExplanation",
     "PartitionStats",
+    "Poison",
     "PoisonError",
     "Position",
     "PositionStore",

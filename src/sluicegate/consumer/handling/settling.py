@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ..._core.retry_policy import RetryPolicy
     from ..failures.departures import Returns
-    from ..failures.poison import Poison
+    from ..failures.poison import PoisonTreatment
     from ..lanes.message import Message
     from ..lanes.schedule import Schedule
     from ..progress.claim import Attempts, Claim
@@ -107,7 +107,7 @@ class Settler:
     def __init__(
         self,
         schedule: Schedule,
-        poison: Poison,
+        poison: PoisonTreatment,
         policy: RetryPolicy,
         run: Run,
         *,

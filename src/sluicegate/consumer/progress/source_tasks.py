@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from ..._core.clock import Signal
     from ..._core.source import Fetched, Position, Source, SourceClaim, SourceRecord
-    from ..failures.poison import Poison
+    from ..failures.poison import PoisonTreatment
     from ..handling.workers import Workers
     from ..lanes.schedule import Schedule
     from ..run import Run
@@ -58,7 +58,7 @@ logger = logging.getLogger("sluicegate.consumer")
 
 _KEYLESS = (
     "%s: %s has records without a key, which are handled one after another; "
-    'pass keyless="parallel" if their order does not matter'
+    'pass key=Keys(keyless="parallel") if their order does not matter'
 )
 
 LOOK_EVERY = 1.0
@@ -78,7 +78,7 @@ class Poller:
         workers: Workers,
         run: Run,
         *,
-        poison: Poison,
+        poison: PoisonTreatment,
         fetch_max: int,
     ) -> None:
         self._source = source

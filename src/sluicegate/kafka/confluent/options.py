@@ -36,7 +36,7 @@ GroupProtocol = Literal["cooperative", "consumer"]
 
 _CALLS = "Sluicegate reports errors in explain() and its logs"
 _OWNED = {
-    "auto.commit.interval.ms": "use Consumer(commit_every=...)",
+    "auto.commit.interval.ms": "use Consumer(commits=Commits(every=...))",
     "auto.offset.reset": "use start=...",
     "bootstrap.servers": "use bootstrap=...",
     "default.topic.config": "pass its options with the others",

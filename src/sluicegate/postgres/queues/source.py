@@ -44,8 +44,7 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
     queue, but may have other effects: delivery is at least once.
 
     The queue decides about a job that cannot be handled (`poison` of `sluicegate queue create`), so
-    a consumer of this source does not accept `poison`, `dead_letters` or `parked`, except
-    `poison="exit"`. An attempt with a backoff of `back_after` seconds or more is left to the queue,
+    a consumer of this source does not accept `poison`, except `poison="exit"`. An attempt with a backoff of `back_after` seconds or more is left to the queue,
     which counts the attempts across processes.
 
     Args:

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...._core.source import ExtendsRecords, KeepsAlive
-from ....consumer import Ack, Consumer
+from ....consumer import Ack, Commits, Consumer
 from ....consumer.progress import offset_map
 from .subject import News, SourceUnderTest
 
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 DRAIN = 5.0
 """The consumer's default, in seconds; a source may allow less."""
+NO_COMMITS = 3600.0
+"""Seconds between commits of a consumer that commits at its end only."""
 
 
 class ConsumerRun:
@@ -99,7 +101,7 @@ class ConsumingSource(SourceUnderTest):
         source = WatchedSource(self.source(topic), journal.news, journal.is_settled)
         defaults: ConsumerOptions = {
             "clock": journal.clock,
-            "commit_every": 3600.0,
+            "commits": Commits(every=NO_COMMITS),
             "drain": DRAIN,
         }
         settings: ConsumerOptions = {**defaults, **options}
