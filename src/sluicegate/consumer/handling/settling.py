@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..._core.retry_policy import RetryPolicy
-    from ..failures.departures import Returns
     from ..failures.poison import PoisonTreatment
     from ..lanes.message import Message
     from ..lanes.schedule import Schedule
@@ -112,14 +111,13 @@ class Settler:
         run: Run,
         *,
         keeps_key: bool = True,
-        returns: Returns | None = None,
     ) -> None:
         self._schedule = schedule
         self._poison = poison
         self._policy = policy
         self._run = run
         self._keeps_key = keeps_key
-        self._returns = returns
+        self._returns = poison.returns
         self._manual: dict[Message, None] = {}  # in order
         self.jobs: StepsOut | None = None
         """Completes events; `None` without `run_events`."""
