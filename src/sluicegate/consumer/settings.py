@@ -104,11 +104,11 @@ def checked_settings(
 ) -> ConsumerSettings:
     """Check the arguments of a consumer. Raises `ConfigError`."""
     _check_source(source)
-    treatment = as_poison(poison)
     if isinstance(source, TakesBack):
         check_left_to_source(poison)
         if on_nak != "block":
             raise checks.bad("on_nak", on_nak, _LEFT)
+    treatment = as_poison(poison)
     _check_parked(treatment.parked, name)
     times = as_commits(commits)
     if times.bytes is not None:
@@ -171,15 +171,12 @@ def check_left_to_source(poison: object) -> None:
     """Raise `ConfigError` for a treatment of poison that is decided by a source which takes records
     back.
     """
-    if poison is None:
-        return
-    treatment = as_poison(poison)
-    if treatment.dead_letters is not None:
-        raise checks.bad("dead_letters", treatment.dead_letters, _LEFT)
-    if treatment.parked is not None:
-        raise checks.bad("parked", treatment.parked, _LEFT)
-    if treatment.strategy != "exit":
-        raise checks.bad("poison", treatment.strategy, _LEFT)
+    if isinstance(poison, Poison):
+        if poison.dead_letters is not None:
+            raise checks.bad("dead_letters", poison.dead_letters, _LEFT)
+        poison = poison.strategy
+    if poison is not None and poison != "exit":
+        raise checks.bad("poison", poison, _LEFT)
 
 
 def _check_parked(parked: ParkStore | None, name: str) -> None:

@@ -17,7 +17,7 @@ from .._core.keywords import takes
 from .._core.source import TakesBack
 from ..batcher.batcher import Batcher, name_after
 from ..consumer.operated import Operated
-from ..consumer.options import OF_RECORD, as_poison, pipe_limits
+from ..consumer.options import OF_RECORD, Poison, pipe_limits
 from ..consumer.settings import checked_settings
 from .pump import Pump
 from .rows import HELD, PipedSchedule, RowEnds
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..consumer.failures.poison import PoisonStrategy
     from ..consumer.operating.report import DrainReport
     from ..consumer.operating.stats import ConsumerStats
-    from ..consumer.options import Commits, InFlight, Poison
+    from ..consumer.options import Commits, InFlight
     from ..consumer.settings import ConsumerSettings
     from .transform import Transform
 
@@ -83,7 +83,7 @@ def checked_pipe(
 ) -> PipeSettings:
     """Check the arguments of a pipe. Raises `ConfigError`."""
     setup = checked_batcher(batcher)
-    is_parking = as_poison(poison).parked is not None
+    is_parking = isinstance(poison, Poison) and poison.parked is not None
     if key is not None and not is_parking:
         rule = "has no effect without Poison(parked=...), which stores records by this key"
         raise checks.bad("key", key, rule)

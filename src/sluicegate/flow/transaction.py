@@ -28,7 +28,7 @@ from .._core.stacking import as_sink
 from .._core.transaction import check_transactional
 from ..consumer.handling.handlers import as_handler
 from ..consumer.operated import Operated
-from ..consumer.options import as_commits, as_poison, pipe_limits
+from ..consumer.options import Poison, as_commits, pipe_limits
 from ..consumer.settings import check_left_to_source, checked_limits, checked_settings
 from .commits import PartitionEffects, PartitionTransactions
 from .positions import LeasedPositions, PositionKeeper
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ..consumer.lanes.batches import BatchLimits
     from ..consumer.operating.report import DrainReport
     from ..consumer.operating.stats import ConsumerStats
-    from ..consumer.options import Commits, InFlight, Poison
+    from ..consumer.options import Commits, InFlight
     from ..consumer.settings import ConsumerSettings
     from .commits import PartitionCommits
     from .positions import KeepsMoves
@@ -113,7 +113,7 @@ def checked_transaction(
         check_left_to_source(poison)
     check_keeps_positions(destination_of(stack))
     check_transactional(stack, positions=True)
-    if poison == "park_key" or as_poison(poison).parked is not None:
+    if poison == "park_key" or (isinstance(poison, Poison) and poison.parked is not None):
         rule = "cannot be 'park_key': a parked record is stored outside the transaction"
         raise checks.bad("poison", poison, rule)
     times = as_commits(commits)
