@@ -76,7 +76,7 @@ class Engine(Run):
         self.source = source
         self._settings = settings
         self._closing = closing
-        keys = _key_rules(settings, are_short=source.traits.short_claims)
+        keys = _key_rules(settings, are_short=source.capabilities.shares == "keys")
         limits = settings.in_flight
         assert limits.messages is not None
         window = Window(limits.messages, limits.bytes)
@@ -99,7 +99,7 @@ class Engine(Run):
             self,
             settings.drain,
             reads_parked=settings.poison.parked is not None,
-            traits=source.traits,
+            capabilities=source.capabilities,
         )
         self.committer = Committer(
             source,

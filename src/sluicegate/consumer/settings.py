@@ -149,7 +149,7 @@ def _check_source(source: object) -> None:
     if isinstance(source, type):
         rule = "is a class; pass an instance of it"
     elif isinstance(source, Source):
-        _check_traits(source)
+        _check_times(source)
         return
     elif callable(source):
         rule = "is a function, not a source; pass a handler to run()"
@@ -158,12 +158,12 @@ def _check_source(source: object) -> None:
     raise checks.bad("source", source, rule)
 
 
-def _check_traits(source: Source) -> None:
+def _check_times(source: Source) -> None:
     """Raise `ConfigError` for a source that asks for calls of a method that it does not have."""
-    traits = source.traits
-    if traits.keep_alive_every is not None and not isinstance(source, KeepsAlive):
+    can = source.capabilities
+    if can.keep_alive_every is not None and not isinstance(source, KeepsAlive):
         raise checks.bad("source", source, "has a keep_alive_every and needs keep_alive()")
-    if traits.extend_every is not None and not isinstance(source, ExtendsRecords):
+    if can.extend_every is not None and not isinstance(source, ExtendsRecords):
         raise checks.bad("source", source, "has an extend_every and needs extend()")
 
 
@@ -207,7 +207,7 @@ def _retry(retry: object) -> RetryPolicy:
 
 def _drain(drain: object, source: Source) -> float:
     seconds = checks.seconds("drain", drain, zero=True, usual=checks.LONG_TIMEOUT)
-    most = source.traits.revoke_within
+    most = source.capabilities.revoke_within
     if most is not None and seconds >= most:
         rule = f"must be shorter than the {most:g} s that the source allows for a revoke"
         raise checks.bad("drain", drain, rule)

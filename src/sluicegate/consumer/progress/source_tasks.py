@@ -172,7 +172,7 @@ class Poller:
         self._schedule.stall(is_stalled=False)
 
     async def _wait(self, signal: Signal) -> None:
-        every = self._source.traits.keep_alive_every
+        every = self._source.capabilities.keep_alive_every
         until = math.inf if every is None else self._run.clock.now() + every
         await wait_until(self._run.clock, until, signal)
         if self._run.clock.now() >= until and isinstance(self._source, KeepsAlive):
@@ -192,8 +192,8 @@ class Committer:
         every: float,
         after: int | None,
     ) -> None:
-        traits = source.traits
-        self._at_once = traits.short_claims or traits.settles_each
+        can = source.capabilities
+        self._at_once = can.shares == "keys" or can.settles_each
         self._source = source
         self._claims = claims
         self._run = run

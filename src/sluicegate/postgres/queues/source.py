@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._core.keywords import known_arguments
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities
 from ..client.answers import ANSWER_TIMEOUT
 from ..records.source import RecordSource
 from .enqueue import queue_channel
@@ -130,7 +130,6 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
             lease=lease,
             clock=clock,
         )
-        self.traits = SourceTraits(short_claims=True)
 
     @property
     def _name(self) -> str:

@@ -37,7 +37,7 @@ class BoundTests(ConsumingSource):
             async with self.consuming(topic, journal, journal.handler(handle), in_flight=3) as run:
                 await journal.news.wait_for(lambda: len(journal.running) == 3)
                 assert not run.source.is_fetching
-                every = run.source.traits.keep_alive_every
+                every = run.source.capabilities.keep_alive_every
                 if every is not None and every <= OFTEN:
                     await journal.news.wait_for(lambda: run.source.kept_alive >= 2)
                 gate.set()
@@ -187,7 +187,7 @@ class BoundTests(ConsumingSource):
                 topic, journal, commits=Commits(every=NO_COMMITS, after=7)
             ) as run:
                 await journal.news.wait_for(lambda: run.source.commits)
-                least = 1 if run.source.traits.settles_each else 7
+                least = 1 if run.source.capabilities.settles_each else 7
                 assert run.source.committed(TopicPartition(topic, 0)) >= least
                 await journal.wait_for(20)
 

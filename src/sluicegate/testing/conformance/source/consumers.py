@@ -105,8 +105,8 @@ class ConsumingSource(SourceUnderTest):
             "drain": DRAIN,
         }
         settings: ConsumerOptions = {**defaults, **options}
-        if source.traits.revoke_within is not None:
-            settings["drain"] = min(settings["drain"], 0.9 * source.traits.revoke_within)
+        if source.capabilities.revoke_within is not None:
+            settings["drain"] = min(settings["drain"], 0.9 * source.capabilities.revoke_within)
         consumer = Consumer(source, **settings)
         async with consumer:
             running = ConsumerRun(consumer, source)
@@ -232,7 +232,7 @@ class WatchedSource:
     def __init__(
         self, source: Source, news: News, is_settled: Callable[[SourceRecord], bool]
     ) -> None:
-        self.traits = source.traits
+        self.capabilities = source.capabilities
         self.claims: list[SourceClaim] = []
         """The open claims."""
         self.revoking: list[SourceClaim] = []
