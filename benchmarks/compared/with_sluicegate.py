@@ -29,7 +29,7 @@ async def handle_many(messages: list[sluicegate.Message]) -> list[object]:
     return results
 
 
-async def keep(letters: list[Any]) -> None:
+async def keep(letters: Any) -> None:
     for letter in letters:
         say("letter", letter.item["offset"])
 
