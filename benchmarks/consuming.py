@@ -10,7 +10,15 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate.consumer import (
+    Commits,
+    Consumer,
+    InFlight,
+    MemoryLog,
+    MemorySource,
+    Record,
+    TopicPartition,
+)
 
 from .peers.task_recipe import consume, consume_alone
 from .stopwatch import Stopwatch, TimedTurn, Took
@@ -53,11 +61,9 @@ def consumer_of(
     return Consumer(
         source,
         concurrency=concurrency,
-        max_in_flight=window,
-        max_per_key=window // 2,
-        fetch_max=FETCH,
+        in_flight=InFlight(window, per_key=window // 2, fetch_max=FETCH),
         timeout=5.0,
-        commit_every=0.1,
+        commits=Commits(every=0.1),
     )
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
+from sluicegate.consumer import Commits
 from sluicegate.kafka import KafkaAccess, KafkaSource
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def how_to_log_in(bootstrap: str) -> list[KafkaSource]:
 async def store_by_hand(bootstrap: str) -> int:
     # --8<-- [start:commit]
     source = KafkaSource("orders", bootstrap=bootstrap, group="by-hand")
-    consumer = Consumer(source, name="billing", commit_every=60.0, commit_after=5_000)
+    consumer = Consumer(source, name="billing", commits=Commits(every=60.0, after=5_000))
     handled = 0
 
     async def bill(message: Message) -> None:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, process, record
 
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, Record, Terminate
+from sluicegate.consumer import (
+    Consumer,
+    MemoryLog,
+    MemorySource,
+    Message,
+    Poison,
+    Record,
+    Terminate,
+)
 from sluicegate.files import FileSink
 from sluicegate.letters.items import item_of_record
 
@@ -330,8 +338,7 @@ def test_what_a_consumer_gave_up_is_handled_again(
     consumer = Consumer(
         MemorySource(log, ends=True, clock=fake_clock),
         name="billing",
-        poison="skip",
-        dead_letters=FileSink(tmp_path / "dead"),
+        poison=Poison("skip", dead_letters=FileSink(tmp_path / "dead")),
         clock=fake_clock,
     )
     assert fake_clock.run(consumer.run(_poisoned)).complete

@@ -17,7 +17,16 @@ from tests.cli.dlq_help import Cli, keep, module, process, record
 
 from sluicegate import Batcher, DeadLetter, Limits, PermanentError, WriteResult, stack
 from sluicegate.cli import main
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, PoisonError, Record
+from sluicegate.consumer import (
+    Commits,
+    Consumer,
+    MemoryLog,
+    MemorySource,
+    Message,
+    Poison,
+    PoisonError,
+    Record,
+)
 from sluicegate.postgres import PostgresSink
 from sluicegate.sinks import DeadLetterRecord
 
@@ -304,7 +313,10 @@ def test_the_letters_of_a_consumer_in_a_table_are_handled_again_exactly(
     async def consume(name: str) -> None:
         source = MemorySource(log, ends=True)
         await Consumer(
-            source, name=name, poison="skip", dead_letters=letters.sink(), commit_every=60.0
+            source,
+            name=name,
+            poison=Poison("skip", dead_letters=letters.sink()),
+            commits=Commits(every=60.0),
         ).run(give_up)
         log.positions.clear()
 

@@ -20,6 +20,7 @@ from sluicegate.consumer import (
     MemoryLog,
     MemorySource,
     Nak,
+    Poison,
     Skip,
     Terminate,
     ToDeadLetter,
@@ -162,7 +163,9 @@ async def test_a_dead_letter_that_a_handler_asks_for_is_told(fake_clock: FakeClo
     async def handler(message: Message) -> object:
         return ToDeadLetter("old")
 
-    consumer = finite(log_of("a"), fake_clock, dead_letters=MemorySink(), observers=[seen])
+    consumer = finite(
+        log_of("a"), fake_clock, poison=Poison(dead_letters=MemorySink()), observers=[seen]
+    )
     await consumer.run(handler)
     assert seen.poison == [(0, "old", "dead_letter")]
 

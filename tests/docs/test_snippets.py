@@ -394,7 +394,7 @@ def test_source_into_postgresql(runner: asyncio.Runner, capsys: pytest.CaptureFi
 
     async def run_blocked() -> None:
         given = parts()
-        pipe = flow.pipe(*given.values(), name="ledger", on_rejected="block")
+        pipe = flow.pipe(*given.values(), name="ledger", poison="block")
         running = asyncio.create_task(pipe.run())
         await pipe.wait_ready()
         await waited_for(lambda: pipe.blocked)
@@ -418,7 +418,7 @@ def test_source_into_postgresql(runner: asyncio.Runner, capsys: pytest.CaptureFi
 
     async def run_probed() -> None:
         given = parts()
-        pipe = flow.pipe(*given.values(), name="ledger", on_rejected="skip")
+        pipe = flow.pipe(*given.values(), name="ledger", poison="skip")
         port = str(free_port())
         running = asyncio.create_task(
             probed.run_within({"pipe": pipe}, **{"0.0.0.0": "127.0.0.1", "8080": port})

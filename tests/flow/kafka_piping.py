@@ -19,6 +19,7 @@ from sluicegate import (
     UnknownOutcomeError,
     flow,
 )
+from sluicegate.consumer import Commits
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class PipeMember:
         self, source: Any, batcher: Any, watch: PipeWatch | None = None, **options: Any
     ) -> None:
         self.watch = PipeWatch() if watch is None else watch
-        options = {"drain": 2.5, "commit_every": 0.1, "name": "piped", **options}
+        options = {"drain": 2.5, "commits": Commits(every=0.1), "name": "piped", **options}
         self.pipe = flow.pipe(source, batcher, observers=[self.watch], **options)
         self.task: asyncio.Task[PipeReport] = asyncio.ensure_future(self.pipe.run())
 

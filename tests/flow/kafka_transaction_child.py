@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import sluicegate
 from sluicegate import flow
-from sluicegate.consumer import ConsumerObserver
+from sluicegate.consumer import Commits, ConsumerObserver
 from sluicegate.kafka import KafkaAccess, KafkaSink, KafkaSource
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ async def main(options: Options) -> None:
         sink,
         transform,
         name="child",
-        commit_after=options.commit_after,
-        commit_every=0.02,
+        commits=Commits(every=0.02, after=options.commit_after),
         drain=2.5,
         observers=[Teller()],
     ).run()

@@ -20,7 +20,7 @@ from tests.kafka.source.kafka_help import admin_of, end_of, new_name, new_topic,
 from tests.kafka.source.storm_help import Watch
 
 from sluicegate import flow
-from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer import Commits, Position, TopicPartition
 from sluicegate.kafka import KafkaSink, KafkaSource
 from sluicegate.kafka.client.coordinator import Coordinator, StableOffsetFetch, offsets_in
 
@@ -174,7 +174,7 @@ class KeptFlow:
     """A transactional flow that runs in a task."""
 
     def __init__(self, source: KafkaSource, sink: Any, **options: Any) -> None:
-        times: dict[str, Any] = {"commit_every": 0.05, "commit_after": 50, "drain": 2.5}
+        times: dict[str, Any] = {"commits": Commits(every=0.05, after=50), "drain": 2.5}
         options = {**times, "name": "kept", **options}
         transform = options.pop("transform", row_of)
         self.watch = Watch()

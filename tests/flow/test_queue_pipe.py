@@ -12,7 +12,7 @@ from queue_flows import FlowQueue, flow_queue, row_of, running
 from tests.postgres.sink.postgres_help import proxied
 
 from sluicegate import Backoff, Batcher, Limits, Retry, RetryPolicy, flow, stack
-from sluicegate.consumer import Terminate, ToDeadLetter
+from sluicegate.consumer import Commits, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -45,7 +45,7 @@ def piped(
         batcher,
         transform=transform or (lambda message: row_of(message, "here")),
         retry=RetryPolicy(backoff=Backoff(base=0.01, longest=0.1, jitter="none")),
-        commit_every=0.02,
+        commits=Commits(every=0.02),
         **options,
     )
 

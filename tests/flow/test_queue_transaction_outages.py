@@ -14,6 +14,7 @@ from tests.kafka.source.storm_help import log_lines
 from tests.postgres.access_help import access_from
 from tests.postgres.sink.postgres_help import Proxy, proxied
 
+from sluicegate.consumer import Commits
 from sluicegate.postgres import PostgresAccess, PostgresEffects
 from sluicegate.testing import embedded_postgres as start_postgres
 from sluicegate.testing.servers.require import there_or_skip
@@ -122,7 +123,7 @@ async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_job(
             if message.offset == places[1] and tries.count(places[1]) == 1:
                 cut_commit(proxy, is_applied=is_applied)
 
-        await made.flow(kind, cut, sink=sink(made, kind, dsn), commit_after=2).run()
+        await made.flow(kind, cut, sink=sink(made, kind, dsn), commits=Commits(after=2)).run()
         assert proxy.cuts == 1
         assert (len(tries) == len(places)) is is_applied
         await made.assert_exact()

@@ -175,7 +175,7 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Consumer: the handler as an argument", "Consumer(source, handle)"),
         Mistake("Consumer: a Retry instead of a RetryPolicy", "Consumer(source, retry=Retry())"),
         Mistake("Consumer: `dlq`", "Consumer(source, dlq=write)"),
-        Mistake("Consumer: a path instead of a dead-letter sink", 'Consumer(source, dead_letters="dead.jsonl")'),
+        Mistake("Consumer: a path instead of a dead-letter sink", 'Consumer(source, poison=Poison(dead_letters="dead.jsonl"))'),
         Mistake("Consumer: a field name instead of a key function", 'Consumer(source, key="account")'),
         Mistake("Consumer: a key that has no effect", 'Consumer(source, key=lambda record: record.topic, ordering="partition")'),
         Mistake("Consumer: dead letters without a sink", 'Consumer(source, poison="block_and_dead_letter")'),

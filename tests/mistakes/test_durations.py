@@ -202,9 +202,6 @@ NOT_CHECKED = {
     "JobAdmin.purge(older_than=)": "only a timedelta",
     "QueueSettings(keep_done=)": "only a timedelta",
     "QueueSettings(keep_dead=)": "only a timedelta",
-    "SourceTraits(keep_alive_every=)": "for authors of sources",
-    "SourceTraits(revoke_within=)": "for authors of sources",
-    "SourceTraits(extend_every=)": "for authors of sources",
     "TakesBack.put_back(delay=)": "a protocol",
     "PostgresQueueSource.put_back(delay=)": "called by the consumer",
 }

@@ -39,7 +39,7 @@ async def pipe(run: Run, sink: Sink[Row], limits: Limits, *, keyed: bool) -> Non
 
     key = account_of if keyed else None
     batcher = Batcher(stack(sink, Retry()), key=key, limits=limits)
-    piped = flow.pipe(source, batcher, transform=decode, max_in_flight=WINDOW * limits.max_items)
+    piped = flow.pipe(source, batcher, transform=decode, in_flight=WINDOW * limits.max_items)
     await piped.run()
     run.store(batcher.tally().delivered)
 

@@ -12,7 +12,6 @@ from .._core.retry_policy import BackoffFunction, RetryPolicy
 from .._core.source import (
     ClaimHost,
     CountsLag,
-    DeclaresCapabilities,
     ExtendsRecords,
     Fetched,
     KeepsAlive,
@@ -26,7 +25,6 @@ from .._core.source import (
     SourceCapabilities,
     SourceClaim,
     SourceRecord,
-    SourceTraits,
     TakesBack,
     TopicPartition,
     TransactionalSource,
@@ -72,7 +70,8 @@ from .operating.explain import Explanation, OldestRecord, PartitionExplanation
 from .operating.health import Health, Lag
 from .operating.probes import Probes, probes, serve_probes
 from .operating.report import BlockedMessage, DrainReport, Unfinished
-from .operating.stats import ConsumerStats, InFlight, PartitionStats
+from .operating.stats import ConsumerStats, InFlightStats, PartitionStats
+from .options import Commits, InFlight, Keys, Poison
 from .progress.claim import Attempts
 from .progress.claims import Deliveries
 from .run import MessageCounts
@@ -101,6 +100,7 @@ __all__ = [
     "BlockedMessage",
     "ClaimChange",
     "ClaimHost",
+    "Commits",
     "Consumer",
     "ConsumerObserver",
     "ConsumerState",
@@ -108,7 +108,6 @@ __all__ = [
     "CountsLag",
     "CountsMembers",
     "Crashed",
-    "DeclaresCapabilities",
     "DecodeError",
     "Decoder",
     "Deliveries",
@@ -124,7 +123,9 @@ __all__ = [
     "HandlerWatch",
     "Health",
     "InFlight",
+    "InFlightStats",
     "KeepsAlive",
+    "Keys",
     "Lag",
     "Manual",
     "MemoryLog",
@@ -142,6 +143,7 @@ __all__ = [
     "ParkedRecord",
     "PartitionExplanation",
     "PartitionStats",
+    "Poison",
     "PoisonError",
     "Position",
     "PositionStore",
@@ -160,7 +162,6 @@ __all__ = [
     "SourceCapabilities",
     "SourceClaim",
     "SourceRecord",
-    "SourceTraits",
     "Step",
     "Subscribed",
     "SubscriptionLocks",

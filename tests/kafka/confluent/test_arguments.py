@@ -49,7 +49,7 @@ def test_a_bad_argument_is_named_with_its_value_and_the_rule(
 def test_the_brokers_protocol_has_the_brokers_session_timeout() -> None:
     with pytest.raises(ConfigError, match=r"session_timeout=30.*a setting of the broker"):
         made(protocol="consumer", session_timeout=30.0)
-    assert made(protocol="consumer").traits.revoke_within == 55.0
+    assert made(protocol="consumer").capabilities.revoke_within == 55.0
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ async def _killed(broker: OwnKafka, protocol: str) -> None:
     given = LASTS if protocol == "cooperative" else {}
     source = source_of(broker, topic, group, protocol=protocol, **given)
     # capacity for all of them: one partition's records may precede those of another
-    options = {"ordering": "unordered", "concurrency": 3_000, "max_in_flight": 3_000}
+    options = {"ordering": "unordered", "concurrency": 3_000, "in_flight": 3_000}
     async with log_lines() as log, member(source, handle, **options) as reader:
         await reader.handled_count(1_000)
         await asyncio.to_thread(broker.kill)

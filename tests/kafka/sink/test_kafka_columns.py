@@ -18,7 +18,7 @@ from sluicegate.kafka import KafkaSink
 from sluicegate.kafka.sink.records import Columns, RecordMaker, part
 from sluicegate.sinks import DeadLetter, FanOut, MemorySink
 from sluicegate.spark.destination import scattered_by
-from sluicegate.spark.pipeline.sinks import TlsFiles
+from sluicegate._core.tls import TlsFiles
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 MOMENT = pa.timestamp("us", "UTC")

@@ -15,7 +15,7 @@ from tests.kafka.source.proxy_help import Api, proxied
 from tests.kafka.source.storm_help import QUICK, log_lines, member, run
 from tests.kafka.source.truth_help import Truth
 
-from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer import Commits, Position, TopicPartition
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def test_a_full_window_with_slow_handlers_stays_a_member_beyond_the_longest_poll
         async with proxied(broker) as proxy, proxied(broker) as theirs:
             times: dict[str, Any] = {**QUICK, "commit_timeout": 0.5, "max_poll_interval": 1.5}
             source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **times)
-            async with member(source, handle, max_in_flight=5, drain=0.5) as reader:
+            async with member(source, handle, in_flight=5, drain=0.5) as reader:
                 await full.wait()
                 bare: Any = AIOKafkaConsumer(
                     topic,
@@ -255,7 +255,7 @@ def test_outages_of_every_kind_one_after_another_cost_nothing(
         async with proxied(own_broker, truth.check) as proxy:
             times: dict[str, Any] = {**QUICK, "session_timeout": 30, "commit_timeout": 0.5}
             source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **times)
-            async with member(source, handle, commit_every=0.02) as reader:
+            async with member(source, handle, commits=Commits(every=0.02)) as reader:
                 for turn in range(1, 9):
                     for partition in range(3):
                         await fill(own_broker, topic, 300, partition=partition, keys=40)

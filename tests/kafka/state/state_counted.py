@@ -10,7 +10,7 @@ from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 from tests.kafka.state.state_topics import settled_state
 
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Consumer, TopicPartition
+from sluicegate.consumer import Commits, Consumer, TopicPartition
 from sluicegate.kafka import KafkaSource, KafkaState
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ class Counted:
         source = KafkaSource(self.topic, bootstrap=self.broker.bootstrap, **of_source)
         async with (
             KafkaState(**given) as state,
-            Consumer(state.attach(source), ordering="partition", commit_every=0.01) as consumer,
+            Consumer(
+                state.attach(source), ordering="partition", commits=Commits(every=0.01)
+            ) as consumer,
             asyncio.TaskGroup() as tasks,
         ):
             run = tasks.create_task(consumer.run_events(self.handle, state=state))

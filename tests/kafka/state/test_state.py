@@ -20,7 +20,7 @@ from tests.sinks.test_silent_connections import black_hole
 
 from sluicegate import ConfigError
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Consumer, TopicPartition
+from sluicegate.consumer import Commits, Consumer, Poison, TopicPartition
 from sluicegate.kafka import KafkaAccess, KafkaRecord, KafkaSource, KafkaState
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def consumed(
         Consumer(
             state.attach(KafkaSource(topic, bootstrap=broker.bootstrap, group=group)),
             ordering="partition",
-            commit_every=0.01,
+            commits=Commits(every=0.01),
             **options,
         ) as consumer,
         asyncio.TaskGroup() as tasks,
@@ -108,7 +108,10 @@ async def test_silent_connections(broker: EmbeddedKafka) -> None:
             async with (
                 KafkaState(bootstrap=KafkaAccess(where, request_timeout=1.0), topic=name) as state,
                 Consumer(
-                    state.attach(source), ordering="partition", commit_every=0.01, drain=0.3
+                    state.attach(source),
+                    ordering="partition",
+                    commits=Commits(every=0.01),
+                    drain=0.3,
                 ) as consumer,
             ):
                 await consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
@@ -308,7 +311,7 @@ async def test_something_else_is_forwarded(broker: EmbeddedKafka, record: object
         if context.message.offset == 0:
             context.forward(record)
 
-    options: dict[str, Any] = {"poison": "skip", "dead_letters": letters.extend}
+    options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters.extend)}
     async with consumed(broker, topic, group, name, handle, **options):
         await until(broker, group, 2)
     assert ["must be a KafkaRecord" in each.message for each in letters] == [True]

@@ -36,7 +36,7 @@ from sluicegate.nats.connection import (
 )
 from sluicegate.nats.errors import api_error, no_stream
 from sluicegate.nats.options import NatsOptions
-from sluicegate.spark.pipeline.sinks import TlsFiles
+from sluicegate._core.tls import TlsFiles
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 

@@ -10,7 +10,7 @@ import pytest
 
 from sluicegate import ConfigError
 from sluicegate.nats.options import NatsOptions
-from sluicegate.spark.pipeline.sinks import TlsFiles
+from sluicegate._core.tls import TlsFiles
 
 SECRET = "s3cret"
 

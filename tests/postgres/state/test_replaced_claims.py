@@ -17,7 +17,7 @@ from tests.kafka.state.state_topics import all_committed, settled_state
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Record
 from sluicegate.consumer.jobs import event_run as state_keeping
 from sluicegate.errors import PositionLost
 from sluicegate.kafka import KafkaRecord, KafkaSink
@@ -54,7 +54,7 @@ class Counting:
         async with (
             self._tables.state() as state,
             Consumer(
-                state.attach(source), ordering="partition", commit_every=0.01, **options
+                state.attach(source), ordering="partition", commits=Commits(every=0.01), **options
             ) as consumer,
         ):
             await consumer.run_events(self.handle, state=state)

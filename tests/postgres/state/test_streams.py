@@ -8,7 +8,7 @@ import pytest
 from state_help import state_tables
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
-from sluicegate.consumer import Consumer
+from sluicegate.consumer import Commits, Consumer
 from sluicegate.postgres import PostgresStreamSource
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ async def test_streams_of_many_slots(embedded_postgres: EmbeddedPostgres) -> Non
         )
         async with (
             tables.state() as state,
-            Consumer(state.attach(source), ordering="partition", commit_every=0.01) as consumer,
+            Consumer(
+                state.attach(source), ordering="partition", commits=Commits(every=0.01)
+            ) as consumer,
         ):
             await consumer.run_events(handle, state=state)
 

@@ -19,7 +19,7 @@ from tests.postgres.streams.silent_proxy import silent_proxy
 from sluicegate import Batcher, Consumer, Retry, RowBatch, Timeout, ToDeadLetter, flow, send
 from sluicegate import stack as decorated
 from sluicegate._core.clock import CountedSignal, wait_until
-from sluicegate.consumer import PoisonError
+from sluicegate.consumer import Commits, Poison, PoisonError
 from sluicegate.consumer.failures import dead_letters
 from sluicegate.postgres import (
     PostgresAccess,
@@ -102,7 +102,7 @@ async def test_a_source_continues_on_new_connections_and_closes_in_time(
     """O-T10, B-T49: the outage is reported, and a drain ends within its time and one second."""
     handled = Handled()
     async with silent_proxy(log.dsn) as proxy, _source(kind, log, proxy.dsn) as source:
-        consumer = Consumer(source, name="c", drain=DRAIN, commit_every=0.02)
+        consumer = Consumer(source, name="c", drain=DRAIN, commits=Commits(every=0.02))
         async with consumer:
             run = asyncio.create_task(consumer.run(handled.handle))
             await _added(log, kind, *range(COUNT))
@@ -200,7 +200,7 @@ def _number(message: Any) -> int:
 async def _consumer(
     stack: AsyncExitStack, source: Any, handler: Any, counted: str, **options: Any
 ) -> Part:
-    made = Consumer(source, name="c", drain=DRAIN, commit_every=0.02, **options)
+    made = Consumer(source, name="c", drain=DRAIN, commits=Commits(every=0.02), **options)
     consumer = await stack.enter_async_context(made)
     return Part(consumer, lambda: consumer.run(handler), counted)
 
@@ -219,7 +219,7 @@ async def _state(stack: AsyncExitStack, log: Log, dsn: str) -> Part:
             state.attach(_stream(log)),
             name="c",
             drain=DRAIN,
-            commit_every=0.02,
+            commits=Commits(every=0.02),
             ordering="partition",
         )
     )
@@ -239,7 +239,9 @@ async def _letters(stack: AsyncExitStack, log: Log, dsn: str) -> Part:
     async def handle(_: Message) -> Any:
         return ToDeadLetter("no")
 
-    return await _consumer(stack, _stream(log), handle, "dead_letters", dead_letters=letters)
+    return await _consumer(
+        stack, _stream(log), handle, "dead_letters", poison=Poison(dead_letters=letters)
+    )
 
 
 async def _parked(stack: AsyncExitStack, log: Log, dsn: str) -> Part:
@@ -248,7 +250,7 @@ async def _parked(stack: AsyncExitStack, log: Log, dsn: str) -> Part:
     async def handle(_: Message) -> None:
         raise PoisonError("no")
 
-    return await _consumer(stack, _stream(log), handle, "parked", parked=store)
+    return await _consumer(stack, _stream(log), handle, "parked", poison=Poison(parked=store))
 
 
 async def _handled(stack: AsyncExitStack, log: Log, source: Any) -> Part:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..._core.retry_policy import RetryPolicy
-    from ..failures.poison import Poison
+    from ..failures.poison import PoisonTreatment
     from ..lanes.message import Message
     from ..lanes.schedule import Schedule
     from ..progress.claim import Attempts, Claim
@@ -106,7 +106,7 @@ class Settler:
     def __init__(
         self,
         schedule: Schedule,
-        poison: Poison,
+        poison: PoisonTreatment,
         policy: RetryPolicy,
         run: Run,
         *,

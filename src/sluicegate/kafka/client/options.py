@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _OF_MEMBER = {
     **OF_AIOKAFKA,
-    "auto_commit_interval_ms": "use Consumer(commit_every=...)",
+    "auto_commit_interval_ms": "use Consumer(commits=Commits(every=...))",
     "auto_offset_reset": "use start=...",
     "consumer_timeout_ms": "records are fetched only on request of the consumer",
     "enable_auto_commit": "positions are stored by the consumer, when their records are settled",
@@ -42,7 +42,7 @@ _OF_MEMBER = {
     "key_deserializer": "Consumer(steps=...) decodes",
     "loop": "the running loop is used",
     "max_poll_interval_ms": "use max_poll_interval=..., in seconds",
-    "max_poll_records": "use Consumer(fetch_max=...)",
+    "max_poll_records": "use Consumer(in_flight=InFlight(fetch_max=...))",
     "rebalance_timeout_ms": "use rebalance_timeout=..., in seconds",
     "session_timeout_ms": "use session_timeout=..., in seconds",
     "value_deserializer": "Consumer(steps=...) decodes",

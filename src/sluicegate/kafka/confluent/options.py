@@ -39,7 +39,7 @@ GroupProtocol = Literal["cooperative", "consumer"]
 _CALLS = "Sluicegate reports errors in explain() and its logs"
 _OWNED = {
     **OF_LIBRDKAFKA,
-    "auto.commit.interval.ms": "use Consumer(commit_every=...)",
+    "auto.commit.interval.ms": "use Consumer(commits=Commits(every=...))",
     "auto.offset.reset": "use start=...",
     "default.topic.config": "pass its options with the others",
     "enable.auto.commit": "positions are stored by the consumer, when their records are settled",

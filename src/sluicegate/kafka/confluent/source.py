@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities
 from ..access import KafkaAccess, access_of
 from ..groups import GroupSource
 from ..parallel_consumer_map import confluent_ranges
@@ -68,6 +69,7 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
         shares="partitions",
         cooperative=True,
         metadata=True,
+        foreign_map=confluent_ranges,
     )
 
     def __init__(
@@ -95,8 +97,9 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
             client=client,
         )
         super().__init__(topics, pattern, start, self._options.bootstrap, self._options.group)
-        self.traits = SourceTraits(
-            revoke_within=self._options.revoke_within, foreign_map=confluent_ranges
+        self.capabilities = replace(
+            self.capabilities,
+            revoke_within=self._options.revoke_within,
         )
 
     @asynccontextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities
 from ..access import KafkaAccess, access_of
 from ..client.options import MemberOptions
 from ..groups import GroupSource
@@ -68,6 +69,7 @@ class KafkaSource(GroupSource["Sessions"]):
         lag="ends",
         shares="partitions",
         metadata=True,
+        foreign_map=confluent_ranges,
         transactions="positions",
     )
 
@@ -96,10 +98,10 @@ class KafkaSource(GroupSource["Sessions"]):
             client=client,
         )
         super().__init__(topics, pattern, start, self._options.bootstrap, self._options.group)
-        self.traits = SourceTraits(
+        self.capabilities = replace(
+            self.capabilities,
             keep_alive_every=self._options.max_poll_interval / 3,
             revoke_within=self._options.revoke_within,
-            foreign_map=confluent_ranges,
         )
         self._store: PositionStore | None = None
 

@@ -10,7 +10,7 @@ from ..._core import checks
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities
 from ..options import NatsOptions
 from .options import ReadOptions
 
@@ -141,7 +141,6 @@ class JetStreamSource:
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )
-        self.traits = SourceTraits(settles_each=True)
         self._sessions: StreamSessions | None = None
 
     @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._core.keywords import known_arguments
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities
 from ..client.access import PostgresAccess
 from ..records.source import RecordSource
 from .enqueue import queue_channel
@@ -41,8 +41,7 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
     queue, but may have other effects: delivery is at least once.
 
     The queue decides about a job that cannot be handled (`poison` of `sluicegate queue create`), so
-    a consumer of this source does not accept `poison`, `dead_letters` or `parked`, except
-    `poison="exit"`. An attempt with a backoff of `back_after` seconds or more is left to the queue,
+    a consumer of this source does not accept `poison`, except `poison="exit"`. An attempt with a backoff of `back_after` seconds or more is left to the queue,
     which counts the attempts across processes.
 
     Args:
@@ -103,7 +102,6 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
             ends=ends,
         )
         super().__init__(dsn, lease=lease, clock=clock)
-        self.traits = SourceTraits(short_claims=True)
 
     @property
     def _name(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.keywords import known_arguments
 from ..._core.opening import opened
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities
 from ..client.access import PostgresAccess
 from ..records.source import RecordSource
 from ..schema.opened import check_schema_name
@@ -118,7 +118,6 @@ class PostgresStreamSource(RecordSource[OpenStream]):
             state, locks = state or usual, locks or usual
         self._state: SubscriptionState = state
         self._locks: SubscriptionLocks = locks
-        self.traits = SourceTraits()
         self._store: PositionStore | None = None
 
     @property

@@ -49,7 +49,7 @@ class PostgresParkStore(SchemaObject):
     """A durable store of parked records, in the schema that `sluicegate pg install` creates.
 
     A consumer of any source may use it: `Consumer(source, name=...,
-    parked=PostgresParkStore(dsn))`. Keys and values must be bytes, text, `None`, or plain JSON.
+    poison=Poison(parked=PostgresParkStore(dsn)))`. Keys and values must be bytes, text, `None`, or plain JSON.
     Works behind a pooler.
 
     Args:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.postgres.access_help import access_from
 
 from sluicegate import Consumer
+from sluicegate.consumer import Commits
 from sluicegate.postgres import PostgresAccess, PostgresQueueSource
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ async def running(
     given: dict[str, Any] = {"queue": "q", "schema": log.schema, "poll": 0.02, **options}
     made = Running(Watched(access_from(dsn or log.dsn, given), **given))
     made.consumer = Consumer(
-        made.source, name="here", commit_every=0.02, drain=4.0, max_in_flight=most
+        made.source, name="here", commits=Commits(every=0.02), drain=4.0, in_flight=most
     )
     async with made.consumer as consumer:
         made.run = asyncio.create_task(consumer.run(made.handle))

@@ -11,7 +11,7 @@ import pytest
 from ...._core.errors import DeadLetterLimit, PermanentError, TransientError
 from ...._core.retry_policy import Backoff, RetryPolicy
 from ...._core.source import Position
-from ....consumer import Terminate, ToDeadLetter, decode
+from ....consumer import Poison, Terminate, ToDeadLetter, decode
 from ...scripted import BlockingSink, FakeSink, FlakySink
 from .consumers import ConsumingSource, Journal
 
@@ -44,8 +44,7 @@ class FailureTests(ConsumingSource):
                 journal,
                 journal.handler(handle),
                 retry=RetryPolicy(attempts=3, backoff=QUICK),
-                poison="skip",
-                dead_letters=letters,
+                poison=Poison("skip", dead_letters=letters),
             ) as run:
                 await letters.wait_for_call(2)
                 report = await run.stop()
@@ -67,7 +66,7 @@ class FailureTests(ConsumingSource):
                 return ToDeadLetter("bad") if message.offset == 0 else None
 
             async with self.consuming(
-                topic, journal, journal.handler(handle), dead_letters=letters
+                topic, journal, journal.handler(handle), poison=Poison(dead_letters=letters)
             ) as run:
                 await journal.wait_for(3)
                 await letters.wait_for_call()
@@ -95,7 +94,7 @@ class FailureTests(ConsumingSource):
                 topic,
                 journal,
                 journal.handler(handle),
-                dead_letters=letters,
+                poison=Poison(dead_letters=letters),
                 retry=RetryPolicy(backoff=QUICK),
             ) as run:
                 await journal.wait_for(1)
@@ -142,8 +141,7 @@ class FailureTests(ConsumingSource):
                     topic,
                     journal,
                     journal.handler(handle),
-                    dead_letters=letters,
-                    max_consecutive_dead_letters=5,
+                    poison=Poison(dead_letters=letters, max_consecutive_dead_letters=5),
                 ) as run:
                     await run.end()
             assert len(letters.applied) <= 6
@@ -192,8 +190,7 @@ class FailureTests(ConsumingSource):
                 journal,
                 journal.handler(handle),
                 steps=[decode(json.loads)],
-                poison="skip",
-                dead_letters=letters,
+                poison=Poison("skip", dead_letters=letters),
             ) as run:
                 await journal.wait_for(2)
                 await run.stop()
@@ -210,7 +207,9 @@ class FailureTests(ConsumingSource):
             await self.add(topic, 0, 3, keys=1)
             journal.settle_all((0, 3))
             letters: FakeSink[Any] = FakeSink()
-            async with self.consuming(topic, journal, poison="skip", dead_letters=letters) as run:
+            async with self.consuming(
+                topic, journal, poison=Poison("skip", dead_letters=letters)
+            ) as run:
                 await journal.wait_for(6)
                 await letters.wait_for_call()
                 report = await run.stop()
