@@ -23,6 +23,7 @@ from sluicegate import (
     TransientError,
     UnavailableError,
 )
+from sluicegate._core.tls import TlsFiles
 from sluicegate.nats import classify_nats, connection
 from sluicegate.nats.connection import (
     ConnectionEvents,
@@ -36,7 +37,6 @@ from sluicegate.nats.connection import (
 )
 from sluicegate.nats.errors import api_error, no_stream
 from sluicegate.nats.options import NatsOptions
-from sluicegate._core.tls import TlsFiles
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 
