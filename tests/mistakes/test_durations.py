@@ -30,7 +30,6 @@ from sluicegate._core import checks
 from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
 from sluicegate.errors import SluicegateWarning
 from sluicegate.postgres import (
-    PostgresAccess,
     PostgresSink,
     QueueAdmin,
     StreamReader,
