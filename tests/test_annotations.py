@@ -1,4 +1,4 @@
-"""Every type in a public signature can be imported from a public package."""
+"""Every type in a public signature is exported, or described in the reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OURS = {
     r"sluicegate\.(consumer\.)?Message\.__init__": "messages are made by a consumer",
     r"sluicegate\.batcher\.(Feed|Submission)\.__init__": "made by `Batcher.feed`",
     r"sluicegate\.batcher\.Submission\.turn_away": "called by the feed",
-    r"sluicegate\.postgres\.\w+Admin\.__init__": "parts of a `QueueAdmin`",
+    r"sluicegate\.postgres\.(\w+\.)*\w+Admin\.__init__": "parts of a `QueueAdmin`",
     r"sluicegate\.postgres\.StreamNotifier\.__init__": "made by `StreamLog`",
     r"sluicegate\.consumer\.(Probes|probes|serve_probes)\b": "they take consumers and pipes",
     r"sluicegate\.consumer\.(Partition)?Explanation\b": "its causes are read by their attributes",
@@ -42,9 +42,9 @@ def found() -> list[tuple[str, str]]:
     ]
 
 
-def test_every_type_of_a_public_signature_is_public() -> None:
-    """If this fails, export the type from its natural package, and add a line to the API
-    reference.
+def test_every_type_of_a_public_signature_is_known() -> None:
+    """If this fails, add a line to the API reference; export the type from its natural package if
+    programs construct, subclass, catch or compare it.
     """
     assert [
         (where, name) for where, name in found() if not any(re.match(own, where) for own in OURS)

@@ -5,22 +5,16 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from pathlib import Path
 
-from tests.surface import PUBLIC
+from tests.annotations import signatures
+from tests.surface import PUBLIC, described, not_exported
 
-PAGES = Path(__file__).parents[2] / "docs" / "reference" / "api"
 OTHERWISE = {
     "pyspark_sluicegate": "where Spark looks for data sources; programs never import it",
 }
 
-
-def described() -> list[str]:
-    return [
-        name
-        for page in sorted(PAGES.glob("*.md"))
-        for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
+DETAILS = {"Enqueued", "PublishAck", "RecordMetadata", "StoredObject"}
+"""The `detail` of a receipt, whose type is that of the sink."""
 
 
 def public() -> set[str]:
@@ -43,5 +37,20 @@ def test_each_public_name_is_described() -> None:
     assert missing == set(), "add `::: name` to a page in docs/reference/api"
 
 
-def test_only_public_names_are_described() -> None:
-    assert {*described()} - public() == set()
+def test_only_public_names_and_types_of_their_signatures_are_described() -> None:
+    """The reference also describes types that programs never import: of values that they receive, of
+    functions that they pass, and the causes of errors.
+    """
+    types = {f"{module}.{name}" for module, name in not_exported()}
+    assert {*described()} - public() == types
+    words = {word for _, text, _ in signatures() for word in re.findall(r"\w+", text)}
+    assert [
+        f"{module}.{name}"
+        for module, name in not_exported()
+        if name not in words | DETAILS
+        and not _is_error(getattr(importlib.import_module(module), name))
+    ] == []
+
+
+def _is_error(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Exception)

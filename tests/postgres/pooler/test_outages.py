@@ -26,7 +26,7 @@ from sluicegate import (
     UnavailableError,
     stack,
 )
-from sluicegate.postgres import classify_postgres
+from sluicegate.postgres.client.errors import classify_postgres
 from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import embedded_postgres as own_postgres

@@ -1,8 +1,8 @@
 """Connections to PostgreSQL: where and how, statements, answers, errors."""
 
 from ..._core.public import publish_all
-from .access import Password, PostgresAccess
+from .access import PostgresAccess
 
-__all__ = ["Password", "PostgresAccess"]
+__all__ = ["PostgresAccess"]
 
 publish_all(__name__, "sluicegate.postgres")
