@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluicegate import Message
-    from sluicegate.batcher import TimerHandle
+    from sluicegate._core.clock import TimerHandle
     from sluicegate.testing import FakeClock
 
 AT_ONCE = RetryPolicy(

@@ -3,26 +3,16 @@
 from typing import TYPE_CHECKING
 
 from .._core.batch import Reason
-from .._core.clock import Clock, LoopClock, TimerHandle
+from .._core.clock import Clock, LoopClock
 from .._core.outcome import Tally
 from .._core.public import later, publish, publish_all
 from .._core.runtime.run import run
 from .adaptive import Adaptive
 from .batcher import Batcher
-from .feed import Feed, Submission
 from .limits import Limits, Tenants
 from .log import NoFeedback
-from .receipt import BlockingReceipt, Receipt, Resolvable, gather
-from .report import (
-    DestinationStats,
-    ErrorStats,
-    FlushReport,
-    ShutdownReport,
-    Stats,
-    TenantStats,
-    TimeSpent,
-)
-from .setup import BatcherOptions, FailureHandler
+from .receipt import Receipt, gather
+from .report import ShutdownReport
 
 if TYPE_CHECKING:
     from .blocking import BlockingBatcher
@@ -32,29 +22,16 @@ else:
 __all__ = [
     "Adaptive",
     "Batcher",
-    "BatcherOptions",
     "BlockingBatcher",
-    "BlockingReceipt",
     "Clock",
-    "DestinationStats",
-    "ErrorStats",
-    "FailureHandler",
-    "Feed",
-    "FlushReport",
     "Limits",
     "LoopClock",
     "NoFeedback",
     "Reason",
     "Receipt",
-    "Resolvable",
     "ShutdownReport",
-    "Stats",
-    "Submission",
     "Tally",
-    "TenantStats",
     "Tenants",
-    "TimeSpent",
-    "TimerHandle",
     "gather",
     "run",
 ]
