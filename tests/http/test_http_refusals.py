@@ -22,8 +22,8 @@ from sluicegate import (
 )
 from sluicegate._core.logs import for_log
 from sluicegate.errors import TimedOutError
-from sluicegate.http import HttpSink, HttpStatusError
-from sluicegate.http.errors import target_of
+from sluicegate.http import HttpSink
+from sluicegate.http.errors import HttpStatusError, target_of
 from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink
 

@@ -44,7 +44,8 @@ from sluicegate import (
 )
 from sluicegate.batcher import Adaptive
 from sluicegate.errors import ResultMismatch, TimedOutError
-from sluicegate.http import HttpResponse, HttpSink, HttpStatusError
+from sluicegate.http import HttpResponse, HttpSink
+from sluicegate.http.errors import HttpStatusError
 from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
