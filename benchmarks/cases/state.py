@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sluicegate.consumer import Record
-    from sluicegate.consumer.jobs import EventContext, StateBackend
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.consumer.jobs.state import StateBackend
 
 MEMORY, POSTGRES, KAFKA = "MemoryState", "PostgresState", "KafkaState"
 BY_HAND = f"a dict, a transaction for {EVERY:,} events"

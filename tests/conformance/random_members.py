@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from sluicegate import Backoff, TransientError
 from sluicegate.consumer import (
     Consumer,
-    Crashed,
     MemoryLog,
     MemorySource,
     Nak,
@@ -21,6 +20,7 @@ from sluicegate.consumer import (
     RetryPolicy,
     TopicPartition,
 )
+from sluicegate.consumer.memory.source import Crashed
 from sluicegate.testing.conformance.source.consumers import Journal, WatchedSource
 
 if TYPE_CHECKING:

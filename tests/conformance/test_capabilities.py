@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.table import CALLS, PAGE, READ, SETTLED, page, sources
 
-from sluicegate.consumer import (
-    DeclaresCapabilities,
-    MemoryLog,
-    MemorySource,
-    Source,
-    SourceCapabilities,
-)
+from sluicegate._core.source import DeclaresCapabilities
+from sluicegate.consumer import MemoryLog, MemorySource, Source, SourceCapabilities
 from sluicegate.errors import MissingExtra
 from sluicegate.files import FileSource
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource

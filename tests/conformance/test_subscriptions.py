@@ -9,7 +9,8 @@ import pytest
 from tests.postgres.streams.log_help import Log, installed
 from tests.postgres.subscriptions.frozen import MovedClock
 
-from sluicegate.consumer import MemorySubscriptions, locked_slot
+from sluicegate._core.subscriptions import locked_slot
+from sluicegate.consumer import MemorySubscriptions
 from sluicegate.files import SQLiteSubscriptions
 from sluicegate.postgres import PostgresAccess, PostgresAdvisoryLocks, PostgresSubscriptions
 from sluicegate.testing.conformance import (

@@ -20,7 +20,8 @@ from sluicegate.testing.conformance import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from sluicegate.consumer import Move, SubscriptionLocks, SubscriptionStart
+    from sluicegate._core.subscriptions import SubscriptionStart
+    from sluicegate.consumer import Move, SubscriptionLocks
 
 
 class Faultless(MemorySubscriptions):

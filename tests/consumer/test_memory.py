@@ -10,7 +10,6 @@ import pytest
 
 from sluicegate import ClosedError, ConfigError, Consumer, PermanentError, TransientError
 from sluicegate.consumer import (
-    Crashed,
     MemoryLog,
     MemorySource,
     Position,
@@ -18,6 +17,7 @@ from sluicegate.consumer import (
     SourceTraits,
     TopicPartition,
 )
+from sluicegate.consumer.memory.source import Crashed
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 from consuming import PROMPT
 
 from sluicegate import ConfigError, Observer
+from sluicegate._core.observer import HandlerEnd
 from sluicegate.consumer import (
     Consumer,
     ConsumerObserver,
-    HandlerEnd,
-    Lag,
     Manual,
     MemoryLog,
     MemorySource,
@@ -25,6 +24,7 @@ from sluicegate.consumer import (
     ToDeadLetter,
 )
 from sluicegate.consumer.handling.handlers import with_reports
+from sluicegate.consumer.operating.health import Lag
 from sluicegate.consumer.run import Run
 from sluicegate.sinks import MemorySink
 

@@ -10,7 +10,8 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 from park_help import DurableParkStore, parking
 
 from sluicegate import ConfigError, Consumer, Nak, Terminate
-from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Position, Unparked
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Position
+from sluicegate.consumer.failures.parking import Unparked
 from sluicegate.errors import NoSuchKey, SluicegateWarning
 from sluicegate.testing import FakeClock
 

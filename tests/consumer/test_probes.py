@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from sluicegate.consumer import Probes
+    from sluicegate.consumer.operating.probes import Probes
     from sluicegate.testing import FakeClock
 
 

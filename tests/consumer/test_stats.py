@@ -16,7 +16,6 @@ from watch_help import Gate, running
 from sluicegate import ClosedError
 from sluicegate.consumer import (
     Consumer,
-    InFlight,
     MemoryLog,
     MemorySource,
     Nak,
@@ -24,11 +23,13 @@ from sluicegate.consumer import (
     Terminate,
     ToDeadLetter,
 )
+from sluicegate.consumer.operating.stats import InFlight
 from sluicegate.consumer.progress import offset_map
 from sluicegate.consumer.progress.tracker import Tracker
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import ConsumerStats, Message
+    from sluicegate.consumer import Message
+    from sluicegate.consumer.operating.stats import ConsumerStats
     from sluicegate.testing import FakeClock
 
 

@@ -20,7 +20,6 @@ from sluicegate.consumer import (
     MemorySource,
     Nak,
     Record,
-    SchemaError,
     Skip,
     Terminate,
     check,
@@ -29,6 +28,7 @@ from sluicegate.consumer import (
     skip_seen,
     with_steps,
 )
+from sluicegate.consumer.handling.results import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,8 @@ from consuming import PROMPT, consume, records
 from watch_help import running
 
 from sluicegate import Ack, Backoff, Batcher, Consumer, RetryPolicy, flow
-from sluicegate.consumer import HandlerTimeout, MemoryLog, MemorySource, SourceTraits
+from sluicegate.consumer import MemoryLog, MemorySource, SourceTraits
+from sluicegate.consumer.handling.results import HandlerTimeout
 from sluicegate.consumer.handling.timeouts import HandlerClock
 from sluicegate.consumer.handling.workers import Slot
 from sluicegate.consumer.operating.report import WaitReason

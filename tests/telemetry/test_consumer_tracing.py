@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate import Message
-    from sluicegate.consumer import HandlerWatch
+    from sluicegate._core.observer import HandlerWatch
     from sluicegate.testing import FakeClock
 
 EXPORTED = InMemorySpanExporter()

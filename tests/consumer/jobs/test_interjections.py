@@ -29,9 +29,9 @@ from sluicegate.consumer.jobs import (
     ItemBatcher,
     JobScheduler,
     MemoryState,
-    MemoryStore,
     NotAssigned,
 )
+from sluicegate.consumer.jobs.state import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

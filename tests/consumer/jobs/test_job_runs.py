@@ -13,7 +13,8 @@ from consumer_help import P0, log_of
 from jobs.jobs_help import pass_on, running
 
 from sluicegate import ConfigError
-from sluicegate.consumer import Consumer, ConsumerObserver, HandlerTimeout, MemorySource, Position
+from sluicegate.consumer import Consumer, ConsumerObserver, MemorySource, Position
+from sluicegate.consumer.handling.results import HandlerTimeout
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,

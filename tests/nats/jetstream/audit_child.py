@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate import Message
-    from sluicegate.consumer import ClaimChange, Result, TopicPartition
+    from sluicegate._core.observer import ClaimChange
+    from sluicegate.consumer import Result, TopicPartition
 
 
 @dataclass(frozen=True, kw_only=True)

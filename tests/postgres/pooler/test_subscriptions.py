@@ -8,7 +8,7 @@ import pytest
 from tests.postgres.streams.log_help import Log, installed
 
 from sluicegate import ConfigError
-from sluicegate.consumer import locked_slot
+from sluicegate._core.subscriptions import locked_slot
 from sluicegate.postgres import PostgresAdvisoryLocks, PostgresSubscriptions
 from sluicegate.testing.conformance import (
     SubscriptionLocksConformance,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sluicegate.consumer import MemorySubscriptions, Position, TopicPartition, slot_lock
+from sluicegate._core.subscriptions import slot_lock
+from sluicegate.consumer import MemorySubscriptions, Position, TopicPartition
 from sluicegate.postgres import PostgresStreamSource, PostgresSubscriptions
 from sluicegate.postgres.streams.selection import slot_of
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.postgres.streams.source.stream_help import WITHIN, claim_on, source_of
 
-from sluicegate.consumer import Consumer, CountsLag, Lag, Unread
+from sluicegate.consumer import Consumer, CountsLag, Unread
+from sluicegate.consumer.operating.health import Lag
 from sluicegate.postgres.streams import serving as subscription
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
