@@ -279,4 +279,4 @@ def _user() -> str:
         return str(number)
 
 
-publish("sluicegate.files", FileSink, classify_file)
+publish("sluicegate.files", FileSink)

@@ -9,7 +9,7 @@ from .._core.public import later
 
 if TYPE_CHECKING:
     from .confluent import ConfluentKafkaSource
-    from .sink import KafkaSink, RecordMetadata, classify_kafka
+    from .sink import KafkaSink
     from .source import KafkaSource
     from .state import KafkaRecord, KafkaState
 else:
@@ -17,7 +17,7 @@ else:
         __name__,
         {
             "confluent": ["ConfluentKafkaSource"],
-            "sink": ["KafkaSink", "RecordMetadata", "classify_kafka"],
+            "sink": ["KafkaSink"],
             "source": ["KafkaSource"],
             "state": ["KafkaRecord", "KafkaState"],
         },
@@ -29,6 +29,4 @@ __all__ = [
     "KafkaSink",
     "KafkaSource",
     "KafkaState",
-    "RecordMetadata",
-    "classify_kafka",
 ]
