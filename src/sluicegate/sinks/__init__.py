@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 from .._core.opening import Openable
 from .._core.public import later, publish_all
-from .._core.sink import Decorator, SinkFunction, SinkLike
-from .._core.stacking import FunctionSink
+from .._core.sink import Decorator
 from .memory import MemorySink
 
 if TYPE_CHECKING:
     from .._core.transaction import (
-        Committed,
         Counts,
         Transaction,
         TransactionalSink,
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from .combine import Combine
     from .dead_letter import DeadLetter
     from .fan_out import FanOut
-    from .meter import Rate
     from .rate_limit import RateLimit
     from .router import Router
     from .split import Isolate, Split
@@ -44,7 +41,6 @@ else:
         __name__,
         {
             "._core.transaction": [
-                "Committed",
                 "Counts",
                 "Transaction",
                 "TransactionalSink",
@@ -65,7 +61,6 @@ else:
             "combine": ["Combine"],
             "dead_letter": ["DeadLetter"],
             "fan_out": ["FanOut"],
-            "meter": ["Rate"],
             "rate_limit": ["RateLimit"],
             "router": ["Router"],
             "split": ["Isolate", "Split"],
@@ -76,7 +71,6 @@ else:
 __all__ = [
     "ClickHouseSink",
     "Combine",
-    "Committed",
     "Counts",
     "DeadLetter",
     "DeadLetterRecord",
@@ -84,7 +78,6 @@ __all__ = [
     "ElasticsearchSink",
     "FanOut",
     "FileSink",
-    "FunctionSink",
     "HttpSink",
     "Isolate",
     "KafkaSink",
@@ -96,12 +89,9 @@ __all__ = [
     "PostgresQueueSink",
     "PostgresSink",
     "PostgresStreamSink",
-    "Rate",
     "RateLimit",
     "RedisSink",
     "Router",
-    "SinkFunction",
-    "SinkLike",
     "Split",
     "SqlSink",
     "Timeout",
