@@ -10,14 +10,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sluicegate import Batch, PermanentError, WriteResult
-from sluicegate.spark import (
-    SparkWriteReport,
-    StreamReport,
-    UnitReport,
-    foreach_batch,
-    write_dataframe,
-)
+from sluicegate.spark import SparkWriteReport, foreach_batch, write_dataframe
 from sluicegate.spark.pipeline import PipelineReport
+from sluicegate.spark.report import StreamReport, UnitReport
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,6 @@ from ..report import PipelineReport
 from .declaration import (
     Destination,
     Layer,
-    Mistake,
     PipelineError,
     Source,
     SparkSettings,
@@ -22,7 +21,6 @@ from .pipeline import Pipeline
 __all__ = [
     "Destination",
     "Layer",
-    "Mistake",
     "Pipeline",
     "PipelineError",
     "PipelineReport",
