@@ -55,6 +55,7 @@ else:
             ],
             "retry": ["Backoff", "CircuitBreaker", "Retry"],
             "sinks": ["DeadLetter", "FanOut", "Timeout"],
+            "telemetry": [],
         },
         elsewhere={
             "batcher": [

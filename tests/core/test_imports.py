@@ -264,7 +264,7 @@ def test_deferred_names_travel_by_pickle() -> None:
 
 def test_annotations_find_deferred_names() -> None:
     assert told(
-        "import json, typing, sluicegate\nhints = typing.get_type_hints(sluicegate.sinks.Committed)\n"
+        "import json, typing, sluicegate\nhints = typing.get_type_hints(sluicegate.sinks.Transaction.record)\n"
         "print(json.dumps(hints['counts'] is sluicegate.sinks.Counts))"
     )
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from sluicegate.testing import EmbeddedUnavailable, skip_or_fail
+from sluicegate.testing import EmbeddedUnavailable
+from sluicegate.testing.servers.require import skip_or_fail
 
 pytest.importorskip("rich")
 pytest.importorskip("asyncpg")

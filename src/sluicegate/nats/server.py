@@ -125,4 +125,4 @@ def embedded_nats(
         server.close()
 
 
-publish("sluicegate.testing", embedded_nats)
+publish("sluicegate.testing", EmbeddedNats, embedded_nats)

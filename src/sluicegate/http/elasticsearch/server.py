@@ -77,4 +77,4 @@ def embedded_opensearch(
         server.close()
 
 
-publish("sluicegate.testing", embedded_opensearch)
+publish("sluicegate.testing", EmbeddedOpenSearch, embedded_opensearch)
