@@ -10,7 +10,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate import Consumer
+from sluicegate.consumer import MemoryLog, MemorySource, Record, TopicPartition
 
 from .peers.task_recipe import consume, consume_alone
 from .stopwatch import Stopwatch, TimedTurn, Took

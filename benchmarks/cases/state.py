@@ -9,7 +9,8 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-from sluicegate.consumer import Consumer, MemoryLog
+from sluicegate import Consumer
+from sluicegate.consumer import MemoryLog
 from sluicegate.consumer.jobs import MemoryState
 from sluicegate.kafka import KafkaState
 from sluicegate.postgres import PostgresState

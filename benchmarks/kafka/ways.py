@@ -13,7 +13,7 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from sluicegate.consumer import Consumer
+from sluicegate import Consumer
 from sluicegate.kafka import KafkaSource
 
 from ..peers.task_recipe import Host

@@ -33,28 +33,42 @@ from ._core.sink import Capabilities, Sink, WriteResult
 from ._core.stacking import stack
 
 if TYPE_CHECKING:
+    from ._core.retry_policy import Backoff, RetryPolicy
     from ._core.transaction import transaction
-    from .batcher import Batcher, BlockingBatcher, Limits, Receipt, gather
-    from .consumer import Ack, Consumer, Message, Nak, RetryPolicy, Terminate, ToDeadLetter
-    from .retry import Backoff, CircuitBreaker, Retry
-    from .sinks import DeadLetter, FanOut, Timeout
+    from .batcher.batcher import Batcher
+    from .batcher.blocking import BlockingBatcher
+    from .batcher.limits import Limits
+    from .batcher.receipt import Receipt, gather
+    from .consumer.consumer import Consumer
+    from .consumer.handling.results import Ack, Nak, Terminate, ToDeadLetter
+    from .consumer.lanes.message import Message
+    from .retry.breaker import CircuitBreaker
+    from .retry.retry import Retry
+    from .sinks.dead_letter import DeadLetter
+    from .sinks.fan_out import FanOut
+    from .sinks.timeout import Timeout
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
+            "_core.retry_policy": ["Backoff", "RetryPolicy"],
             "_core.transaction": ["transaction"],
-            "batcher": ["Batcher", "BlockingBatcher", "Limits", "Receipt", "gather"],
-            "consumer": [
-                "Ack",
-                "Consumer",
-                "Message",
-                "Nak",
-                "RetryPolicy",
-                "Terminate",
-                "ToDeadLetter",
-            ],
-            "retry": ["Backoff", "CircuitBreaker", "Retry"],
-            "sinks": ["DeadLetter", "FanOut", "Timeout"],
+            "batcher": [],
+            "batcher.batcher": ["Batcher"],
+            "batcher.blocking": ["BlockingBatcher"],
+            "batcher.limits": ["Limits"],
+            "batcher.receipt": ["Receipt", "gather"],
+            "consumer": [],
+            "consumer.consumer": ["Consumer"],
+            "consumer.handling.results": ["Ack", "Nak", "Terminate", "ToDeadLetter"],
+            "consumer.lanes.message": ["Message"],
+            "retry": [],
+            "retry.breaker": ["CircuitBreaker"],
+            "retry.retry": ["Retry"],
+            "sinks": [],
+            "sinks.dead_letter": ["DeadLetter"],
+            "sinks.fan_out": ["FanOut"],
+            "sinks.timeout": ["Timeout"],
             "telemetry": [],
         },
         elsewhere={

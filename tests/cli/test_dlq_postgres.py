@@ -15,9 +15,18 @@ import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, module, process, record
 
-from sluicegate import Batcher, DeadLetter, Limits, PermanentError, WriteResult, stack
+from sluicegate import (
+    Batcher,
+    Consumer,
+    DeadLetter,
+    Limits,
+    Message,
+    PermanentError,
+    WriteResult,
+    stack,
+)
 from sluicegate.cli import main
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Message, PoisonError, Record
+from sluicegate.consumer import MemoryLog, MemorySource, PoisonError, Record
 from sluicegate.postgres import PostgresSink
 from sluicegate.sinks import DeadLetterRecord
 

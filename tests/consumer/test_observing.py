@@ -10,19 +10,9 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from consuming import PROMPT
 
-from sluicegate import ConfigError, Observer
+from sluicegate import ConfigError, Consumer, Nak, Observer, Terminate, ToDeadLetter
 from sluicegate._core.observer import HandlerEnd
-from sluicegate.consumer import (
-    Consumer,
-    ConsumerObserver,
-    Manual,
-    MemoryLog,
-    MemorySource,
-    Nak,
-    Skip,
-    Terminate,
-    ToDeadLetter,
-)
+from sluicegate.consumer import ConsumerObserver, Manual, MemoryLog, MemorySource, Skip
 from sluicegate.consumer.handling.handlers import with_reports
 from sluicegate.consumer.operating.health import Lag
 from sluicegate.consumer.run import Run
@@ -31,7 +21,8 @@ from sluicegate.sinks import MemorySink
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from sluicegate.consumer import Message, SourceClaim, TopicPartition
+    from sluicegate import Message
+    from sluicegate.consumer import SourceClaim, TopicPartition
     from sluicegate.testing import FakeClock
 
 

@@ -13,8 +13,8 @@ import pytest
 from consumer_help import Recorder, log_of
 from watch_help import Gate, running
 
-from sluicegate import ConfigError
-from sluicegate.consumer import Consumer, MemorySource, probes, serve_probes
+from sluicegate import ConfigError, Consumer
+from sluicegate.consumer import MemorySource, probes, serve_probes
 from sluicegate.telemetry import PrometheusConsumerObserver
 
 if TYPE_CHECKING:

@@ -11,17 +11,13 @@ import pytest
 from consuming import consume, consume_batches, records
 from watch_help import running
 
-from sluicegate import ConfigError, PermanentError, UnavailableError
+from sluicegate import Ack, ConfigError, Consumer, Nak, PermanentError, Terminate, UnavailableError
 from sluicegate.consumer import (
-    Ack,
-    Consumer,
     DecodeError,
     MemoryLog,
     MemorySource,
-    Nak,
     Record,
     Skip,
-    Terminate,
     check,
     decode,
     decode_by,

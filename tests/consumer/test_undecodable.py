@@ -10,7 +10,8 @@ import pytest
 from consumer_help import P0, log_of, running
 from park_help import DurableParkStore, parking
 
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position, UndecodableRecord
+from sluicegate import Consumer
+from sluicegate.consumer import MemoryLog, MemorySource, Position, UndecodableRecord
 from sluicegate.consumer.failures.parking import Unparked
 from sluicegate.consumer.jobs import JobScheduler
 from sluicegate.letters.items import NoSourceRecordError, record_of_item

@@ -23,7 +23,7 @@ from examples.demo.database import Database
 from examples.demo.flights import NoFlights, find_file
 from tests.demo.demo_help import assert_nothing_is_left, signalled, start
 
-from sluicegate.batcher import Batcher
+from sluicegate import Batcher
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipe_troubles import RecordLetters, RowLetters, TruthfulSink
 
-from sluicegate import Batcher, DeadLetter, Retry, Timeout, flow, stack
+from sluicegate import Backoff, Batcher, DeadLetter, Retry, Timeout, flow, stack
 from sluicegate.consumer import ConsumerObserver, MemoryLog, MemoryParkStore, MemorySource
 from sluicegate.consumer.progress.draining import GRACE
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     import random

@@ -13,17 +13,20 @@ from piping import P0, records
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.sink.postgres_help import proxied
 
-from sluicegate import Backoff, ClosedError, ConfigError, RetryPolicy, RowBatch, flow, transaction
-from sluicegate.consumer import (
-    MemoryLog,
-    MemorySource,
+from sluicegate import (
+    Backoff,
+    ClosedError,
+    ConfigError,
     Message,
     Nak,
-    Position,
-    Skip,
+    RetryPolicy,
+    RowBatch,
     Terminate,
     ToDeadLetter,
+    flow,
+    transaction,
 )
+from sluicegate.consumer import MemoryLog, MemorySource, Position, Skip
 from sluicegate.postgres import PostgresEffects
 from sluicegate.sinks import MemorySink, Unit
 

@@ -18,26 +18,21 @@ from sluicegate import (
     Backoff,
     ClosedError,
     ConfigError,
+    ErrorClass,
+    Message,
+    Nak,
     RetryPolicy,
     RowBatch,
+    Terminate,
+    ToDeadLetter,
     UnavailableError,
     flow,
     transaction,
 )
 from sluicegate._core.positions import PositionUnit
-from sluicegate.consumer import (
-    MemoryLog,
-    MemorySource,
-    Message,
-    Nak,
-    Position,
-    Skip,
-    Terminate,
-    ToDeadLetter,
-)
+from sluicegate.consumer import MemoryLog, MemorySource, Position, Skip
 from sluicegate.errors import PositionLost, TransactionLost
 from sluicegate.postgres import PostgresQueueSource
-from sluicegate.retry import ErrorClass
 from sluicegate.sinks import MemorySink, Unit
 from sluicegate.sql import SQLiteEffects
 

@@ -11,8 +11,17 @@ import pytest
 from queue_flows import FlowQueue, flow_queue, row_of, running
 from tests.postgres.sink.postgres_help import proxied
 
-from sluicegate import Backoff, Batcher, Limits, Retry, RetryPolicy, flow, stack
-from sluicegate.consumer import Terminate, ToDeadLetter
+from sluicegate import (
+    Backoff,
+    Batcher,
+    Limits,
+    Retry,
+    RetryPolicy,
+    Terminate,
+    ToDeadLetter,
+    flow,
+    stack,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -26,6 +26,7 @@ from tests.http.http_help import (
 )
 
 from sluicegate import (
+    Backoff,
     Batcher,
     ClosedError,
     Limits,
@@ -46,7 +47,6 @@ from sluicegate.batcher import Adaptive
 from sluicegate.errors import ResultMismatch, TimedOutError
 from sluicegate.http import HttpResponse, HttpSink
 from sluicegate.http.errors import HttpStatusError
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from sluicegate import Batch

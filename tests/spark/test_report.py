@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sluicegate import Batch, PermanentError, WriteResult
-from sluicegate.spark import SparkWriteReport, foreach_batch, write_dataframe
-from sluicegate.spark.pipeline import PipelineReport
+from sluicegate.spark import PipelineReport, SparkWriteReport, foreach_batch, write_dataframe
 from sluicegate.spark.report import StreamReport, UnitReport
 
 if TYPE_CHECKING:

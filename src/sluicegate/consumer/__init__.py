@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from .._core.observer import ConsumerObserver
 from .._core.park_store import ParkedRecord, ParkStore
 from .._core.public import later, publish, publish_all
-from .._core.retry_policy import RetryPolicy
 from .._core.source import (
     ClaimHost,
     CountsLag,
@@ -70,10 +69,8 @@ else:
     )
 
 __all__ = [
-    "Ack",
     "BatchResultCountError",
     "ClaimHost",
-    "Consumer",
     "ConsumerObserver",
     "CountsLag",
     "DecodeError",
@@ -88,9 +85,7 @@ __all__ = [
     "MemoryParkStore",
     "MemorySource",
     "MemorySubscriptions",
-    "Message",
     "Move",
-    "Nak",
     "NoHandlerError",
     "ParkStore",
     "ParkedRecord",
@@ -101,7 +96,6 @@ __all__ = [
     "ReplacesClaims",
     "Result",
     "ResultTypeError",
-    "RetryPolicy",
     "Settled",
     "Skip",
     "Source",
@@ -114,8 +108,6 @@ __all__ = [
     "SubscriptionLocks",
     "SubscriptionState",
     "TakesBack",
-    "Terminate",
-    "ToDeadLetter",
     "TopicPartition",
     "TransactionalSource",
     "UndecodableError",
@@ -130,5 +122,5 @@ __all__ = [
     "with_steps",
 ]
 
-publish("sluicegate", Ack, Consumer, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
+publish("sluicegate", Ack, Consumer, Message, Nak, Terminate, ToDeadLetter)
 publish_all(__name__)

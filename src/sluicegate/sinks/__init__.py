@@ -30,12 +30,9 @@ if TYPE_CHECKING:
     from ..sql import SqlSink
     from ..udp import UdpSink
     from .combine import Combine
-    from .dead_letter import DeadLetter
-    from .fan_out import FanOut
     from .rate_limit import RateLimit
     from .router import Router
     from .split import Isolate, Split
-    from .timeout import Timeout
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -59,24 +56,20 @@ else:
             ".sql": ["SqlSink"],
             ".udp": ["UdpSink"],
             "combine": ["Combine"],
-            "dead_letter": ["DeadLetter"],
-            "fan_out": ["FanOut"],
             "rate_limit": ["RateLimit"],
             "router": ["Router"],
             "split": ["Isolate", "Split"],
-            "timeout": ["Timeout"],
         },
+        elsewhere={".": ["DeadLetter", "FanOut", "Timeout"]},
     )
 
 __all__ = [
     "ClickHouseSink",
     "Combine",
     "Counts",
-    "DeadLetter",
     "DeadLetterRecord",
     "Decorator",
     "ElasticsearchSink",
-    "FanOut",
     "FileSink",
     "HttpSink",
     "Isolate",
@@ -94,7 +87,6 @@ __all__ = [
     "Router",
     "Split",
     "SqlSink",
-    "Timeout",
     "Transaction",
     "TransactionalSink",
     "UdpSink",

@@ -4,8 +4,9 @@ from importlib.util import find_spec
 
 from .._core.extras import missing
 from .._core.public import publish, publish_all
-from .pipeline import Pipeline, PipelineError, PipelineReport
-from .report import DeadLettersError, SparkWriteReport
+from .pipeline.declaration import PipelineError
+from .pipeline.pipeline import Pipeline
+from .report import DeadLettersError, PipelineReport, SparkWriteReport
 
 __all__ = [
     "DeadLettersError",

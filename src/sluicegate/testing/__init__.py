@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from .._core.clock import LoopClock
 from .._core.public import later, publish_all
 from .clock import FakeClock
 from .harness import ConsumerHarness
@@ -53,7 +52,6 @@ __all__ = [
     "FakeClock",
     "FakeSink",
     "FlakySink",
-    "LoopClock",
     "MockContext",
     "Scenario",
     "ScriptedSink",

@@ -14,12 +14,13 @@ from sluicegate import (
     Batcher,
     ClosedError,
     ConfigError,
+    Consumer,
     Limits,
     Nak,
     PermanentError,
     TransientError,
 )
-from sluicegate.consumer import Consumer, MemorySource, Position
+from sluicegate.consumer import MemorySource, Position
 from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
 from sluicegate.testing import BlockingSink, MockContext, ScriptedSink, ok, partial
 

@@ -19,7 +19,7 @@ from tests.kafka.source.test_troubles import delivers, troubled
 from sluicegate.kafka.confluent import sessions
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
 LASTS = {"session_timeout": 30.0}

@@ -13,10 +13,10 @@ pytest.importorskip("aiokafka")
 pytest.importorskip("pyarrow")
 import pyarrow as pa
 
-from sluicegate import ConfigError, Retry, Timeout, stack
+from sluicegate import ConfigError, DeadLetter, FanOut, Retry, Timeout, stack
 from sluicegate.kafka import KafkaSink
 from sluicegate.kafka.sink.records import Columns, RecordMaker, part
-from sluicegate.sinks import DeadLetter, FanOut, MemorySink
+from sluicegate.sinks import MemorySink
 from sluicegate.spark.destination import scattered_by
 from sluicegate.spark.pipeline.sinks import TlsFiles
 

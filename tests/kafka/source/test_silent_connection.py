@@ -22,7 +22,7 @@ from sluicegate.batcher import LoopClock
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
 DRAIN = 0.3

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sluicegate
-from sluicegate import Consumer, RetryPolicy
-from sluicegate.consumer import ConsumerObserver, Nak, Terminate
+from sluicegate import Consumer, Nak, RetryPolicy, Terminate
+from sluicegate.consumer import ConsumerObserver
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:

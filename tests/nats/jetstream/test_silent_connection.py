@@ -17,7 +17,7 @@ from sluicegate.batcher import LoopClock
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedNats
 
 DRAIN = 0.3

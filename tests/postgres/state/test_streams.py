@@ -8,7 +8,7 @@ import pytest
 from state_help import state_tables
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
-from sluicegate.consumer import Consumer
+from sluicegate import Consumer
 from sluicegate.postgres import PostgresStreamSource
 
 if TYPE_CHECKING:
