@@ -12,10 +12,8 @@ from tests.postgres.subscriptions.frozen import MovedClock
 
 from sluicegate.batcher import LoopClock
 from sluicegate.consumer import MemorySubscriptions, Subscribed
-from sluicegate.testing.conformance import (
-    SubscriptionLocksConformance,
-    SubscriptionStateConformance,
-)
+from sluicegate.testing.conformance.subscription_locks import SubscriptionLocksConformance
+from sluicegate.testing.conformance.subscription_state import SubscriptionStateConformance
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -77,7 +77,7 @@ class Simulated:
     """The batcher's tally after its shutdown."""
     samples: list[Sample]
     writes: Counter[str]
-    """Number of writes by result at the destination; see `LoadedSink.counts`."""
+    """Number of writes by result: `ok`, `throttled`, `too_large`, `cut_off`, `error`."""
     resent: int
     """Number of repeated items, counted at each repetition."""
 
