@@ -32,6 +32,13 @@ from ._core.send import send
 from ._core.sink import Capabilities, Sink, WriteResult
 from ._core.stacking import stack
 
+if TYPE_CHECKING:  # these parts are loaded on their first use
+    from . import batcher as batcher
+    from . import consumer as consumer
+    from . import retry as retry
+    from . import sinks as sinks
+    from . import telemetry as telemetry
+
 if TYPE_CHECKING:
     from ._core.retry_policy import Backoff, RetryPolicy
     from ._core.transaction import transaction

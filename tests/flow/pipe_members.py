@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pipe_truth import Truth
 
     from sluicegate.consumer import ClaimHost, ParkedRecord, Position, SourceClaim, TopicPartition
+    from sluicegate.flow.pipe import PipeReport
     from sluicegate.testing import FakeClock
 
 
@@ -245,7 +246,7 @@ class Member:
         except AssertionError as error:
             self._truth.complain("miscounted", f"{self.name}: {error}")
 
-    def _check_counts(self, report: flow.PipeReport) -> None:
+    def _check_counts(self, report: PipeReport) -> None:
         """Check that the counts agree with the destination and the claims."""
         complain, truth = self._truth.complain, self._truth
         tally, least = report.batcher.tally, truth.acks[self.name]
